@@ -1,0 +1,100 @@
+//! Profiles: calibrated parameters in a small file, with their uncertainty and provenance.
+//!
+//! A profile holds numbers by dotted name (`gemm.bf16.compute_efficiency`). The operator models
+//! read theirs by name and keep their own prior where the profile is silent, so an empty profile
+//! is the purely analytic model.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::Evidence;
+
+/// One calibrated number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Param {
+    /// The value, in `unit`.
+    pub value: f64,
+    /// Standard error [same unit], where the fit gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub std_error: Option<f64>,
+    /// Smallest value that physics allows.
+    pub min: f64,
+    /// Largest value that physics allows.
+    pub max: f64,
+    /// Unit, e.g. `ratio`, `s`, `bytes/s`.
+    pub unit: String,
+    /// How the value is known.
+    pub evidence: Evidence,
+}
+
+/// What a profile was made from, and how.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The command that made the file.
+    pub command: String,
+    /// Data sets it was fitted on, with their source.
+    pub fitted_on: Vec<String>,
+    /// Software the data were measured with, e.g. `vLLM 0.24.0`.
+    #[serde(default)]
+    pub software: Vec<String>,
+    /// Rows used by the fit.
+    #[serde(default)]
+    pub rows: u64,
+    /// Anything a user must know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A validation that the profile was put to, on data that it was not fitted on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Validation {
+    /// Data set.
+    pub set: String,
+    /// Metric.
+    pub metric: String,
+    /// Rows predicted.
+    pub n: u64,
+    /// Median absolute percentage error [%].
+    pub median_ape: f64,
+    /// Largest median error that passes [%].
+    pub tolerance: f64,
+}
+
+/// Calibrated parameters of one accelerator under one family of software.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Name that scenarios use.
+    pub name: String,
+    /// Accelerator it holds for (catalog name).
+    pub accelerator: String,
+    /// One line on what it is.
+    pub description: String,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// Closed ranges the data covered, by quantity (e.g. `tokens`).
+    #[serde(default)]
+    pub validity: BTreeMap<String, [f64; 2]>,
+    /// Validations on data that was not fitted. Untrusted until there is one and all pass.
+    #[serde(default)]
+    pub validations: Vec<Validation>,
+    /// The numbers, by dotted name.
+    #[serde(default)]
+    pub params: BTreeMap<String, Param>,
+}
+
+impl Profile {
+    /// The value of `name`, or `prior` where the profile is silent.
+    pub fn get(&self, name: &str, prior: f64) -> f64 {
+        self.params.get(name).map_or(prior, |p| p.value)
+    }
+
+    /// True once at least one validation on unfitted data exists and all pass their tolerance.
+    pub fn trusted(&self) -> bool {
+        !self.validations.is_empty() && self.validations.iter().all(|v| v.median_ape <= v.tolerance)
+    }
+}

@@ -1,0 +1,108 @@
+//! The contract between step-time models and whoever drives them.
+
+use crate::batch::BatchStats;
+
+/// Where a step's time goes. The order is that of [`Parts::NAMES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Parts {
+    /// Bound by reading weights from device memory [s].
+    pub weights: f64,
+    /// Bound by reading or writing KV (and activations) in device memory [s].
+    pub kv: f64,
+    /// Bound by arithmetic [s].
+    pub compute: f64,
+    /// Collectives and sends between devices that nothing hides [s].
+    pub communication: f64,
+    /// Kernel launches and host work between steps that nothing hides [s].
+    pub host: f64,
+    /// Waiting of pipeline stages for each other within this step [s].
+    pub bubble: f64,
+}
+
+impl Parts {
+    /// Names of the parts in the order of [`Parts::as_array`].
+    pub const NAMES: [&'static str; 6] = [
+        "weights",
+        "kv",
+        "compute",
+        "communication",
+        "host",
+        "bubble",
+    ];
+
+    /// The parts in the order of [`Parts::NAMES`] [s].
+    #[inline]
+    pub fn as_array(&self) -> [f64; 6] {
+        [
+            self.weights,
+            self.kv,
+            self.compute,
+            self.communication,
+            self.host,
+            self.bubble,
+        ]
+    }
+
+    /// Sum of the parts [s].
+    #[inline]
+    pub fn total(&self) -> f64 {
+        self.as_array().iter().sum()
+    }
+}
+
+/// Predicted cost of one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepCost {
+    /// From the step's start until its tokens are known: all stages, sends and unhidden host time [s].
+    pub latency: f64,
+    /// Time after which the next step may follow this one into the pipeline [s].
+    /// Equals `latency` unless several steps are in flight (pipeline parallel, asynchronous scheduling).
+    pub interval: f64,
+    /// Attribution of `latency`; the parts sum to it.
+    pub parts: Parts,
+}
+
+/// A step-time model of one replica: hardware x model x layout x engine, resolved.
+///
+/// Implementations are O(1) in the batch size and have no interior state:
+/// the same batch always costs the same.
+pub trait StepModel: Send + Sync {
+    /// Cost of one forward pass over `batch`. An empty batch costs nothing.
+    fn step(&self, batch: &BatchStats) -> StepCost;
+}
+
+/// A model with constant terms, for tests, queueing theory and teaching:
+/// `base + per_token * tokens + per_ctx * (decode contexts) + per_pair * (prefill pairs)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinearStep {
+    /// Cost of any non-empty step [s].
+    pub base: f64,
+    /// Cost per new token [s].
+    pub per_token: f64,
+    /// Cost per token of decode context [s].
+    pub per_ctx: f64,
+    /// Cost per prefill query-key pair [s].
+    pub per_pair: f64,
+}
+
+impl StepModel for LinearStep {
+    #[inline]
+    fn step(&self, b: &BatchStats) -> StepCost {
+        if b.is_empty() {
+            return StepCost::default();
+        }
+        let parts = Parts {
+            weights: self.base,
+            compute: self.per_token * f64::from(b.tokens())
+                + self.per_pair * b.prefill_pairs as f64,
+            kv: self.per_ctx * b.decode_ctx_sum as f64,
+            ..Parts::default()
+        };
+        let latency = parts.total();
+        StepCost {
+            latency,
+            interval: latency,
+            parts,
+        }
+    }
+}

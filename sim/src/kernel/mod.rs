@@ -1,0 +1,4 @@
+//! Virtual time and randomness.
+
+pub mod rng;
+pub mod time;

@@ -1,0 +1,6 @@
+//! Discrete-event simulator of LLM serving.
+
+pub mod kernel;
+pub mod policy;
+pub mod record;
+pub mod request;

@@ -1,0 +1,112 @@
+//! Serving policies: state machines that decide what each step holds.
+//!
+//! A policy knows nothing of time passing or of how long a step takes. The simulator drives it with a
+//! predicted step time and a virtual clock; a real engine drives the same code with a real forward pass.
+//! One policy per file, named after the system it reproduces and configured by that system's parameters;
+//! section numbers in the files are those of the serving-semantics specification in `docs/`.
+
+use hwmodels::BatchStats;
+
+use crate::kernel::time::SimTime;
+use crate::request::{RejectReason, ReqId};
+
+/// What a scheduler is told about a request on arrival.
+#[derive(Clone, Debug)]
+pub struct SeqParams {
+    /// Prompt length [tokens].
+    pub prompt_tokens: u32,
+    /// `max_tokens` of the call [tokens].
+    pub max_tokens: u32,
+    /// Priority, lower is more urgent.
+    pub priority: i32,
+    /// When it reached the engine.
+    pub arrival: SimTime,
+    /// Chained hashes of the prompt's full KV blocks, for prefix caching. Empty: nothing shareable.
+    pub block_hashes: Vec<u64>,
+}
+
+/// One sequence's share of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// The request.
+    pub id: ReqId,
+    /// New tokens computed in this step [tokens].
+    pub tokens: u32,
+    /// Tokens whose KV existed before the step, cached ones included [tokens].
+    pub context: u32,
+    /// Whether the step yields a token for it.
+    pub samples: bool,
+    /// Whether it is a decode (one token of an already started output) rather than a prefill chunk.
+    pub decode: bool,
+}
+
+/// One step: what to run, and what the scheduler did while choosing it. Reused between steps.
+#[derive(Clone, Debug, Default)]
+pub struct StepPlan {
+    /// Sequences of the step.
+    pub entries: Vec<Scheduled>,
+    /// Their sufficient statistics. Static engines count their padding here: it costs real time.
+    pub stats: BatchStats,
+    /// Requests scheduled for the first time in this step.
+    pub admitted: Vec<ReqId>,
+    /// Requests that lost their KV while this step was chosen.
+    pub preempted: Vec<ReqId>,
+    /// Prompt tokens found in the prefix cache by the requests admitted in this step [tokens].
+    pub cached_tokens: u64,
+}
+
+impl StepPlan {
+    /// Empties the plan, keeping its memory.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.stats = BatchStats::default();
+        self.admitted.clear();
+        self.preempted.clear();
+        self.cached_tokens = 0;
+    }
+}
+
+/// What a router or an exporter can read off a scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Requests holding KV or a slot.
+    pub running: u32,
+    /// Requests waiting to be scheduled, preempted ones included.
+    pub waiting: u32,
+    /// KV blocks in use by running requests (cached but free blocks do not count).
+    pub kv_used_blocks: u64,
+    /// KV blocks there are.
+    pub kv_total_blocks: u64,
+}
+
+/// A serving policy with its KV-block accounting.
+///
+/// The driver's loop: `add` on arrival; when idle or done, `plan`; run the step; `complete` with the requests that
+/// stopped (on their last token); repeat. With several steps in flight, `plan` may be called again before
+/// `complete`; steps complete in the order they were planned.
+pub trait Scheduler: Send {
+    /// Takes in a request, or refuses it as the named system would.
+    fn add(&mut self, id: ReqId, params: SeqParams) -> Result<(), RejectReason>;
+
+    /// Chooses the next step into `plan` (cleared first). False: nothing can run now.
+    /// Requests that can never run are dropped and told by [`Scheduler::take_failed`].
+    fn plan(&mut self, now: SimTime, plan: &mut StepPlan) -> bool;
+
+    /// Ends the oldest step in flight: every entry with `samples` has one more token, and those in `stopped`
+    /// have had their last one and free what they hold.
+    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]);
+
+    /// Removes a request wherever it is (client gone).
+    fn cancel(&mut self, id: ReqId);
+
+    /// Requests dropped since the last call because they can never be served.
+    fn take_failed(&mut self, out: &mut Vec<ReqId>);
+
+    /// What can be seen from outside.
+    fn load(&self) -> Load;
+
+    /// Steps that may be in flight at once (1; the number of pipeline stages; 2 with asynchronous scheduling).
+    fn depth(&self) -> u32 {
+        1
+    }
+}

@@ -1,0 +1,2 @@
+//! The `servetwin` command line.
+fn main() {}
