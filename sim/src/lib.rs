@@ -4,3 +4,4 @@ pub mod kernel;
 pub mod policy;
 pub mod record;
 pub mod request;
+pub mod workload;

@@ -39,6 +39,27 @@ pub struct RequestSpec {
     pub output_content: u64,
     /// The client gives up this long after sending, if at all.
     pub timeout: Option<SimDuration>,
+    /// The source's own mark, handed back when the request ends (index of a user, of a retry, ...).
+    pub tag: u64,
+}
+
+impl Default for RequestSpec {
+    /// One token in, one out, sent at the start, unique and patient.
+    fn default() -> Self {
+        RequestSpec {
+            arrival: SimTime::ZERO,
+            prompt_tokens: 1,
+            output_tokens: 1,
+            max_tokens: 1,
+            stream: 0,
+            priority: 0,
+            session: None,
+            segments: Vec::new(),
+            output_content: 0,
+            timeout: None,
+            tag: 0,
+        }
+    }
 }
 
 /// How a request ended.

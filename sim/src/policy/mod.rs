@@ -21,7 +21,9 @@ pub struct SeqParams {
     pub priority: i32,
     /// When it reached the engine.
     pub arrival: SimTime,
-    /// Chained hashes of the prompt's full KV blocks, for prefix caching. Empty: nothing shareable.
+    /// Chained hashes of the full KV blocks of prompt and output, for prefix caching: hash `i` names tokens
+    /// `[i * block, (i + 1) * block)` and all before them. Empty: nothing shareable in this run, the cache only counts.
+    /// What lies beyond the tokens that exist is an identity, not knowledge: look up at most what exists.
     pub block_hashes: Vec<u64>,
 }
 
@@ -84,6 +86,10 @@ pub struct Load {
 /// The driver's loop: `add` on arrival; when idle or done, `plan`; run the step; `complete` with the requests that
 /// stopped (on their last token); repeat. With several steps in flight, `plan` may be called again before
 /// `complete`; steps complete in the order they were planned.
+///
+/// The ids a scheduler sees are its driver's slots: small and dense, reused once their request has stopped, failed or been
+/// cancelled *and* no step in flight names them any more. So state per request belongs into a `Vec` indexed by id.
+/// A step in flight may name a request that has stopped or been cancelled since: `complete` skips it.
 pub trait Scheduler: Send {
     /// Takes in a request, or refuses it as the named system would.
     fn add(&mut self, id: ReqId, params: SeqParams) -> Result<(), RejectReason>;
