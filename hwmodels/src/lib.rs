@@ -5,15 +5,18 @@
 pub mod accelerator;
 pub mod batch;
 pub mod dtype;
+pub mod engine;
 pub mod evidence;
 pub mod layout;
 pub mod model;
 pub mod profile;
 pub mod step;
+pub mod units;
 
 pub use accelerator::Accelerator;
 pub use batch::BatchStats;
 pub use dtype::Dtype;
+pub use engine::EngineKind;
 pub use evidence::Evidence;
 pub use layout::Layout;
 pub use model::ModelArch;

@@ -1,0 +1,63 @@
+//! Serving engines, by the system whose behaviour they follow.
+
+use serde::{Deserialize, Serialize};
+
+/// Which engine a replica runs. Scheduling, memory planning and host overhead depend on it.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// vLLM with the V1 scheduler (serving-semantics 1.2).
+    VllmV1,
+    /// vLLM with the V0 scheduler (serving-semantics 1.8).
+    VllmV0,
+    /// Text Generation Inference on GPUs (serving-semantics 2).
+    Tgi,
+    /// Text Generation Inference on Neuron: static slots (serving-semantics 2.5).
+    TgiNeuron,
+    /// TensorRT-LLM in-flight batching (serving-semantics 3).
+    TrtLlm,
+    /// Plain static batching: a batch starts and ends together.
+    Static,
+}
+
+impl EngineKind {
+    /// Every engine, in the order of their names' first appearance in the documentation.
+    pub const ALL: [EngineKind; 6] = [
+        EngineKind::VllmV1,
+        EngineKind::VllmV0,
+        EngineKind::Tgi,
+        EngineKind::TgiNeuron,
+        EngineKind::TrtLlm,
+        EngineKind::Static,
+    ];
+
+    /// The name that scenario files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::VllmV1 => "vllm_v1",
+            EngineKind::VllmV0 => "vllm_v0",
+            EngineKind::Tgi => "tgi",
+            EngineKind::TgiNeuron => "tgi_neuron",
+            EngineKind::TrtLlm => "trt_llm",
+            EngineKind::Static => "static",
+        }
+    }
+}
+
+impl std::fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,822 @@
+//! Values with units, as users write them: `"80 GiB"`, `"250 ms"`, `"2.5 req/s"`, `"600 GB/s"`.
+//!
+//! Each type is a number in one base unit. It is read from a string with a unit and printed as one
+//! that reads back to the same number. A number without its unit is refused with a message that
+//! shows a right form; so are NaN, infinite and negative values and what does not fit. Prefixes are
+//! decimal (k, M, G, T) or binary (Ki, Mi, Gi, Ti); `b` is a bit and `B` a byte.
+//!
+//! ```
+//! use hwmodels::units::{ByteSize, Secs};
+//! assert_eq!("80 GiB".parse::<ByteSize>().unwrap().bytes(), 80 << 30);
+//! assert_eq!("250 ms".parse::<Secs>().unwrap().secs(), 0.25);
+//! assert!("250".parse::<Secs>().is_err());
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+/// Why a text is no value of the wanted kind.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UnitError {
+    /// A number without its unit.
+    #[error("{what} needs a unit: write \"{number} {unit}\" instead of {number}")]
+    NoUnit {
+        /// What was wanted, e.g. `a duration`.
+        what: &'static str,
+        /// The number as written.
+        number: String,
+        /// A unit that would do.
+        unit: &'static str,
+    },
+    /// A unit of another kind, or none at all.
+    #[error("{what} cannot be given in `{unit}`; known units: {known} (e.g. \"{example}\")")]
+    UnknownUnit {
+        /// What was wanted.
+        what: &'static str,
+        /// The unit as written.
+        unit: String,
+        /// The units that exist.
+        known: String,
+        /// A right form.
+        example: &'static str,
+    },
+    /// No number at the start.
+    #[error("{what} expected, got \"{text}\"; write it like \"{example}\"")]
+    NoNumber {
+        /// What was wanted.
+        what: &'static str,
+        /// The text as written.
+        text: String,
+        /// A right form.
+        example: &'static str,
+    },
+    /// NaN, infinite, negative, or too large.
+    #[error("{what} must be {range}, got {text}")]
+    OutOfRange {
+        /// What was wanted.
+        what: &'static str,
+        /// The allowed range in words.
+        range: &'static str,
+        /// The text as written.
+        text: String,
+    },
+}
+
+/// One unit: its name and its size as a fraction `num / den` of the base unit, so that decimal
+/// fractions are rounded once (250 ms is exactly what `0.25` is).
+struct Unit {
+    name: &'static str,
+    num: f64,
+    den: f64,
+}
+
+const fn unit(name: &'static str, num: f64, den: f64) -> Unit {
+    Unit { name, num, den }
+}
+
+/// One kind of quantity: what it is called and which units it knows, those for printing first.
+struct Kind {
+    what: &'static str,
+    example: &'static str,
+    default_unit: &'static str,
+    /// Units tried in this order when printing; the base unit (1/1) must be among them.
+    printed: &'static [Unit],
+    /// Units that are only read.
+    read: &'static [Unit],
+}
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = KIB * 1024.0;
+const GIB: f64 = MIB * 1024.0;
+const TIB: f64 = GIB * 1024.0;
+
+static BYTE_SIZE: Kind = Kind {
+    what: "a size in bytes",
+    example: "80 GiB",
+    default_unit: "GiB",
+    printed: &[
+        unit("TiB", TIB, 1.0),
+        unit("GiB", GIB, 1.0),
+        unit("TB", 1e12, 1.0),
+        unit("GB", 1e9, 1.0),
+        unit("MiB", MIB, 1.0),
+        unit("MB", 1e6, 1.0),
+        unit("KiB", KIB, 1.0),
+        unit("kB", 1e3, 1.0),
+        unit("B", 1.0, 1.0),
+    ],
+    read: &[unit("KB", 1e3, 1.0), unit("bytes", 1.0, 1.0)],
+};
+
+static DURATION: Kind = Kind {
+    what: "a duration",
+    example: "250 ms",
+    default_unit: "s",
+    printed: &[
+        unit("d", 86_400.0, 1.0),
+        unit("h", 3_600.0, 1.0),
+        unit("min", 60.0, 1.0),
+        unit("s", 1.0, 1.0),
+        unit("ms", 1.0, 1e3),
+        unit("us", 1.0, 1e6),
+        unit("ns", 1.0, 1e9),
+    ],
+    read: &[
+        unit("sec", 1.0, 1.0),
+        unit("µs", 1.0, 1e6),
+        unit("μs", 1.0, 1e6),
+        unit("m", 60.0, 1.0),
+        unit("hours", 3_600.0, 1.0),
+        unit("days", 86_400.0, 1.0),
+    ],
+};
+
+static RATE: Kind = Kind {
+    what: "a request rate",
+    example: "2.5 req/s",
+    default_unit: "req/s",
+    printed: &[
+        unit("req/s", 1.0, 1.0),
+        unit("req/min", 1.0, 60.0),
+        unit("req/h", 1.0, 3_600.0),
+    ],
+    read: &[
+        unit("/s", 1.0, 1.0),
+        unit("1/s", 1.0, 1.0),
+        unit("rps", 1.0, 1.0),
+        unit("/min", 1.0, 60.0),
+        unit("/h", 1.0, 3_600.0),
+        unit("req/d", 1.0, 86_400.0),
+    ],
+};
+
+static BANDWIDTH: Kind = Kind {
+    what: "a bandwidth",
+    example: "600 GB/s",
+    default_unit: "GB/s",
+    printed: &[
+        unit("TB/s", 1e12, 1.0),
+        unit("GB/s", 1e9, 1.0),
+        unit("MB/s", 1e6, 1.0),
+        unit("kB/s", 1e3, 1.0),
+        unit("B/s", 1.0, 1.0),
+    ],
+    read: &[
+        unit("TiB/s", TIB, 1.0),
+        unit("GiB/s", GIB, 1.0),
+        unit("MiB/s", MIB, 1.0),
+        unit("KiB/s", KIB, 1.0),
+        unit("Tb/s", 1e12, 8.0),
+        unit("Gb/s", 1e9, 8.0),
+        unit("Mb/s", 1e6, 8.0),
+        unit("Gbit/s", 1e9, 8.0),
+        unit("Mbit/s", 1e6, 8.0),
+        unit("Gbps", 1e9, 8.0),
+        unit("Mbps", 1e6, 8.0),
+    ],
+};
+
+static FLOPS: Kind = Kind {
+    what: "an arithmetic rate",
+    example: "989 TFLOP/s",
+    default_unit: "TFLOP/s",
+    printed: &[
+        unit("PFLOP/s", 1e15, 1.0),
+        unit("TFLOP/s", 1e12, 1.0),
+        unit("GFLOP/s", 1e9, 1.0),
+        unit("FLOP/s", 1.0, 1.0),
+    ],
+    read: &[
+        unit("PFLOPS", 1e15, 1.0),
+        unit("TFLOPS", 1e12, 1.0),
+        unit("GFLOPS", 1e9, 1.0),
+        unit("TOP/s", 1e12, 1.0),
+        unit("TOPS", 1e12, 1.0),
+    ],
+};
+
+static PRICE: Kind = Kind {
+    what: "a price per hour",
+    example: "1.212 USD/h",
+    default_unit: "USD/h",
+    printed: &[unit("USD/h", 1.0, 1.0)],
+    read: &[
+        unit("$/h", 1.0, 1.0),
+        unit("USD/hour", 1.0, 1.0),
+        unit("USD/d", 1.0, 24.0),
+    ],
+};
+
+static MONEY: Kind = Kind {
+    what: "an amount of money",
+    example: "0.60 USD",
+    default_unit: "USD",
+    printed: &[unit("USD", 1.0, 1.0)],
+    read: &[unit("$", 1.0, 1.0)],
+};
+
+impl Kind {
+    fn units(&self) -> impl Iterator<Item = &'static Unit> + use<> {
+        self.printed.iter().chain(self.read.iter())
+    }
+
+    /// Reads `text` into the base unit.
+    fn parse(&self, text: &str) -> Result<f64, UnitError> {
+        let trimmed = text.trim();
+        // "$1.21" and "$1.21/h" carry their unit in front.
+        let reordered;
+        let trimmed = match trimmed.strip_prefix('$') {
+            Some(rest) => {
+                let cut = rest.find('/').unwrap_or(rest.len());
+                reordered = format!("{} ${}", &rest[..cut], &rest[cut..]);
+                reordered.trim()
+            }
+            None => trimmed,
+        };
+        let (number, name) = split_number(trimmed);
+        let value = parse_number(number).ok_or_else(|| UnitError::NoNumber {
+            what: self.what,
+            text: shorten(text),
+            example: self.example,
+        })?;
+        if name.is_empty() {
+            return Err(UnitError::NoUnit {
+                what: self.what,
+                number: shorten(number),
+                unit: self.default_unit,
+            });
+        }
+        let unit = self.units().find(|u| u.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.units().map(|u| u.name).collect();
+            UnitError::UnknownUnit {
+                what: self.what,
+                unit: shorten(name),
+                known: known.join(", "),
+                example: self.example,
+            }
+        })?;
+        let base = value * unit.num / unit.den;
+        if base.is_finite() && base >= 0.0 && !number.starts_with('-') {
+            Ok(base)
+        } else {
+            Err(UnitError::OutOfRange {
+                what: self.what,
+                range: "finite and not negative",
+                text: shorten(text),
+            })
+        }
+    }
+
+    /// Prints a base value in the unit that gives the shortest text that reads back exactly.
+    fn print(&self, base: f64) -> String {
+        let mut best: Option<(usize, String)> = None;
+        for u in self.printed {
+            let number = base * u.den / u.num;
+            let text = format!("{number} {}", u.name);
+            // Digits decide; the list's order breaks ties. Below 1 only the base unit is natural.
+            let natural = number == 0.0 || (1.0..100_000.0).contains(&number);
+            let length = format!("{number}").len() + if natural { 0 } else { 8 };
+            if self.parse(&text) == Ok(base) && best.as_ref().is_none_or(|(l, _)| length < *l) {
+                best = Some((length, text));
+            }
+        }
+        // The base unit always reads back, since it is printed with all its digits.
+        best.map_or_else(|| format!("{base} {}", self.default_unit), |(_, t)| t)
+    }
+
+    fn schema(&self) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": format!("{} with its unit, e.g. \"{}\"", self.what, self.example),
+            "pattern": r"^\s*(\$\s*)?[0-9][0-9_]*(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*\S*\s*$",
+            "examples": [self.example],
+        })
+    }
+}
+
+/// Splits `"2.5 req/s"` into number and unit, both trimmed.
+fn split_number(text: &str) -> (&str, &str) {
+    let bytes = text.as_bytes();
+    let mut end = 0;
+    while end < bytes.len() {
+        let c = bytes[end];
+        let exponent = (c == b'e' || c == b'E')
+            && end > 0
+            && match bytes.get(end + 1) {
+                Some(b'+' | b'-') => bytes.get(end + 2).is_some_and(u8::is_ascii_digit),
+                Some(d) => d.is_ascii_digit(),
+                None => false,
+            };
+        let sign = (c == b'+' || c == b'-')
+            && (end == 0 || bytes[end - 1] == b'e' || bytes[end - 1] == b'E');
+        if !(c.is_ascii_digit() || c == b'.' || c == b'_' || exponent || sign) {
+            break;
+        }
+        end += 1;
+    }
+    // "3 1/s" would read as a unit; "1/s" alone has no number.
+    (text[..end].trim(), text[end..].trim())
+}
+
+/// Reads a decimal number; `_` may group digits.
+fn parse_number(text: &str) -> Option<f64> {
+    if !text.bytes().any(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+/// Keeps hostile input out of messages.
+fn shorten(text: &str) -> String {
+    const MAX: usize = 60;
+    if text.chars().count() <= MAX {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(MAX).collect();
+    format!("{head}...")
+}
+
+/// Serde visitor that takes strings and refuses bare numbers with advice.
+struct UnitVisitor<T> {
+    kind: &'static Kind,
+    parse: fn(&str) -> Result<T, UnitError>,
+}
+
+impl<T> UnitVisitor<T> {
+    fn bare<E: de::Error>(&self, number: impl fmt::Display) -> E {
+        E::custom(UnitError::NoUnit {
+            what: self.kind.what,
+            number: number.to_string(),
+            unit: self.kind.default_unit,
+        })
+    }
+}
+
+impl<T> Visitor<'_> for UnitVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} with its unit, e.g. \"{}\"",
+            self.kind.what, self.kind.example
+        )
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, v: i64) -> Result<T, E> {
+        Err(self.bare(v))
+    }
+
+    fn visit_u64<E: de::Error>(self, v: u64) -> Result<T, E> {
+        Err(self.bare(v))
+    }
+
+    fn visit_f64<E: de::Error>(self, v: f64) -> Result<T, E> {
+        Err(self.bare(v))
+    }
+}
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $kind:ident, $getter:ident, $getter_doc:literal, $from:expr, $to:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+        pub struct $name($inner);
+
+        impl $name {
+            #[doc = $getter_doc]
+            pub const fn $getter(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnitError;
+
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                let base = $kind.parse(text)?;
+                let convert: fn(f64) -> Option<$inner> = $from;
+                convert(base).map(Self).ok_or_else(|| UnitError::OutOfRange {
+                    what: $kind.what,
+                    range: "within what can be counted",
+                    text: shorten(text),
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let convert: fn(&$inner) -> String = $to;
+                f.pad(&convert(&self.0))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                d.deserialize_any(UnitVisitor {
+                    kind: &$kind,
+                    parse: |t| t.parse(),
+                })
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $kind.schema()
+            }
+        }
+    };
+}
+
+macro_rules! float_quantity {
+    ($(#[$doc:meta])* $name:ident, $kind:ident, $getter:ident, $getter_doc:literal) => {
+        quantity!($(#[$doc])* $name(f64), $kind, $getter, $getter_doc, Some, |v| $kind.print(*v));
+
+        impl $name {
+            /// Wraps a value in the base unit.
+            ///
+            /// # Errors
+            /// NaN, infinite and negative values.
+            pub fn new(value: f64) -> Result<Self, UnitError> {
+                if value.is_finite() && value >= 0.0 {
+                    // Adding zero turns -0 into +0.
+                    Ok(Self(value + 0.0))
+                } else {
+                    Err(UnitError::OutOfRange {
+                        what: $kind.what,
+                        range: "finite and not negative",
+                        text: value.to_string(),
+                    })
+                }
+            }
+        }
+    };
+}
+
+quantity!(
+    /// A size in memory or on disk [bytes], at most 2^53 so that it is exact.
+    #[derive(Eq, Ord, Hash)]
+    ByteSize(u64),
+    BYTE_SIZE,
+    bytes,
+    "The size [bytes].",
+    |base| (base <= MAX_BYTES).then(|| base.round() as u64),
+    |bytes| BYTE_SIZE.print(*bytes as f64)
+);
+
+/// Largest size that is read: 8 PiB, above which an f64 skips integers.
+const MAX_BYTES: f64 = 9_007_199_254_740_992.0;
+
+impl ByteSize {
+    /// Wraps a number of bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// Wraps a number of mebibytes.
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib << 20)
+    }
+
+    /// Wraps a number of gibibytes.
+    pub const fn gib(gib: u64) -> Self {
+        Self(gib << 30)
+    }
+
+    /// The size [GiB].
+    pub fn as_gib(self) -> f64 {
+        self.0 as f64 / GIB
+    }
+
+    /// Rounded to two digits in the unit people read best, e.g. `12.55 GiB`; does not read back exactly.
+    pub fn human(self) -> String {
+        let b = self.0 as f64;
+        let (div, name) = if b >= TIB {
+            (TIB, "TiB")
+        } else if b >= GIB {
+            (GIB, "GiB")
+        } else if b >= MIB {
+            (MIB, "MiB")
+        } else if b >= KIB {
+            (KIB, "KiB")
+        } else {
+            return format!("{} B", self.0);
+        };
+        format!("{:.2} {name}", b / div)
+    }
+}
+
+float_quantity!(
+    /// A duration [s].
+    Secs,
+    DURATION,
+    secs,
+    "The duration [s]."
+);
+
+float_quantity!(
+    /// A rate of requests [1/s].
+    PerSec,
+    RATE,
+    per_sec,
+    "The rate [1/s]."
+);
+
+float_quantity!(
+    /// A bandwidth [bytes/s].
+    BytesPerSec,
+    BANDWIDTH,
+    bytes_per_sec,
+    "The bandwidth [bytes/s]."
+);
+
+float_quantity!(
+    /// An arithmetic rate [FLOP/s or OP/s].
+    FlopsPerSec,
+    FLOPS,
+    per_sec,
+    "The rate [FLOP/s or OP/s]."
+);
+
+float_quantity!(
+    /// A price per hour [USD/h].
+    UsdPerHour,
+    PRICE,
+    usd_per_hour,
+    "The price [USD/h]."
+);
+
+float_quantity!(
+    /// An amount of money [USD].
+    Usd,
+    MONEY,
+    usd,
+    "The amount [USD]."
+);
+
+/// A share in [0, 1], written `0.9` or `"90 %"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Ratio(f64);
+
+impl Ratio {
+    const WHAT: &'static str = "a ratio";
+
+    /// Wraps a share.
+    ///
+    /// # Errors
+    /// NaN and values outside [0, 1].
+    pub fn new(value: f64) -> Result<Self, UnitError> {
+        if (0.0..=1.0).contains(&value) {
+            Ok(Self(value + 0.0))
+        } else {
+            Err(UnitError::OutOfRange {
+                what: Self::WHAT,
+                range: "from 0 to 1 (or from \"0 %\" to \"100 %\")",
+                text: value.to_string(),
+            })
+        }
+    }
+
+    /// The share, 0 to 1.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Ratio {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, unit) = split_number(text.trim());
+        let value = parse_number(number).ok_or_else(|| UnitError::NoNumber {
+            what: Self::WHAT,
+            text: shorten(text),
+            example: "90 %",
+        })?;
+        match unit {
+            "" => Self::new(value),
+            "%" => Self::new(value / 100.0),
+            other => Err(UnitError::UnknownUnit {
+                what: Self::WHAT,
+                unit: shorten(other),
+                known: "%, or a plain number".to_owned(),
+                example: "90 %",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = format!("{} %", self.0 * 100.0);
+        if percent.len() <= 7 && percent.parse() == Ok(*self) {
+            f.pad(&percent)
+        } else {
+            f.pad(&self.0.to_string())
+        }
+    }
+}
+
+impl Serialize for Ratio {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_f64(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ratio {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct RatioVisitor;
+        impl Visitor<'_> for RatioVisitor {
+            type Value = Ratio;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a ratio from 0 to 1, e.g. 0.9 or \"90 %\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Ratio, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<Ratio, E> {
+                Ratio::new(v as f64).map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, v: u64) -> Result<Ratio, E> {
+                Ratio::new(v as f64).map_err(E::custom)
+            }
+
+            fn visit_f64<E: de::Error>(self, v: f64) -> Result<Ratio, E> {
+                Ratio::new(v).map_err(E::custom)
+            }
+        }
+        d.deserialize_any(RatioVisitor)
+    }
+}
+
+impl schemars::JsonSchema for Ratio {
+    fn schema_name() -> Cow<'static, str> {
+        "Ratio".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "a share from 0 to 1, e.g. 0.9 or \"90 %\"",
+            "anyOf": [
+                { "type": "number", "minimum": 0, "maximum": 1 },
+                { "type": "string", "pattern": r"^\s*[0-9][0-9_]*(\.[0-9]+)?\s*%?\s*$" },
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn secs(text: &str) -> f64 {
+        text.parse::<Secs>().unwrap().secs()
+    }
+
+    #[test]
+    fn values_are_read_in_every_spelling() {
+        assert_eq!("80 GiB".parse::<ByteSize>().unwrap().bytes(), 80 << 30);
+        assert_eq!("24 GB".parse::<ByteSize>().unwrap().bytes(), 24_000_000_000);
+        assert_eq!("512MiB".parse::<ByteSize>().unwrap().bytes(), 512 << 20);
+        assert_eq!("1_000 B".parse::<ByteSize>().unwrap().bytes(), 1000);
+        assert_eq!(secs("250 ms"), 0.25);
+        assert_eq!(secs("3 us"), 3e-6);
+        assert_eq!(secs("5 min"), 300.0);
+        assert_eq!(secs("1 h"), 3600.0);
+        assert_eq!(secs("1.5e3 ms"), 1.5);
+        assert_eq!("60 req/min".parse::<PerSec>().unwrap().per_sec(), 1.0);
+        assert_eq!("2.5 req/s".parse::<PerSec>().unwrap().per_sec(), 2.5);
+        assert_eq!(
+            "100 Gb/s".parse::<BytesPerSec>().unwrap().bytes_per_sec(),
+            12.5e9
+        );
+        assert_eq!(
+            "600 GB/s".parse::<BytesPerSec>().unwrap().bytes_per_sec(),
+            600e9
+        );
+        assert_eq!(
+            "989 TFLOP/s".parse::<FlopsPerSec>().unwrap().per_sec(),
+            989e12
+        );
+        assert_eq!(
+            "$1.212/h".parse::<UsdPerHour>().unwrap().usd_per_hour(),
+            1.212
+        );
+        assert_eq!(
+            "1.212 USD/h".parse::<UsdPerHour>().unwrap().usd_per_hour(),
+            1.212
+        );
+        assert_eq!("$0.60".parse::<Usd>().unwrap().usd(), 0.6);
+        assert_eq!("90 %".parse::<Ratio>().unwrap().get(), 0.9);
+        assert_eq!("0.9".parse::<Ratio>().unwrap().get(), 0.9);
+    }
+
+    #[test]
+    fn a_bare_number_is_refused_and_the_message_shows_a_right_form() {
+        let e = "80".parse::<ByteSize>().unwrap_err().to_string();
+        assert!(e.contains("write \"80 GiB\" instead of 80"), "{e}");
+        let e = serde_json::from_str::<Secs>("250").unwrap_err().to_string();
+        assert!(e.contains("write \"250 s\" instead of 250"), "{e}");
+        let e = serde_json::from_str::<PerSec>("2.5")
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains("\"2.5 req/s\""), "{e}");
+    }
+
+    #[test]
+    fn a_wrong_unit_is_refused_with_the_known_ones() {
+        let e = "80 parsec".parse::<ByteSize>().unwrap_err().to_string();
+        assert!(e.contains("`parsec`") && e.contains("GiB"), "{e}");
+        assert!("10 GB".parse::<Secs>().is_err());
+        assert!("10 Gb".parse::<ByteSize>().is_err());
+        assert!("1 MS".parse::<Secs>().is_err());
+    }
+
+    #[test]
+    fn nan_infinite_negative_and_overflowing_values_are_refused() {
+        for text in [
+            "nan s", "inf s", "-1 s", "-0 s", "1e999 s", "1e308 h", "", " ", "s", "--1 s",
+            "1..2 s", "1e s", "٣ s",
+        ] {
+            assert!(text.parse::<Secs>().is_err(), "{text}");
+        }
+        for text in ["-1 B", "1e30 GiB", "NaN GiB"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+        for text in ["1.1", "-0.1", "101 %", "nan", "50 s"] {
+            assert!(text.parse::<Ratio>().is_err(), "{text}");
+        }
+        assert!(Secs::new(f64::NAN).is_err());
+        assert!(Secs::new(-1.0).is_err());
+        assert!(Ratio::new(f64::INFINITY).is_err());
+    }
+
+    #[test]
+    fn values_print_in_the_unit_people_would_write() {
+        for text in ["80 GiB", "24 GB", "512 MiB", "22888 MiB", "0 B"] {
+            let printed = text.parse::<ByteSize>().unwrap().to_string();
+            if text == "0 B" {
+                assert_eq!(printed.parse::<ByteSize>().unwrap().bytes(), 0);
+            } else {
+                assert_eq!(printed, text);
+            }
+        }
+        for text in ["250 ms", "2 s", "5 min", "1 h", "3 us", "2.5 s"] {
+            assert_eq!(text.parse::<Secs>().unwrap().to_string(), text);
+        }
+        assert_eq!(
+            "2.5 req/s".parse::<PerSec>().unwrap().to_string(),
+            "2.5 req/s"
+        );
+        assert_eq!("90 %".parse::<Ratio>().unwrap().to_string(), "90 %");
+        assert_eq!(ByteSize::new(13_476_838_912).human(), "12.55 GiB");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back_to_the_same_value(v in 0.0f64..1e15, b in 0u64..(1 << 53)) {
+            let s = Secs::new(v).unwrap();
+            prop_assert_eq!(s.to_string().parse::<Secs>().unwrap(), s);
+            let r = BytesPerSec::new(v).unwrap();
+            prop_assert_eq!(r.to_string().parse::<BytesPerSec>().unwrap(), r);
+            let p = PerSec::new(v).unwrap();
+            prop_assert_eq!(p.to_string().parse::<PerSec>().unwrap(), p);
+            let b = ByteSize::new(b);
+            prop_assert_eq!(b.to_string().parse::<ByteSize>().unwrap(), b);
+            let q = Ratio::new(v / 1e15).unwrap();
+            prop_assert_eq!(q.to_string().parse::<Ratio>().unwrap(), q);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+            let _ = text.parse::<Secs>();
+            let _ = text.parse::<ByteSize>();
+            let _ = text.parse::<UsdPerHour>();
+            let _ = text.parse::<Ratio>();
+        }
+    }
+}
