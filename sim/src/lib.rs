@@ -1,6 +1,7 @@
 //! Discrete-event simulator of LLM serving.
 
 pub mod kernel;
+pub mod kv;
 pub mod policy;
 pub mod record;
 pub mod request;
