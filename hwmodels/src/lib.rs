@@ -9,6 +9,7 @@ pub mod engine;
 pub mod evidence;
 pub mod layout;
 pub mod model;
+pub mod ops;
 pub mod profile;
 pub mod step;
 pub mod units;

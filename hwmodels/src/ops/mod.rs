@@ -1,0 +1,3 @@
+//! Time of single operators.
+
+pub mod collective;
