@@ -1,2 +1,19 @@
-//! The `servetwin` command line.
-fn main() {}
+//! The `servetwin` command line: parses, calls a library, prints.
+
+mod commands;
+mod exit_code;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+fn main() -> ExitCode {
+    let matches = commands::Cli::command().get_matches();
+    let result = commands::Cli::from_arg_matches(&matches)
+        .map_err(anyhow::Error::from)
+        .and_then(commands::Cli::run);
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => commands::report_error(&error),
+    }
+}

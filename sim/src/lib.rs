@@ -2,6 +2,7 @@
 
 pub mod kernel;
 pub mod kv;
+pub mod metrics;
 pub mod policy;
 pub mod record;
 pub mod request;

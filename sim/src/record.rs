@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::time::SimTime;
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::metrics::definition::Slo;
+use crate::metrics::distribution::Distribution;
+use crate::metrics::series::Series;
+use crate::policy::Blocked;
 use crate::request::{Outcome, ReqId};
 
 /// What became of one request. Instants the request never reached are [`SimTime::NEVER`].
@@ -47,12 +51,14 @@ pub struct StepRow {
     pub stats: hwmodels::BatchStats,
     /// Where its time went.
     pub parts: hwmodels::Parts,
-    /// Running and waiting requests after it was chosen, and KV blocks in use.
+    /// Running requests after the step was chosen.
     pub running: u32,
     /// Requests waiting.
     pub waiting: u32,
     /// KV blocks in use.
     pub kv_used_blocks: u64,
+    /// What kept waiting requests out of the step.
+    pub blocked: Blocked,
 }
 
 /// Counts by outcome; `offered` is their sum.
@@ -70,4 +76,188 @@ pub struct Counts {
     pub failed: u64,
     /// Still under way when the run ended.
     pub in_flight: u64,
+}
+
+impl Counts {
+    /// Whether every offered request is accounted for.
+    pub fn conserved(&self) -> bool {
+        self.offered
+            == self.finished + self.rejected + self.timed_out + self.failed + self.in_flight
+    }
+}
+
+/// What a replica is, as far as reports need it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReplicaInfo {
+    /// What it is called in reports, e.g. `g5.2xlarge/0`.
+    pub name: String,
+    /// Accelerators it spans.
+    pub devices: u32,
+    /// Pipeline stages.
+    pub stages: u32,
+    /// KV blocks it has (0: the engine does not page KV).
+    pub kv_blocks: u64,
+    /// Tokens per KV block [tokens].
+    pub block_tokens: u32,
+}
+
+/// A profile that the run used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProfileUse {
+    /// Its name.
+    pub name: String,
+    /// Whether a validation on data that it was not fitted on passed.
+    pub trusted: bool,
+    /// One line on what it was fitted on or why it is not trusted.
+    pub note: String,
+}
+
+/// What was run: everything that makes the record reproducible, and what reports need to know about the deployment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunInfo {
+    /// Name of the scenario.
+    pub name: String,
+    /// One line on what it shows.
+    pub description: String,
+    /// The resolved scenario, every default visible (TOML).
+    pub config: String,
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// What was offered, for the reader, e.g. `Poisson 2 req/s`.
+    pub load: String,
+    /// What it ran on, for the reader, e.g. `llama-2-7b on 1 x g5.2xlarge (A10G), TGI, TP1`.
+    pub deployment: String,
+    /// Names of the workload streams, by index.
+    pub streams: Vec<String>,
+    /// The replicas, by index.
+    pub replicas: Vec<ReplicaInfo>,
+    /// Price of the whole deployment [USD/h], where known.
+    pub usd_per_hour: Option<f64>,
+    /// Profiles that step times came from. None: analytic from the catalog alone.
+    pub profiles: Vec<ProfileUse>,
+    /// What the reader must know to judge the figures.
+    pub warnings: Vec<String>,
+}
+
+/// Tokens of finished requests [tokens].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenTotals {
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Prompt tokens found in the prefix cache.
+    pub cached: u64,
+    /// Output tokens.
+    pub output: u64,
+}
+
+/// What happened inside the measurement window: from the end of the warm-up to the end of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Its length.
+    pub length: SimDuration,
+    /// Requests sent inside it.
+    pub offered: u64,
+    /// Requests that finished inside it.
+    pub finished: u64,
+    /// Of those, requests that met the objective.
+    pub good: u64,
+    /// Tokens of the requests that finished inside it.
+    pub tokens: TokenTotals,
+}
+
+/// What one replica did inside the measurement window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaUse {
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Time with at least one step under way.
+    pub busy: SimDuration,
+    /// Attribution of the steps' time in the order of [`hwmodels::Parts::NAMES`] [ps].
+    pub parts_ps: [u64; 6],
+    /// Time during which waiting requests were kept out, in the order of [`Blocked::CAUSES`] [ns].
+    pub blocked_ns: [u64; 3],
+    /// Running requests integrated over busy time [requests x ns].
+    pub running_ns: u128,
+    /// KV blocks in use integrated over busy time [blocks x ns].
+    pub kv_block_ns: u128,
+    /// Most KV blocks in use at once, over the whole run.
+    pub kv_peak_blocks: u64,
+}
+
+/// The distributions of the measured requests (those sent after the warm-up).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies {
+    /// Time to first token.
+    pub ttft: Distribution,
+    /// Gaps between consecutive tokens, pooled.
+    pub itl: Distribution,
+    /// Time per output token, one value per request.
+    pub tpot: Distribution,
+    /// End-to-end latency.
+    pub e2e: Distribution,
+    /// Queue time.
+    pub queue: Distribution,
+    /// E2E latency per output token.
+    pub normalised: Distribution,
+}
+
+/// Everything a run leaves behind.
+#[derive(Clone, Debug)]
+pub struct RunRecord {
+    /// What was run.
+    pub info: RunInfo,
+    /// Version of servetwin that ran it.
+    pub version: &'static str,
+    /// Stable hash over every request, step and gap.
+    pub fingerprint: u64,
+    /// End of the run.
+    pub end: SimTime,
+    /// Start of the measurement window.
+    pub warmup: SimDuration,
+    /// Objective that goodput counts against.
+    pub slo: Slo,
+    /// Requests by outcome, over the whole run.
+    pub counts: Counts,
+    /// Times a request lost its KV, over the whole run.
+    pub preemptions: u64,
+    /// Tokens of finished requests, over the whole run.
+    pub tokens: TokenTotals,
+    /// What happened inside the measurement window.
+    pub window: Window,
+    /// Latency distributions.
+    pub latencies: Latencies,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// By replica.
+    pub replicas: Vec<ReplicaUse>,
+    /// Cluster totals over time.
+    pub series: Series,
+    /// A row per request in order of their ends; none when there were more than the limit.
+    pub request_rows: Option<Vec<RequestRow>>,
+    /// A row per step, where asked for; none when there were more than the limit.
+    pub step_rows: Option<Vec<StepRow>>,
+}
+
+/// Why a record could not be closed or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Requests were lost or counted twice: a defect of the simulator, not of the input.
+    #[error(
+        "requests are not conserved: {offered} offered, but {finished} finished + {rejected} rejected + \
+         {timed_out} timed out + {failed} failed + {in_flight} in flight; this is a defect of servetwin, please report it"
+    )]
+    NotConserved {
+        /// Requests sent.
+        offered: u64,
+        /// Answered in full.
+        finished: u64,
+        /// Refused.
+        rejected: u64,
+        /// Given up.
+        timed_out: u64,
+        /// Not served.
+        failed: u64,
+        /// Under way.
+        in_flight: u64,
+    },
 }

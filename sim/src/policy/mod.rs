@@ -42,6 +42,25 @@ pub struct Scheduled {
     pub decode: bool,
 }
 
+/// What kept waiting requests out of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Blocked {
+    /// Nothing: none was left waiting, or only because of a rule not listed here.
+    #[default]
+    Nothing,
+    /// No free KV blocks (or budget of KV tokens).
+    KvFull,
+    /// As many sequences as the engine allows (`max_num_seqs`, slots).
+    MaxSeqs,
+    /// The step's token budget was spent.
+    TokenBudget,
+}
+
+impl Blocked {
+    /// The causes, in the order in which records keep their time.
+    pub const CAUSES: [Blocked; 3] = [Blocked::KvFull, Blocked::MaxSeqs, Blocked::TokenBudget];
+}
+
 /// One step: what to run, and what the scheduler did while choosing it. Reused between steps.
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
@@ -55,6 +74,8 @@ pub struct StepPlan {
     pub preempted: Vec<ReqId>,
     /// Prompt tokens found in the prefix cache by the requests admitted in this step [tokens].
     pub cached_tokens: u64,
+    /// What kept the head of the waiting queue out of this step.
+    pub blocked: Blocked,
 }
 
 impl StepPlan {
@@ -65,6 +86,7 @@ impl StepPlan {
         self.admitted.clear();
         self.preempted.clear();
         self.cached_tokens = 0;
+        self.blocked = Blocked::Nothing;
     }
 }
 

@@ -1,0 +1,11 @@
+//! What is measured: each metric defined once, its distribution, and the recorder that a run feeds.
+
+pub mod definition;
+pub mod distribution;
+pub mod fingerprint;
+pub mod recorder;
+pub mod series;
+
+pub use definition::Slo;
+pub use distribution::Distribution;
+pub use recorder::{RecordOptions, Recorder};

@@ -1,0 +1,65 @@
+//! The subcommands, one file each. A command takes its parsed arguments, calls a library, and returns the exit code
+//! of `crate::exit_code`; what failed comes back as an error and is printed once, here.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit_code;
+
+/// Simulator and digital twin of LLM serving clusters.
+#[derive(Debug, Parser)]
+#[command(name = "servetwin", version, about, max_term_width = 110)]
+#[command(after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 ok, 1 failure, 2 bad input or usage, 3 an --expect was not met.";
+
+/// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+impl Cli {
+    /// Runs the chosen subcommand and returns the exit code.
+    pub fn run(self) -> anyhow::Result<u8> {
+        match self.command {}
+    }
+}
+
+/// The caller's input is wrong; a command returns this where the exit code must be [`exit_code::BAD_INPUT`].
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// Prints an error once, on stderr, and says how the process ends.
+pub fn report_error(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(is_broken_pipe) {
+        return ExitCode::from(exit_code::OK);
+    }
+    eprintln!("error: {error:#}");
+    let bad_input = error.chain().any(|e| e.is::<BadInput>());
+    ExitCode::from(if bad_input {
+        exit_code::BAD_INPUT
+    } else {
+        exit_code::FAILURE
+    })
+}
+
+/// The reader of our output has gone (`servetwin ... | head`): not an error.
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

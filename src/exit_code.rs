@@ -1,0 +1,8 @@
+//! What the process tells its caller when it ends.
+
+/// Everything asked for was done.
+pub const OK: u8 = 0;
+/// Something failed that is not the caller's input: a file could not be written, a defect.
+pub const FAILURE: u8 = 1;
+/// The command line, a scenario or another input file is wrong (clap's own code for usage errors too).
+pub const BAD_INPUT: u8 = 2;
