@@ -1,3 +1,356 @@
-//! Time of single operators.
+//! How long one operator takes on one accelerator: GEMM, attention, fused MoE, element-wise kernels;
+//! and collectives between devices ([`collective`]).
+//!
+//! Every operator is a pure function of its shape, the accelerator's datasheet and a few named
+//! parameters with physical bounds (efficiencies in (0, 1], fixed kernel times, ...). A
+//! [`Profile`] supplies the fitted values; where it is silent the prior of the [`ParamSpec`] holds,
+//! so an empty profile is the purely analytic model.
+//!
+//! Times are of the kernel on the device. Host launch cost, gaps between kernels and collectives
+//! are not in here.
+//!
+//! The formulas follow serving-semantics 7.1 (time is the larger of FLOPs over achievable peak and
+//! bytes over achievable bandwidth, plus a fixed cost) with what the measured kernel tables
+//! add: tiles and waves over the device's units, split-K, limited bandwidth of few units, the cost of
+//! one CTA, query tiles, padding of experts.
 
+pub mod attention;
 pub mod collective;
+pub mod elementwise;
+pub mod gemm;
+pub mod moe;
+
+use crate::{Accelerator, Dtype, Evidence, Profile};
+
+pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
+pub use gemm::Arithmetic;
+pub use moe::{MoeShape, Routing};
+
+/// Predicted time of one operator on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OpTime {
+    /// Time of the kernel [s].
+    pub seconds: f64,
+    /// Time that arithmetic alone would take [s].
+    pub compute: f64,
+    /// Time that device memory alone would take [s].
+    pub memory: f64,
+}
+
+impl OpTime {
+    /// True when memory traffic asks for at least as much time as arithmetic.
+    #[inline]
+    pub fn memory_bound(&self) -> bool {
+        self.memory >= self.compute
+    }
+}
+
+impl std::ops::Add for OpTime {
+    type Output = OpTime;
+
+    #[inline]
+    fn add(self, o: OpTime) -> OpTime {
+        OpTime {
+            seconds: self.seconds + o.seconds,
+            compute: self.compute + o.compute,
+            memory: self.memory + o.memory,
+        }
+    }
+}
+
+/// One parameter of an operator model: its name within the operator's prefix, prior and physical bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ParamSpec {
+    /// Last part of the dotted name, e.g. `compute_efficiency`.
+    pub name: &'static str,
+    /// Value used where no profile says otherwise.
+    pub prior: f64,
+    /// Smallest value that physics allows.
+    pub min: f64,
+    /// Largest value that physics allows.
+    pub max: f64,
+    /// Unit, e.g. `ratio` or `s`.
+    pub unit: &'static str,
+    /// What it stands for.
+    pub meaning: &'static str,
+}
+
+impl ParamSpec {
+    /// Full name under `prefix`.
+    pub fn full_name(&self, prefix: &str) -> String {
+        format!("{prefix}.{}", self.name)
+    }
+
+    /// The profile's value within the bounds, else the prior.
+    fn read(&self, profile: &Profile, prefix: &str) -> f64 {
+        profile
+            .get(&self.full_name(prefix), self.prior)
+            .clamp(self.min, self.max)
+    }
+}
+
+/// Reads all `specs` under `prefix`.
+pub(crate) fn read_all<const N: usize>(
+    specs: &[ParamSpec; N],
+    profile: &Profile,
+    prefix: &str,
+) -> [f64; N] {
+    std::array::from_fn(|i| specs[i].read(profile, prefix))
+}
+
+/// `(a^p + b^p)^(1/p)`: the larger one, softened; p = 1 adds, a large p takes the maximum.
+#[inline]
+pub(crate) fn soft_max(a: f64, b: f64, p: f64) -> f64 {
+    let (hi, lo) = if a >= b { (a, b) } else { (b, a) };
+    if hi <= 0.0 {
+        return 0.0;
+    }
+    let r = lo / hi;
+    // Below this ratio the correction is under 1e-4 for every p the bounds allow above 2.
+    if r < 1e-2 && p > 2.0 {
+        return hi;
+    }
+    hi * (1.0 + r.powf(p)).powf(1.0 / p)
+}
+
+/// Divides and rounds up, for shapes.
+#[inline]
+pub(crate) fn ceil_div(a: f64, b: f64) -> f64 {
+    (a / b).ceil()
+}
+
+/// Which fitted operator a question about the fitted range is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OpShape {
+    /// `m` tokens through an `n` x `k` weight of this format.
+    Gemm {
+        /// Tokens.
+        m: u32,
+        /// Output features.
+        n: u32,
+        /// Input features.
+        k: u32,
+        /// Format of the weight.
+        weights: Dtype,
+    },
+    /// Attention with this head size and KV format.
+    Attention {
+        /// Size of a head [dims].
+        head_dim: u32,
+        /// Format of the KV cache.
+        kv: Dtype,
+    },
+    /// Routed experts whose weights have this format.
+    Moe {
+        /// Format of the expert weights.
+        weights: Dtype,
+    },
+}
+
+/// Operator times of one accelerator under one profile.
+#[derive(Clone, Debug)]
+pub struct OperatorModel {
+    device: Device,
+    gemm_bf16: gemm::GemmParams,
+    gemm_fp8: gemm::GemmParams,
+    gemm_int8: gemm::GemmParams,
+    gemm_wonly: gemm::GemmParams,
+    decode_bf16: attention::DecodeParams,
+    decode_fp8: attention::DecodeParams,
+    prefill_bf16: attention::PrefillParams,
+    prefill_fp8: attention::PrefillParams,
+    moe_bf16: moe::MoeParams,
+    moe_fp8: moe::MoeParams,
+    elementwise: elementwise::ElementwiseParams,
+    fitted: std::collections::BTreeSet<String>,
+    validity: std::collections::BTreeMap<String, [f64; 2]>,
+}
+
+/// The datasheet numbers the formulas need.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// Peak of 16-bit matrix arithmetic [FLOP/s].
+    pub bf16: f64,
+    /// Peak of 8-bit floating-point matrix arithmetic [FLOP/s]; `None` where the device has none.
+    pub fp8: Option<f64>,
+    /// Peak of 8-bit integer matrix arithmetic [OP/s]; `None` where the device has none.
+    pub int8: Option<f64>,
+    /// Peak memory bandwidth [bytes/s].
+    pub bandwidth: f64,
+    /// Processors (SMs, NeuronCores).
+    pub units: f64,
+    /// Last-level cache [bytes].
+    pub cache: f64,
+}
+
+impl Device {
+    /// What `a`'s datasheet says.
+    pub fn new(a: &Accelerator) -> Device {
+        Device {
+            bf16: a.bf16_flops,
+            fp8: a.fp8_flops,
+            int8: a.int8_ops,
+            bandwidth: a.memory_bandwidth,
+            units: f64::from(a.units.max(1)),
+            cache: a.on_chip_bytes as f64,
+        }
+    }
+}
+
+impl OperatorModel {
+    /// The operators of `accelerator` with the parameters of `profile`, priors where it is silent.
+    pub fn new(accelerator: &Accelerator, profile: &Profile) -> OperatorModel {
+        OperatorModel {
+            device: Device::new(accelerator),
+            gemm_bf16: gemm::GemmParams::from_profile(profile, Arithmetic::Bf16),
+            gemm_fp8: gemm::GemmParams::from_profile(profile, Arithmetic::Fp8),
+            gemm_int8: gemm::GemmParams::from_profile(profile, Arithmetic::Int8),
+            gemm_wonly: gemm::GemmParams::from_profile(profile, Arithmetic::WeightOnly),
+            decode_bf16: attention::DecodeParams::from_profile(profile, Dtype::Bf16),
+            decode_fp8: attention::DecodeParams::from_profile(profile, Dtype::Fp8),
+            prefill_bf16: attention::PrefillParams::from_profile(profile, Dtype::Bf16),
+            prefill_fp8: attention::PrefillParams::from_profile(profile, Dtype::Fp8),
+            moe_bf16: moe::MoeParams::from_profile(profile, Arithmetic::Bf16),
+            moe_fp8: moe::MoeParams::from_profile(profile, Arithmetic::Fp8),
+            elementwise: elementwise::ElementwiseParams::from_profile(profile),
+            fitted: profile
+                .params
+                .iter()
+                .filter(|(_, p)| matches!(p.evidence, Evidence::Fitted | Evidence::Measured))
+                .map(|(n, _)| n.clone())
+                .collect(),
+            validity: profile.validity.clone(),
+        }
+    }
+
+    /// The datasheet numbers in use.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Time of `[m, k] x [k, n]` for weights and activations of these formats.
+    /// Zero when any of `m`, `n`, `k` is zero.
+    pub fn gemm(&self, m: u32, n: u32, k: u32, weights: Dtype, activations: Dtype) -> OpTime {
+        let arithmetic = Arithmetic::of(&self.device, weights, activations);
+        let params = match arithmetic {
+            Arithmetic::Bf16 | Arithmetic::Fp32 => &self.gemm_bf16,
+            Arithmetic::Fp8 => &self.gemm_fp8,
+            Arithmetic::Int8 => &self.gemm_int8,
+            Arithmetic::WeightOnly => &self.gemm_wonly,
+        };
+        gemm::time(
+            params,
+            &self.device,
+            arithmetic,
+            weights.bytes(),
+            f64::from(m),
+            f64::from(n),
+            f64::from(k),
+        )
+    }
+
+    /// Time of one layer's decode attention over the decodes of a batch.
+    ///
+    /// Only `decode_seqs`, `decode_tokens`, `decode_ctx_sum` and `decode_ctx_sq_sum` of `batch` are read.
+    pub fn decode_attention(
+        &self,
+        shape: &DecodeShape,
+        batch: &crate::BatchStats,
+        cache: Cache,
+    ) -> OpTime {
+        let params = match shape.kv_dtype {
+            Dtype::Fp8 | Dtype::Int8 => &self.decode_fp8,
+            _ => &self.decode_bf16,
+        };
+        attention::decode_time(params, &self.device, shape, batch, cache)
+    }
+
+    /// Time of one layer's latent (MLA, absorbed) decode attention over the decodes of a batch.
+    pub fn decode_mla(&self, shape: &MlaShape, batch: &crate::BatchStats, cache: Cache) -> OpTime {
+        let params = match shape.kv_dtype {
+            Dtype::Fp8 | Dtype::Int8 => &self.decode_fp8,
+            _ => &self.decode_bf16,
+        };
+        attention::mla_decode_time(params, &self.device, shape, batch, cache)
+    }
+
+    /// Time of one layer's prefill attention over the chunks `work`.
+    pub fn prefill_attention(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
+        let params = match shape.kv_dtype {
+            Dtype::Fp8 | Dtype::Int8 => &self.prefill_fp8,
+            _ => &self.prefill_bf16,
+        };
+        attention::prefill_time(params, &self.device, shape, work)
+    }
+
+    /// Time of one layer's routed experts on the busiest rank for `tokens` tokens of the whole
+    /// expert-parallel group.
+    pub fn moe(&self, shape: &MoeShape, tokens: u32, routing: Routing) -> OpTime {
+        let arithmetic = Arithmetic::of(&self.device, shape.weights, shape.activations);
+        let params = match arithmetic {
+            Arithmetic::Fp8 | Arithmetic::Int8 => &self.moe_fp8,
+            _ => &self.moe_bf16,
+        };
+        moe::time(
+            params,
+            &self.device,
+            shape,
+            arithmetic,
+            f64::from(tokens),
+            routing,
+        )
+    }
+
+    /// Time of `kernels` element-wise kernels that move `bytes` bytes in total.
+    pub fn elementwise(&self, bytes: f64, kernels: f64) -> OpTime {
+        elementwise::time(&self.elementwise, &self.device, bytes, kernels)
+    }
+
+    /// Time of softmax, top-k/top-p and sampling over `vocab` logits (32-bit) of `rows` sequences.
+    pub fn sampling(&self, rows: u32, vocab: u32) -> OpTime {
+        elementwise::sampling_time(&self.elementwise, &self.device, rows, vocab)
+    }
+
+    /// How well a shape's time is known: `Fitted` inside the range of the tables this profile was fitted on,
+    /// `Extrapolated` outside it, `Analytic` where the parameters are priors.
+    pub fn evidence(&self, shape: &OpShape) -> Evidence {
+        let (probe, ranges): (String, Vec<(String, f64)>) = match *shape {
+            OpShape::Gemm { m, n, k, weights } => {
+                let a = Arithmetic::of(&self.device, weights, weights);
+                let prefix = a.prefix();
+                (
+                    format!("{prefix}.bandwidth_efficiency"),
+                    [("m", m), ("n", n), ("k", k)]
+                        .iter()
+                        .map(|(q, v)| (format!("{prefix}.{q}"), f64::from(*v)))
+                        .collect(),
+                )
+            }
+            OpShape::Attention { head_dim, kv } => {
+                let prefix = attention::decode_prefix(kv);
+                (
+                    format!("{prefix}.bandwidth_efficiency"),
+                    vec![(format!("{prefix}.head_dim"), f64::from(head_dim))],
+                )
+            }
+            OpShape::Moe { weights } => {
+                let a = Arithmetic::of(&self.device, weights, weights);
+                let prefix = moe::prefix(a);
+                (format!("{prefix}.bandwidth_efficiency"), vec![])
+            }
+        };
+        if !self.fitted.contains(&probe) {
+            return Evidence::Analytic;
+        }
+        let inside = ranges.iter().all(|(name, v)| {
+            self.validity
+                .get(name)
+                .is_none_or(|[lo, hi]| (*lo..=*hi).contains(v))
+        });
+        if inside {
+            Evidence::Fitted
+        } else {
+            Evidence::Extrapolated
+        }
+    }
+}

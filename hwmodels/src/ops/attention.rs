@@ -1,0 +1,487 @@
+//! Attention over the KV cache: decode (one new token per sequence), prefill (chunks of a prompt) and
+//! latent attention (MLA).
+//!
+//! Decode reads each sequence's keys and values once: bytes over achievable bandwidth, against
+//! the cost of its CTAs (one per sequence and KV head, or several when the KV is split over idle units).
+//! Prefill is arithmetic: 4 x heads x head_dim FLOPs per query-key pair, padded to query tiles,
+//! plus the softmax, over the units in waves.
+
+use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
+use crate::{BatchStats, Dtype, Profile};
+
+/// Where the KV of a decode step lies when the kernel starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// In device memory: the case in serving, where the other layers have passed through the cache since.
+    Cold,
+    /// In the last-level cache as far as it fits: a kernel benchmark that repeats one call.
+    Warm,
+}
+
+/// Shape of one layer's decode attention on one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeShape {
+    /// Query heads of this rank.
+    pub heads: u32,
+    /// KV heads of this rank.
+    pub kv_heads: u32,
+    /// Size of a head [dims].
+    pub head_dim: u32,
+    /// Format of the KV cache.
+    pub kv_dtype: Dtype,
+    /// Sliding window [tokens], where the layer has one.
+    pub window: Option<u32>,
+}
+
+/// Shape of one layer's latent decode attention (MLA in absorbed form) on one rank: every head reads the one
+/// latent of `kv_lora_rank + rope_dim` values per token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MlaShape {
+    /// Query heads of this rank.
+    pub heads: u32,
+    /// Rank of the shared latent [dims].
+    pub kv_lora_rank: u32,
+    /// Rotary part of the key [dims].
+    pub rope_dim: u32,
+    /// Format of the KV cache.
+    pub kv_dtype: Dtype,
+}
+
+/// Shape of one layer's prefill attention on one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrefillShape {
+    /// Query heads of this rank.
+    pub heads: u32,
+    /// KV heads of this rank.
+    pub kv_heads: u32,
+    /// Size of a head [dims]; for MLA the mean of key and value size (192 and 128: 160).
+    pub head_dim: u32,
+    /// Format of the KV cache.
+    pub kv_dtype: Dtype,
+    /// Sliding window [tokens], where the layer has one.
+    pub window: Option<u32>,
+}
+
+/// The chunks of one prefill step, as sums over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrefillWork {
+    /// Chunks.
+    pub seqs: f64,
+    /// New tokens [tokens].
+    pub tokens: f64,
+    /// KV length after each chunk, summed [tokens].
+    pub ctx_sum: f64,
+    /// Query-key pairs under the causal mask [pairs].
+    pub pairs: f64,
+}
+
+impl PrefillWork {
+    /// The prefill part of `batch`.
+    #[inline]
+    pub fn of(batch: &BatchStats) -> PrefillWork {
+        PrefillWork {
+            seqs: f64::from(batch.prefill_seqs),
+            tokens: f64::from(batch.prefill_tokens),
+            ctx_sum: batch.prefill_ctx_sum as f64,
+            pairs: batch.prefill_pairs as f64,
+        }
+    }
+}
+
+/// Parameters of decode attention.
+pub const DECODE_SPECS: [ParamSpec; 7] = [
+    ParamSpec {
+        name: "bandwidth_efficiency",
+        prior: 0.9,
+        min: 0.3,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth at which KV is read",
+    },
+    ParamSpec {
+        name: "fixed",
+        prior: 10e-6,
+        min: 1e-6,
+        max: 40e-6,
+        unit: "s",
+        meaning: "time of a call over almost no context",
+    },
+    ParamSpec {
+        name: "cta",
+        prior: 3.0e-6,
+        min: 0.1e-6,
+        max: 20e-6,
+        unit: "s",
+        meaning: "time of one CTA (one sequence and KV head) beside its reads",
+    },
+    ParamSpec {
+        name: "overlap_power",
+        prior: 1.5,
+        min: 1.0,
+        max: 12.0,
+        unit: "ratio",
+        meaning: "how sharply reads and the cost of CTAs overlap",
+    },
+    ParamSpec {
+        name: "cache_speedup",
+        prior: 2.5,
+        min: 1.0,
+        max: 8.0,
+        unit: "ratio",
+        meaning: "bandwidth of the last-level cache over that of device memory",
+    },
+    ParamSpec {
+        name: "unit_bandwidth_share",
+        prior: 1.5,
+        min: 0.5,
+        max: 6.0,
+        unit: "ratio",
+        meaning: "bandwidth that one unit can pull alone, over an even share of the device's",
+    },
+    ParamSpec {
+        name: "split",
+        prior: 3.0e-6,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "extra time for joining the parts when the KV is split over units",
+    },
+];
+
+/// Values of [`DECODE_SPECS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeParams {
+    bandwidth_efficiency: f64,
+    fixed: f64,
+    cta: f64,
+    overlap_power: f64,
+    cache_speedup: f64,
+    unit_bandwidth_share: f64,
+    split: f64,
+}
+
+impl DecodeParams {
+    /// From values in the order of [`DECODE_SPECS`].
+    pub fn from_values(v: &[f64; DECODE_SPECS.len()]) -> DecodeParams {
+        DecodeParams {
+            bandwidth_efficiency: v[0],
+            fixed: v[1],
+            cta: v[2],
+            overlap_power: v[3],
+            cache_speedup: v[4],
+            unit_bandwidth_share: v[5],
+            split: v[6],
+        }
+    }
+
+    /// The profile's values for a KV cache of this format, priors where it is silent.
+    pub fn from_profile(profile: &Profile, kv: Dtype) -> DecodeParams {
+        Self::from_values(&read_all(&DECODE_SPECS, profile, decode_prefix(kv)))
+    }
+}
+
+/// Prefix of the decode parameters for a KV cache of this format.
+pub fn decode_prefix(kv: Dtype) -> &'static str {
+    match kv {
+        Dtype::Fp8 | Dtype::Int8 => "attn.decode.kv8",
+        _ => "attn.decode.kv16",
+    }
+}
+
+/// Prefix of the prefill parameters for a KV cache of this format.
+pub fn prefill_prefix(kv: Dtype) -> &'static str {
+    match kv {
+        Dtype::Fp8 | Dtype::Int8 => "attn.prefill.kv8",
+        _ => "attn.prefill.kv16",
+    }
+}
+
+/// Tokens below which the KV of a sequence is not split further.
+const SPLIT_TOKENS: f64 = 128.0;
+
+/// What decode attention needs to know of the contexts, after the window.
+struct Contexts {
+    /// Mean context read [tokens].
+    mean: f64,
+    /// Estimate of the longest: the length-biased mean, which lies between mean and maximum [tokens].
+    long: f64,
+}
+
+/// Contexts as a window of `window` tokens leaves them, taking them as spread evenly
+/// with the batch's mean and variance.
+fn contexts(batch: &BatchStats, window: Option<u32>) -> Contexts {
+    let n = f64::from(batch.decode_seqs);
+    let mean = batch.decode_ctx_sum as f64 / n;
+    let sq = batch.decode_ctx_sq_sum as f64 / n;
+    let long = if mean > 0.0 {
+        (sq / mean).max(mean)
+    } else {
+        0.0
+    };
+    let Some(w) = window else {
+        return Contexts { mean, long };
+    };
+    let w = f64::from(w);
+    let half = (3.0 * (sq - mean * mean).max(0.0)).sqrt();
+    let (lo, hi) = (mean - half, mean + half);
+    let clipped = if w >= hi {
+        mean
+    } else if w <= lo {
+        w
+    } else {
+        // Integral of min(c, w) over the even spread [lo, hi].
+        ((w * w - lo * lo) / 2.0 + w * (hi - w)) / (hi - lo)
+    };
+    Contexts {
+        mean: clipped.min(w),
+        long: long.min(w),
+    }
+}
+
+/// Time of one layer's decode attention. Zero without decodes.
+pub fn decode_time(
+    p: &DecodeParams,
+    d: &Device,
+    shape: &DecodeShape,
+    batch: &BatchStats,
+    cache: Cache,
+) -> OpTime {
+    let row = 2.0 * f64::from(shape.head_dim) * shape.kv_dtype.bytes();
+    decode_with(
+        p,
+        d,
+        Reads {
+            row_bytes: row,
+            kv_heads: f64::from(shape.kv_heads),
+            heads: f64::from(shape.heads),
+            query_bytes: 2.0 * 2.0 * f64::from(shape.head_dim),
+            flops_per_pair: 4.0 * f64::from(shape.head_dim),
+        },
+        batch,
+        shape.window,
+        cache,
+    )
+}
+
+/// Time of one layer's latent decode attention. Zero without decodes.
+pub fn mla_decode_time(
+    p: &DecodeParams,
+    d: &Device,
+    shape: &MlaShape,
+    batch: &BatchStats,
+    cache: Cache,
+) -> OpTime {
+    let latent = f64::from(shape.kv_lora_rank);
+    let key = latent + f64::from(shape.rope_dim);
+    decode_with(
+        p,
+        d,
+        Reads {
+            row_bytes: key * shape.kv_dtype.bytes(),
+            kv_heads: 1.0,
+            heads: f64::from(shape.heads),
+            query_bytes: 2.0 * (key + latent),
+            flops_per_pair: 2.0 * (key + latent),
+        },
+        batch,
+        None,
+        cache,
+    )
+}
+
+/// One KV head's traffic and arithmetic.
+struct Reads {
+    /// Bytes of one token and KV head.
+    row_bytes: f64,
+    kv_heads: f64,
+    heads: f64,
+    /// Query and output bytes of one head.
+    query_bytes: f64,
+    flops_per_pair: f64,
+}
+
+/// Rows of queries that one tensor-core instruction takes: query heads that share a KV head, and the
+/// tokens of a verification, are padded to it.
+const QUERY_ROWS: f64 = 64.0;
+/// Share of the peak that decode's narrow products reach. Analytic; binds only for latent attention
+/// with many heads.
+const DECODE_COMPUTE_EFFICIENCY: f64 = 0.5;
+
+fn decode_with(
+    p: &DecodeParams,
+    d: &Device,
+    r: Reads,
+    batch: &BatchStats,
+    window: Option<u32>,
+    cache: Cache,
+) -> OpTime {
+    if batch.decode_seqs == 0 {
+        return OpTime::default();
+    }
+    let seqs = f64::from(batch.decode_seqs);
+    let per_seq = f64::from(batch.decode_tokens) / seqs;
+    let c = contexts(batch, window);
+
+    let kv = seqs * r.kv_heads * c.mean * r.row_bytes;
+    let other = f64::from(batch.decode_tokens) * r.heads * r.query_bytes;
+    let hit = match cache {
+        Cache::Cold => 0.0,
+        // All of it up to half the cache, then less: a cache does not hold exactly its size.
+        Cache::Warm => ((d.cache - kv) / (0.5 * d.cache)).clamp(0.0, 1.0),
+    };
+    let bandwidth = d.bandwidth * p.bandwidth_efficiency * (1.0 + hit * (p.cache_speedup - 1.0));
+
+    // Query heads beyond one tile of a KV head take further CTAs.
+    let tiles = ceil_div(per_seq * r.heads / r.kv_heads, QUERY_ROWS).max(1.0);
+    let whole = seqs * r.kv_heads * tiles;
+    let splits = (d.units / whole)
+        .floor()
+        .min(ceil_div(c.mean, SPLIT_TOKENS))
+        .max(1.0);
+    let ctas = whole * splits;
+    let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
+    // The longest sequence's CTA bounds the kernel however short the others are.
+    let longest =
+        c.long / splits * r.row_bytes / (unit_bandwidth * (1.0 + hit * (p.cache_speedup - 1.0)));
+    let memory = ((kv + other) / bandwidth).max(longest);
+
+    let pairs = whole * QUERY_ROWS * c.mean;
+    let compute = pairs * r.flops_per_pair / (d.bf16 * DECODE_COMPUTE_EFFICIENCY);
+    let overhead = p.cta * (ctas / d.units).max(1.0);
+    let join = if splits > 1.0 { p.split } else { 0.0 };
+    OpTime {
+        seconds: p.fixed + join + soft_max(memory.max(compute), overhead, p.overlap_power),
+        compute: compute.max(overhead),
+        memory,
+    }
+}
+
+/// Parameters of prefill attention.
+pub const PREFILL_SPECS: [ParamSpec; 6] = [
+    ParamSpec {
+        name: "efficiency",
+        prior: 0.75,
+        min: 0.2,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of the 16-bit peak in long sequences, softmax apart",
+    },
+    ParamSpec {
+        name: "fixed",
+        prior: 8e-6,
+        min: 1e-6,
+        max: 40e-6,
+        unit: "s",
+        meaning: "time of a call over almost no tokens",
+    },
+    ParamSpec {
+        name: "softmax_dims",
+        prior: 30.0,
+        min: 0.0,
+        max: 200.0,
+        unit: "dims",
+        meaning: "cost of the softmax of one pair, in dims of head size",
+    },
+    ParamSpec {
+        name: "cta",
+        prior: 1.0e-6,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "time of one CTA (one query tile and head) beside its products",
+    },
+    ParamSpec {
+        name: "bandwidth_efficiency",
+        prior: 0.8,
+        min: 0.1,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth at which Q, K, V and outputs move",
+    },
+    ParamSpec {
+        name: "wave_quantisation",
+        prior: 0.5,
+        min: 0.0,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of a partial wave that costs a whole one",
+    },
+];
+
+/// Values of [`PREFILL_SPECS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrefillParams {
+    efficiency: f64,
+    fixed: f64,
+    softmax_dims: f64,
+    cta: f64,
+    bandwidth_efficiency: f64,
+    wave_quantisation: f64,
+}
+
+impl PrefillParams {
+    /// From values in the order of [`PREFILL_SPECS`].
+    pub fn from_values(v: &[f64; PREFILL_SPECS.len()]) -> PrefillParams {
+        PrefillParams {
+            efficiency: v[0],
+            fixed: v[1],
+            softmax_dims: v[2],
+            cta: v[3],
+            bandwidth_efficiency: v[4],
+            wave_quantisation: v[5],
+        }
+    }
+
+    /// The profile's values for a KV cache of this format, priors where it is silent.
+    pub fn from_profile(profile: &Profile, kv: Dtype) -> PrefillParams {
+        Self::from_values(&read_all(&PREFILL_SPECS, profile, prefill_prefix(kv)))
+    }
+}
+
+/// Query rows of one CTA.
+const TILE_Q: f64 = 128.0;
+/// Keys of one inner step.
+const TILE_K: f64 = 128.0;
+
+/// Time of one layer's prefill attention. Zero without tokens.
+pub fn prefill_time(
+    p: &PrefillParams,
+    d: &Device,
+    shape: &PrefillShape,
+    work: &PrefillWork,
+) -> OpTime {
+    if work.seqs <= 0.0 || work.tokens <= 0.0 {
+        return OpTime::default();
+    }
+    let heads = f64::from(shape.heads);
+    let dim = f64::from(shape.head_dim);
+    let new = work.tokens / work.seqs;
+    // Keys that a query sees on average.
+    let mut keys = work.pairs / work.tokens;
+    let mut ctx = work.ctx_sum / work.seqs;
+    if let Some(w) = shape.window {
+        let w = f64::from(w);
+        // Queries near the start see fewer than w; the ramp is over the first w positions.
+        let before = (ctx - new).max(0.0);
+        let ramp = (w - before).clamp(0.0, new);
+        let clipped = (ramp * before + ramp * ramp / 2.0 + (new - ramp) * w) / new;
+        keys = keys.min(clipped.max(1.0));
+        ctx = ctx.min(new + w);
+    }
+    let tiles = work.seqs * ceil_div(new, TILE_Q);
+    let ctas = tiles * heads;
+    let padded = (keys + TILE_K / 2.0) * tiles * TILE_Q;
+    let flops = 4.0 * heads * (dim + p.softmax_dims) * padded;
+    let ideal = ctas / d.units;
+    let waves = (ideal + p.wave_quantisation * (ideal.ceil() - ideal)) / ideal;
+    let compute = flops / (d.bf16 * p.efficiency) * waves + p.cta * ideal.max(1.0);
+
+    let kv = 2.0 * work.seqs * ctx * f64::from(shape.kv_heads) * dim * shape.kv_dtype.bytes();
+    let qo = 2.0 * work.tokens * heads * dim * 2.0;
+    let memory = (kv + qo) / (d.bandwidth * p.bandwidth_efficiency);
+    OpTime {
+        seconds: p.fixed + soft_max(compute, memory, 3.0),
+        compute,
+        memory,
+    }
+}

@@ -1,0 +1,305 @@
+//! Dense matrix multiplication: `m` tokens through an `n` x `k` weight.
+//!
+//! The kernel library picks one of a few tile shapes and a split of `k`; the model takes the fastest
+//! candidate. A candidate's time is
+//!
+//! - arithmetic: its tiles in waves over the device's units, each tile at the peak of one unit times an
+//!   efficiency that grows with the tile's arithmetic intensity;
+//! - memory: weights, inputs and outputs over the achievable bandwidth, less where too few tiles are
+//!   there to pull it; split-K writes and reads partial sums;
+//!
+//! joined by a soft maximum, plus a fixed kernel time. 8-bit arithmetic adds the quantisation of the
+//! activations, as the measured kernels do.
+
+use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
+use crate::{Dtype, Profile};
+
+/// How a GEMM is computed, from the formats and what the device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// 32-bit inputs at half the 16-bit rate (TF32 on NVIDIA tensor cores).
+    Fp32,
+    /// 16-bit weights and activations.
+    Bf16,
+    /// 8-bit floating point, activations quantised on the fly.
+    Fp8,
+    /// 8-bit integers, activations quantised on the fly.
+    Int8,
+    /// Narrow weights expanded in the kernel, 16-bit arithmetic (serving-semantics 7.5).
+    WeightOnly,
+}
+
+impl Arithmetic {
+    /// What `device` does with these formats. 8-bit formats without hardware for them
+    /// become weight-only, as engines do (Marlin kernels on Ampere).
+    pub fn of(device: &Device, weights: Dtype, activations: Dtype) -> Arithmetic {
+        match weights {
+            Dtype::Fp32 => Arithmetic::Fp32,
+            Dtype::Bf16 => Arithmetic::Bf16,
+            Dtype::Fp8 if device.fp8.is_some() && activations != Dtype::Bf16 => Arithmetic::Fp8,
+            Dtype::Int8 if device.int8.is_some() && activations != Dtype::Bf16 => Arithmetic::Int8,
+            Dtype::Fp8 | Dtype::Int8 | Dtype::Int4 | Dtype::Mxfp4 => Arithmetic::WeightOnly,
+        }
+    }
+
+    /// Prefix of its parameters in a profile.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Arithmetic::Fp32 | Arithmetic::Bf16 => "gemm.bf16",
+            Arithmetic::Fp8 => "gemm.fp8",
+            Arithmetic::Int8 => "gemm.int8",
+            Arithmetic::WeightOnly => "gemm.weight_only",
+        }
+    }
+
+    /// Peak rate on `device` [FLOP/s].
+    #[inline]
+    pub fn peak(self, device: &Device) -> f64 {
+        match self {
+            Arithmetic::Fp32 => device.bf16 / 2.0,
+            Arithmetic::Bf16 | Arithmetic::WeightOnly => device.bf16,
+            Arithmetic::Fp8 => device.fp8.unwrap_or(device.bf16),
+            Arithmetic::Int8 => device.int8.unwrap_or(device.bf16),
+        }
+    }
+
+    /// Bytes of one activation as the kernel reads it.
+    #[inline]
+    pub fn activation_bytes(self) -> f64 {
+        match self {
+            Arithmetic::Fp32 => 4.0,
+            Arithmetic::Bf16 | Arithmetic::WeightOnly => 2.0,
+            Arithmetic::Fp8 | Arithmetic::Int8 => 1.0,
+        }
+    }
+
+    /// Bytes of one output value.
+    #[inline]
+    pub fn output_bytes(self) -> f64 {
+        if self == Arithmetic::Fp32 { 4.0 } else { 2.0 }
+    }
+
+    /// True when activations are quantised before the product.
+    #[inline]
+    pub fn quantises(self) -> bool {
+        matches!(self, Arithmetic::Fp8 | Arithmetic::Int8)
+    }
+}
+
+/// Parameters of the GEMM model, in the order of [`GemmParams::from_values`].
+pub const SPECS: [ParamSpec; 10] = [
+    ParamSpec {
+        name: "compute_efficiency",
+        prior: 0.85,
+        min: 0.3,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of the peak that a large tile reaches",
+    },
+    ParamSpec {
+        name: "bandwidth_efficiency",
+        prior: 0.85,
+        min: 0.3,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth that a streaming kernel reaches",
+    },
+    ParamSpec {
+        name: "fixed",
+        prior: 3.0e-6,
+        min: 0.5e-6,
+        max: 20e-6,
+        unit: "s",
+        meaning: "time of a kernel that does nothing",
+    },
+    ParamSpec {
+        name: "overlap_power",
+        prior: 3.0,
+        min: 1.0,
+        max: 12.0,
+        unit: "ratio",
+        meaning: "how sharply memory and arithmetic overlap: 1 adds them, a large value takes the larger",
+    },
+    ParamSpec {
+        name: "wave_quantisation",
+        prior: 0.7,
+        min: 0.0,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of a partial wave that costs a whole one",
+    },
+    ParamSpec {
+        name: "tile_half_intensity",
+        prior: 10.0,
+        min: 0.0,
+        max: 200.0,
+        unit: "FLOP/byte",
+        meaning: "tile intensity at which a unit reaches half its efficiency",
+    },
+    ParamSpec {
+        name: "unit_bandwidth_share",
+        prior: 1.8,
+        min: 1.0,
+        max: 6.0,
+        unit: "ratio",
+        meaning: "bandwidth that one unit can pull alone, over an even share of the device's",
+    },
+    ParamSpec {
+        name: "split_cost",
+        prior: 1.5e-6,
+        min: 0.0,
+        max: 10e-6,
+        unit: "s",
+        meaning: "extra time of a split-K kernel for adding the partial sums",
+    },
+    ParamSpec {
+        name: "quantise_row",
+        prior: 7.0e-9,
+        min: 0.0,
+        max: 50e-9,
+        unit: "s",
+        meaning: "time per token of quantising activations",
+    },
+    ParamSpec {
+        name: "quantise_efficiency",
+        prior: 0.5,
+        min: 0.05,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak bandwidth at which activations are quantised",
+    },
+];
+
+/// Values of [`SPECS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmParams {
+    compute_efficiency: f64,
+    bandwidth_efficiency: f64,
+    fixed: f64,
+    overlap_power: f64,
+    wave_quantisation: f64,
+    tile_half_intensity: f64,
+    unit_bandwidth_share: f64,
+    split_cost: f64,
+    quantise_row: f64,
+    quantise_efficiency: f64,
+}
+
+impl GemmParams {
+    /// From values in the order of [`SPECS`].
+    pub fn from_values(v: &[f64; SPECS.len()]) -> GemmParams {
+        GemmParams {
+            compute_efficiency: v[0],
+            bandwidth_efficiency: v[1],
+            fixed: v[2],
+            overlap_power: v[3],
+            wave_quantisation: v[4],
+            tile_half_intensity: v[5],
+            unit_bandwidth_share: v[6],
+            split_cost: v[7],
+            quantise_row: v[8],
+            quantise_efficiency: v[9],
+        }
+    }
+
+    /// The profile's values for `arithmetic`, priors where it is silent. Weight-only kernels take the
+    /// 16-bit values with the dequantisation factor of Marlin-like kernels on arithmetic.
+    pub fn from_profile(profile: &Profile, arithmetic: Arithmetic) -> GemmParams {
+        if arithmetic == Arithmetic::WeightOnly {
+            let base = Self::from_profile(profile, Arithmetic::Bf16);
+            return GemmParams {
+                compute_efficiency: base.compute_efficiency
+                    * profile.get("gemm.weight_only.dequant_efficiency", DEQUANT_EFFICIENCY),
+                bandwidth_efficiency: base.bandwidth_efficiency
+                    * profile.get("gemm.weight_only.bandwidth_factor", WEIGHT_ONLY_BANDWIDTH),
+                ..base
+            };
+        }
+        Self::from_values(&read_all(&SPECS, profile, arithmetic.prefix()))
+    }
+}
+
+/// Arithmetic rate of weight-only kernels over plain 16-bit ones: prefill is slightly slower than
+/// 16-bit (serving-semantics 7.5). Analytic.
+const DEQUANT_EFFICIENCY: f64 = 0.9;
+/// Bandwidth that weight-only kernels reach over plain 16-bit ones: decode gains up to about 3 of the
+/// 3.9 times that bytes alone would give (serving-semantics 7.5). Analytic.
+const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
+
+/// Tile shapes (rows of tokens, columns of output features) that the library chooses from.
+const TILES: [(f64, f64); 6] = [
+    (16.0, 64.0),
+    (64.0, 64.0),
+    (64.0, 128.0),
+    (128.0, 128.0),
+    (128.0, 256.0),
+    (256.0, 128.0),
+];
+/// Splits of k that the library chooses from.
+const SPLITS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+/// Depth of a tile [input features].
+const TILE_K: f64 = 64.0;
+
+/// Time of `[m, k] x [k, n]`.
+pub fn time(
+    p: &GemmParams,
+    d: &Device,
+    arithmetic: Arithmetic,
+    weight_bytes: f64,
+    m: f64,
+    n: f64,
+    k: f64,
+) -> OpTime {
+    if m <= 0.0 || n <= 0.0 || k <= 0.0 {
+        return OpTime::default();
+    }
+    let act = arithmetic.activation_bytes();
+    let out = arithmetic.output_bytes();
+    let bytes = m * k * act + n * k * weight_bytes + m * n * out;
+    let bandwidth = d.bandwidth * p.bandwidth_efficiency;
+    let unit_rate = arithmetic.peak(d) * p.compute_efficiency / d.units;
+    // Bandwidth that one tile's unit pulls when few are busy.
+    let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
+
+    let mut best = (f64::INFINITY, 0.0, 0.0, 0.0);
+    for (tm, tn) in TILES {
+        let tiles = ceil_div(m, tm) * ceil_div(n, tn);
+        let intensity = tm * tn / (tm + tn) * 2.0 / act.max(weight_bytes);
+        let rate = unit_rate * intensity / (intensity + p.tile_half_intensity);
+        for s in SPLITS {
+            if s > 1.0 && (tiles * s > 2.0 * d.units || k < s * TILE_K * 4.0) {
+                break;
+            }
+            let depth = ceil_div(k, s * TILE_K) * TILE_K;
+            let ctas = tiles * s;
+            let ideal = ctas / d.units;
+            let waves = ideal + p.wave_quantisation * (ideal.ceil() - ideal);
+            let compute = waves.max(1.0 - (1.0 - ideal.min(1.0)) * (1.0 - p.wave_quantisation))
+                * 2.0
+                * tm
+                * tn
+                * depth
+                / rate;
+            let partial = if s > 1.0 { 2.0 * s * m * n * 4.0 } else { 0.0 };
+            let reach = (unit_bandwidth * ctas.min(d.units)).min(bandwidth);
+            let memory = (bytes + partial) / reach;
+            let extra = if s > 1.0 { p.split_cost } else { 0.0 };
+            let t = compute.max(memory) + extra;
+            if t < best.0 {
+                best = (t, compute, memory, extra);
+            }
+        }
+    }
+    let (_, compute, memory, extra) = best;
+    let mut t = OpTime {
+        seconds: p.fixed + extra + soft_max(compute, memory, p.overlap_power),
+        compute,
+        memory,
+    };
+    if arithmetic.quantises() {
+        let moved = 3.0 * m * k / (d.bandwidth * p.quantise_efficiency);
+        t.seconds += moved.max(p.quantise_row * m);
+        t.memory += moved;
+    }
+    t
+}

@@ -1,0 +1,229 @@
+//! Routed experts as one fused kernel: gate/up and down projections of the experts that the batch
+//! touches.
+//!
+//! Weights of the touched experts are read once (serving-semantics 7.6); each expert's tokens are
+//! padded to a tile; with expert parallelism the busiest rank sets the time.
+
+use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
+use crate::ops::gemm::Arithmetic;
+use crate::{Dtype, Profile};
+
+/// Shape of one layer's routed experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoeShape {
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Inner size of one expert, before it is split over ranks.
+    pub intermediate: u32,
+    /// Routed experts of the layer.
+    pub experts: u32,
+    /// Experts per token.
+    pub top_k: u32,
+    /// Ranks that each expert is split over.
+    pub tp: u32,
+    /// Ranks that the experts are spread over.
+    pub ep: u32,
+    /// Format of the expert weights.
+    pub weights: Dtype,
+    /// Format of the activations.
+    pub activations: Dtype,
+}
+
+/// How evenly tokens spread over experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Routing {
+    /// Every expert equally likely.
+    Balanced,
+    /// Popularity of the i-th expert proportional to i^-a: 0 is uniform, 1.0 to 1.2 is strongly skewed.
+    PowerLaw(f64),
+}
+
+/// Parameters of the fused MoE kernel.
+pub const SPECS: [ParamSpec; 6] = [
+    ParamSpec {
+        name: "compute_efficiency",
+        prior: 0.6,
+        min: 0.1,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of the peak that grouped tiles reach",
+    },
+    ParamSpec {
+        name: "bandwidth_efficiency",
+        prior: 0.75,
+        min: 0.2,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth at which expert weights are read",
+    },
+    ParamSpec {
+        name: "fixed",
+        prior: 20e-6,
+        min: 2e-6,
+        max: 300e-6,
+        unit: "s",
+        meaning: "routing, sorting and kernels that do nothing",
+    },
+    ParamSpec {
+        name: "tile",
+        prior: 64.0,
+        min: 8.0,
+        max: 256.0,
+        unit: "tokens",
+        meaning: "tokens to which an expert's share is padded at most",
+    },
+    ParamSpec {
+        name: "overlap_power",
+        prior: 3.0,
+        min: 1.0,
+        max: 12.0,
+        unit: "ratio",
+        meaning: "how sharply memory and arithmetic overlap",
+    },
+    ParamSpec {
+        name: "token",
+        prior: 20e-9,
+        min: 0.0,
+        max: 500e-9,
+        unit: "s",
+        meaning: "time per token and chosen expert for sorting, gathering and adding up",
+    },
+];
+
+/// Values of [`SPECS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoeParams {
+    compute_efficiency: f64,
+    bandwidth_efficiency: f64,
+    fixed: f64,
+    tile: f64,
+    overlap_power: f64,
+    token: f64,
+}
+
+impl MoeParams {
+    /// From values in the order of [`SPECS`].
+    pub fn from_values(v: &[f64; SPECS.len()]) -> MoeParams {
+        MoeParams {
+            compute_efficiency: v[0],
+            bandwidth_efficiency: v[1],
+            fixed: v[2],
+            tile: v[3],
+            overlap_power: v[4],
+            token: v[5],
+        }
+    }
+
+    /// The profile's values for `arithmetic`, priors where it is silent.
+    pub fn from_profile(profile: &Profile, arithmetic: Arithmetic) -> MoeParams {
+        Self::from_values(&read_all(&SPECS, profile, prefix(arithmetic)))
+    }
+}
+
+/// Prefix of the parameters in a profile.
+pub fn prefix(arithmetic: Arithmetic) -> &'static str {
+    match arithmetic {
+        Arithmetic::Fp8 | Arithmetic::Int8 => "moe.fp8",
+        _ => "moe.bf16",
+    }
+}
+
+/// Experts that at least one of `tokens` tokens chooses, out of `experts`, when each takes
+/// `top_k`: E (1 - (1 - k/E)^B) (serving-semantics 7.6).
+pub fn distinct_experts(experts: f64, top_k: f64, tokens: f64) -> f64 {
+    if experts <= 0.0 || tokens <= 0.0 {
+        return 0.0;
+    }
+    let miss = (1.0 - (top_k / experts).min(1.0)).max(0.0);
+    experts * (1.0 - miss.powf(tokens))
+}
+
+/// What the busiest rank gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankLoad {
+    /// Experts it must read.
+    pub experts: f64,
+    /// Token-expert assignments it computes.
+    pub assignments: f64,
+    /// Assignments after each expert's share is padded to a tile of `tile` tokens.
+    pub padded: f64,
+}
+
+/// Load of the busiest rank for `tokens` tokens of the whole group.
+pub fn busiest_rank(shape: &MoeShape, tokens: f64, routing: Routing, tile: f64) -> RankLoad {
+    let experts = f64::from(shape.experts).max(1.0);
+    let top_k = f64::from(shape.top_k).min(experts);
+    let ep = f64::from(shape.ep).clamp(1.0, experts);
+    let per_rank = experts / ep;
+    let total = tokens * top_k;
+    match routing {
+        Routing::Balanced => {
+            let touched = distinct_experts(experts, top_k, tokens) / ep;
+            let touched = touched.max(total.min(1.0)).min(per_rank);
+            let assignments = total / ep;
+            let each = assignments / touched;
+            RankLoad {
+                experts: touched,
+                assignments,
+                padded: touched * ceil_div(each, tile) * tile,
+            }
+        }
+        Routing::PowerLaw(a) => {
+            // The most popular experts lie on one rank; no expert takes more than every token.
+            let norm: f64 = (1..=shape.experts).map(|i| f64::from(i).powf(-a)).sum();
+            let mut load = RankLoad {
+                experts: 0.0,
+                assignments: 0.0,
+                padded: 0.0,
+            };
+            for i in 1..=(per_rank.round() as u32) {
+                let mean = (total * f64::from(i).powf(-a) / norm).min(tokens);
+                let touched = 1.0 - (-mean).exp();
+                load.experts += touched;
+                load.assignments += mean;
+                if touched > 0.0 {
+                    load.padded += touched * ceil_div(mean / touched, tile) * tile;
+                }
+            }
+            load
+        }
+    }
+}
+
+/// Time of one layer's routed experts on the busiest rank. Zero without tokens.
+pub fn time(
+    p: &MoeParams,
+    d: &Device,
+    shape: &MoeShape,
+    arithmetic: Arithmetic,
+    tokens: f64,
+    routing: Routing,
+) -> OpTime {
+    if tokens <= 0.0 || shape.experts == 0 || shape.top_k == 0 {
+        return OpTime::default();
+    }
+    // Kernels take small tiles while experts get few tokens.
+    let mean = tokens * f64::from(shape.top_k) / f64::from(shape.experts);
+    let tile = mean
+        .max(1.0)
+        .log2()
+        .ceil()
+        .exp2()
+        .clamp(16.0_f64.min(p.tile), p.tile);
+    let load = busiest_rank(shape, tokens, routing, tile);
+    let hidden = f64::from(shape.hidden);
+    let inner = f64::from(shape.intermediate) / f64::from(shape.tp.max(1));
+    let weights = 3.0 * hidden * inner;
+    let act = arithmetic.activation_bytes();
+    let bytes = load.experts * weights * shape.weights.bytes()
+        + load.assignments * (2.0 * hidden * act + 6.0 * inner * act);
+    let memory = bytes / (d.bandwidth * p.bandwidth_efficiency);
+    let compute = 2.0 * load.padded * weights / (arithmetic.peak(d) * p.compute_efficiency);
+    OpTime {
+        seconds: p.fixed
+            + p.token * tokens * f64::from(shape.top_k)
+            + soft_max(compute, memory, p.overlap_power),
+        compute,
+        memory,
+    }
+}

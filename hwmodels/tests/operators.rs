@@ -1,0 +1,152 @@
+//! What must hold for operator times whatever the parameters.
+
+use hwmodels::ops::{
+    Cache, DecodeShape, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing,
+};
+use hwmodels::{Accelerator, BatchStats, Dtype, Profile};
+use proptest::prelude::*;
+
+fn h100() -> Accelerator {
+    Accelerator {
+        name: "H100-SXM5-80GB".into(),
+        aliases: vec![],
+        vendor: "NVIDIA".into(),
+        memory_bytes: 81920 << 20,
+        memory_bandwidth: 3.35e12,
+        bf16_flops: 989e12,
+        fp8_flops: Some(1979e12),
+        int8_ops: Some(1979e12),
+        fp4_flops: None,
+        units: 132,
+        on_chip_bytes: 50_000_000,
+        scale_up_link: None,
+        scale_up_bandwidth: None,
+        host_bandwidth: 64e9,
+        recalled: vec![],
+        source: "test".into(),
+    }
+}
+
+fn model() -> OperatorModel {
+    OperatorModel::new(&h100(), &Profile::default())
+}
+
+fn decodes(contexts: &[u32]) -> BatchStats {
+    let mut b = BatchStats::default();
+    for &c in contexts {
+        b.add_decode(c);
+    }
+    b
+}
+
+const GQA: DecodeShape = DecodeShape {
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    kv_dtype: Dtype::Bf16,
+    window: None,
+};
+
+proptest! {
+    #[test]
+    fn no_gemm_beats_the_datasheet(m in 1u32..20_000, n in 16u32..70_000, k in 16u32..70_000) {
+        let (ops, a) = (model(), h100());
+        let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
+        for (dtype, bytes, peak) in [
+            (Dtype::Bf16, 2.0, a.bf16_flops),
+            (Dtype::Fp8, 1.0, a.fp8_flops.unwrap()),
+            (Dtype::Int4, Dtype::Int4.bytes(), a.bf16_flops),
+        ] {
+            let t = ops.gemm(m, n, k, dtype, dtype).seconds;
+            prop_assert!(t >= 2.0 * mf * nf * kf / peak);
+            prop_assert!(t >= nf * kf * bytes / a.memory_bandwidth);
+        }
+    }
+
+    #[test]
+    fn decode_over_uneven_contexts_lies_between_that_of_the_mean_and_that_of_the_longest(
+        contexts in prop::collection::vec(1u32..60_000, 1..300),
+    ) {
+        let ops = model();
+        let n = contexts.len();
+        let mean = (contexts.iter().map(|&c| u64::from(c)).sum::<u64>() / n as u64) as u32;
+        let max = *contexts.iter().max().unwrap();
+        let t = |c: &[u32]| ops.decode_attention(&GQA, &decodes(c), Cache::Cold).seconds;
+        let (lo, mid, hi) = (t(&vec![mean; n]), t(&contexts), t(&vec![max; n]));
+        prop_assert!(lo <= mid * 1.0001, "{lo} > {mid}");
+        prop_assert!(mid <= hi * 1.0001, "{mid} > {hi}");
+    }
+
+    #[test]
+    fn decode_reads_no_faster_than_the_memory_bandwidth(
+        batch in 1usize..512, context in 1u32..100_000,
+    ) {
+        let t = model().decode_attention(&GQA, &decodes(&vec![context; batch]), Cache::Cold);
+        let bytes = batch as f64 * f64::from(context) * 8.0 * 128.0 * 2.0 * 2.0;
+        prop_assert!(t.seconds >= bytes / h100().memory_bandwidth);
+    }
+
+    #[test]
+    fn a_window_never_makes_attention_slower(
+        batch in 1usize..64, context in 1u32..60_000, window in 1u32..8192,
+    ) {
+        let ops = model();
+        let b = decodes(&vec![context; batch]);
+        let full = ops.decode_attention(&GQA, &b, Cache::Cold).seconds;
+        let windowed = ops
+            .decode_attention(&DecodeShape { window: Some(window), ..GQA }, &b, Cache::Cold)
+            .seconds;
+        prop_assert!(windowed <= full * 1.0001);
+    }
+
+    #[test]
+    fn prefill_attention_never_beats_the_arithmetic_peak(
+        new in 1u32..8192, before in 0u32..32_768, seqs in 1usize..16,
+    ) {
+        let mut b = BatchStats::default();
+        for _ in 0..seqs {
+            b.add_prefill(new, before, true);
+        }
+        let shape = PrefillShape {
+            heads: 32, kv_heads: 8, head_dim: 128, kv_dtype: Dtype::Bf16, window: None,
+        };
+        let t = model().prefill_attention(&shape, &PrefillWork::of(&b)).seconds;
+        let flops = 4.0 * 32.0 * 128.0 * b.prefill_pairs as f64;
+        prop_assert!(t >= flops / h100().bf16_flops);
+    }
+
+    #[test]
+    fn a_skewed_routing_is_never_faster_under_expert_parallelism(tokens in 256u32..16_384) {
+        let shape = MoeShape {
+            hidden: 4096, intermediate: 1536, experts: 128, top_k: 8, tp: 1, ep: 8,
+            weights: Dtype::Bf16, activations: Dtype::Bf16,
+        };
+        let ops = model();
+        let even = ops.moe(&shape, tokens, Routing::Balanced).seconds;
+        let skewed = ops.moe(&shape, tokens, Routing::PowerLaw(1.2)).seconds;
+        prop_assert!(skewed >= even * 0.999, "{skewed} < {even}");
+    }
+}
+
+#[test]
+fn nothing_takes_no_time() {
+    let ops = model();
+    assert_eq!(
+        ops.gemm(0, 4096, 4096, Dtype::Bf16, Dtype::Bf16).seconds,
+        0.0
+    );
+    let none = BatchStats::default();
+    assert_eq!(ops.decode_attention(&GQA, &none, Cache::Cold).seconds, 0.0);
+    assert_eq!(ops.sampling(0, 32_000).seconds, 0.0);
+}
+
+#[test]
+fn a_warm_benchmark_is_never_slower_than_serving() {
+    let ops = model();
+    for context in [16, 256, 1024, 4096, 32_768] {
+        let b = decodes(&[context; 8]);
+        let warm = ops.decode_attention(&GQA, &b, Cache::Warm).seconds;
+        let cold = ops.decode_attention(&GQA, &b, Cache::Cold).seconds;
+        assert!(warm <= cold, "context {context}: {warm} > {cold}");
+    }
+}
