@@ -1,0 +1,269 @@
+//! What a serving engine adds to the device's work: host time between steps, kernel launches,
+//! CUDA graphs, and the way a request takes through its front end.
+//!
+//! These are properties of software, not of the accelerator, so they live in a profile of their own
+//! (`engine.<kind>.<name>`) and are fitted on serving runs, never on kernel tables.
+
+use crate::engine::EngineKind;
+use crate::ops::collective::AllReduceImpl;
+use crate::profile::Profile;
+
+/// A parameter of [`EngineCost`]: name within `engine.<kind>.`, unit and physical bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CostSpec {
+    /// Name within the engine's prefix.
+    pub name: &'static str,
+    /// Unit.
+    pub unit: &'static str,
+    /// Smallest value that makes sense.
+    pub min: f64,
+    /// Largest value that makes sense.
+    pub max: f64,
+    /// What it is.
+    pub meaning: &'static str,
+}
+
+/// Parameters that a profile may set, in the order of [`EngineCost::values`].
+pub const SPECS: [CostSpec; 9] = [
+    CostSpec {
+        name: "step_host",
+        unit: "s",
+        min: 0.0,
+        max: 0.05,
+        meaning: "host time of a step that does not depend on its batch: scheduling, input preparation, synchronisation",
+    },
+    CostSpec {
+        name: "seq_host",
+        unit: "s",
+        min: 0.0,
+        max: 2e-3,
+        meaning: "host time of a step per sequence in it: bookkeeping, stop tests, detokenisation",
+    },
+    CostSpec {
+        name: "layer_launch",
+        unit: "s",
+        min: 0.0,
+        max: 2e-3,
+        meaning: "host time to launch one layer's kernels one by one",
+    },
+    CostSpec {
+        name: "rank_launch",
+        unit: "s",
+        min: 0.0,
+        max: 1e-3,
+        meaning: "host time added per layer by tensor parallelism: launching and meeting in two collectives",
+    },
+    CostSpec {
+        name: "mixed_launch",
+        unit: "s",
+        min: 0.0,
+        max: 2e-3,
+        meaning: "host time per layer of a step with prefill, which no whole-model graph covers",
+    },
+    CostSpec {
+        name: "kernel_gap",
+        unit: "s",
+        min: 0.0,
+        max: 1e-5,
+        meaning: "idle device time between consecutive kernels of a graph or a full launch queue",
+    },
+    CostSpec {
+        name: "request_in",
+        unit: "s",
+        min: 0.0,
+        max: 0.5,
+        meaning: "from the client's send to the scheduler, per request: HTTP, validation, hand-over",
+    },
+    CostSpec {
+        name: "prompt_token_in",
+        unit: "s",
+        min: 0.0,
+        max: 1e-4,
+        meaning: "the same per prompt token: tokenisation",
+    },
+    CostSpec {
+        name: "token_out",
+        unit: "s",
+        min: 0.0,
+        max: 0.5,
+        meaning: "from a finished step to the client: detokenisation, streaming",
+    },
+];
+
+/// Host and launch costs of one engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EngineCost {
+    /// Host time of a step that does not depend on its batch [s].
+    pub step_host: f64,
+    /// Host time of a step per sequence in it [s].
+    pub seq_host: f64,
+    /// Host time to launch one layer's kernels one by one [s].
+    pub layer_launch: f64,
+    /// Host time added per layer by tensor parallelism [s].
+    pub rank_launch: f64,
+    /// Host time per layer of a step with prefill under graphs [s].
+    pub mixed_launch: f64,
+    /// Idle device time between kernels [s].
+    pub kernel_gap: f64,
+    /// Front end, per request [s].
+    pub request_in: f64,
+    /// Front end, per prompt token [s].
+    pub prompt_token_in: f64,
+    /// From a finished step to the client [s].
+    pub token_out: f64,
+    /// Decode batches up to this many sequences replay a captured graph; 0: always eager.
+    pub graph_max_seqs: u32,
+    /// Host work overlaps the device's (asynchronous scheduling).
+    pub overlap: bool,
+    /// Who does the all-reduce.
+    pub all_reduce: AllReduceImpl,
+}
+
+impl EngineCost {
+    /// Priors of `engine`, before any profile. Orders of magnitude: an eager PyTorch layer of about a dozen
+    /// kernels takes the host 0.2 to 0.5 ms; a captured graph is launched once; TensorRT-LLM's C++ loop costs
+    /// a fraction of a Python one.
+    pub fn prior(engine: EngineKind) -> EngineCost {
+        let python = EngineCost {
+            step_host: 1.5e-3,
+            seq_host: 10e-6,
+            layer_launch: 300e-6,
+            rank_launch: 50e-6,
+            mixed_launch: 60e-6,
+            kernel_gap: 0.5e-6,
+            request_in: 4e-3,
+            prompt_token_in: 1e-6,
+            token_out: 1e-3,
+            graph_max_seqs: 512,
+            overlap: false,
+            all_reduce: AllReduceImpl::Vllm {
+                symmetric_memory: false,
+            },
+        };
+        match engine {
+            EngineKind::VllmV1 => python,
+            EngineKind::VllmV0 => EngineCost {
+                step_host: 3e-3,
+                seq_host: 50e-6,
+                graph_max_seqs: 256,
+                ..python
+            },
+            EngineKind::Tgi => EngineCost {
+                seq_host: 50e-6,
+                graph_max_seqs: 0,
+                all_reduce: AllReduceImpl::Nccl,
+                ..python
+            },
+            EngineKind::TrtLlm => EngineCost {
+                step_host: 0.7e-3,
+                seq_host: 4e-6,
+                mixed_launch: 20e-6,
+                layer_launch: 60e-6,
+                graph_max_seqs: 0,
+                all_reduce: AllReduceImpl::TrtLlm,
+                ..python
+            },
+            EngineKind::TgiNeuron => EngineCost {
+                step_host: 3e-3,
+                layer_launch: 0.0,
+                rank_launch: 0.0,
+                mixed_launch: 0.0,
+                kernel_gap: 0.0,
+                graph_max_seqs: u32::MAX,
+                all_reduce: AllReduceImpl::Neuron,
+                ..python
+            },
+            EngineKind::Static => EngineCost {
+                graph_max_seqs: 0,
+                all_reduce: AllReduceImpl::Nccl,
+                ..python
+            },
+        }
+    }
+
+    /// Priors of `engine` with what `profile` says under `engine.<kind>.`.
+    pub fn new(engine: EngineKind, profile: &Profile) -> EngineCost {
+        let mut cost = EngineCost::prior(engine);
+        for (spec, slot) in SPECS.iter().zip(cost.slots()) {
+            *slot = profile.get(&format!("engine.{engine}.{}", spec.name), *slot);
+        }
+        cost
+    }
+
+    /// The values that profiles can set, in the order of [`SPECS`].
+    pub fn values(mut self) -> [f64; SPECS.len()] {
+        self.slots().map(|s| *s)
+    }
+
+    fn slots(&mut self) -> [&mut f64; SPECS.len()] {
+        [
+            &mut self.step_host,
+            &mut self.seq_host,
+            &mut self.layer_launch,
+            &mut self.rank_launch,
+            &mut self.mixed_launch,
+            &mut self.kernel_gap,
+            &mut self.request_in,
+            &mut self.prompt_token_in,
+            &mut self.token_out,
+        ]
+    }
+
+    /// Sequences that a decode batch of `seqs` is padded to: the next captured graph size (1, 2, 4, then
+    /// multiples of 8 to 256, then of 16; serving-semantics 1.7), or `seqs` where no graph covers it.
+    pub fn graph_size(&self, seqs: u32) -> u32 {
+        if seqs > self.graph_max_seqs {
+            return seqs;
+        }
+        match seqs {
+            0..=2 => seqs,
+            3..=4 => 4,
+            5..=256 => seqs.next_multiple_of(8),
+            _ => seqs.next_multiple_of(16).min(self.graph_max_seqs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode_batches_are_padded_to_captured_sizes_1_7() {
+        let c = EngineCost::prior(EngineKind::VllmV1);
+        let sizes: Vec<u32> = [1, 2, 3, 5, 8, 9, 250, 257, 512, 513]
+            .into_iter()
+            .map(|b| c.graph_size(b))
+            .collect();
+        assert_eq!(sizes, [1, 2, 4, 8, 8, 16, 256, 272, 512, 513]);
+    }
+
+    #[test]
+    fn a_profile_overrides_only_what_it_names() {
+        let mut p = Profile::default();
+        p.params.insert(
+            "engine.vllm_v1.step_host".into(),
+            crate::profile::Param {
+                value: 0.25,
+                std_error: None,
+                min: 0.0,
+                max: 1.0,
+                unit: "s".into(),
+                evidence: crate::Evidence::Fitted,
+            },
+        );
+        let c = EngineCost::new(EngineKind::VllmV1, &p);
+        let prior = EngineCost::prior(EngineKind::VllmV1);
+        assert_eq!(
+            c,
+            EngineCost {
+                step_host: 0.25,
+                ..prior
+            }
+        );
+        assert_eq!(
+            EngineCost::new(EngineKind::Tgi, &p),
+            EngineCost::prior(EngineKind::Tgi)
+        );
+    }
+}

@@ -1,0 +1,740 @@
+//! The step-time model of one replica: accelerator x links x model x layout x engine x profile.
+//!
+//! A step is walked operator by operator: norms, QKV projection, rotary embedding, attention, output
+//! projection, all-reduce, feed-forward or experts, all-reduce, for every layer; then LM head and
+//! sampling; then what the host adds. Everything that depends only on the number of tokens is tabulated when
+//! the model is built, so a step costs a few table look-ups and two attention formulas, whatever the batch size.
+
+use std::collections::BTreeSet;
+
+use crate::accelerator::Accelerator;
+use crate::batch::BatchStats;
+use crate::dtype::Dtype;
+use crate::engine_cost::EngineCost;
+use crate::evidence::Evidence;
+use crate::layout::Layout;
+use crate::model::{AttentionKind, ModelArch};
+use crate::ops::collective::{CollectiveModel, Fabric, Group, Launch};
+use crate::ops::{
+    Cache, DecodeShape, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape,
+    PrefillWork, Routing,
+};
+use crate::profile::Profile;
+use crate::step::{Parts, StepCost, StepModel};
+
+/// Everything that decides how long a step takes.
+#[derive(Clone, Debug)]
+pub struct ReplicaSpec<'a> {
+    /// One rank's device: the accelerator, or one core of it where ranks are cores (Neuron).
+    pub accelerator: &'a Accelerator,
+    /// What connects the ranks.
+    pub fabric: Fabric,
+    /// The model.
+    pub model: &'a ModelArch,
+    /// How it is spread.
+    pub layout: Layout,
+    /// Format of the weights. MXFP4 holds for routed experts only; the rest stays 16-bit then.
+    pub weights: Dtype,
+    /// Format of the KV cache.
+    pub kv_cache: Dtype,
+    /// What the engine adds.
+    pub cost: EngineCost,
+    /// Calibrated parameters of operators and collectives.
+    pub profile: &'a Profile,
+    /// Most tokens one step can hold: the size of the tables [tokens].
+    pub max_tokens: u32,
+    /// How evenly tokens spread over experts.
+    pub routing: Routing,
+}
+
+/// Device time by cause [s], before launches and host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    weights: f64,
+    kv: f64,
+    compute: f64,
+    communication: f64,
+}
+
+impl Device {
+    fn total(&self) -> f64 {
+        self.weights + self.kv + self.compute + self.communication
+    }
+
+    fn add_gemm(&mut self, t: OpTime) {
+        if t.memory_bound() {
+            self.weights += t.seconds;
+        } else {
+            self.compute += t.seconds;
+        }
+    }
+
+    fn add_activations(&mut self, t: OpTime) {
+        self.kv += t.seconds;
+    }
+
+    fn add_attention(&mut self, t: OpTime, layers: f64) {
+        if t.memory_bound() {
+            self.kv += t.seconds * layers;
+        } else {
+            self.compute += t.seconds * layers;
+        }
+    }
+
+    fn add_scaled(&mut self, o: &Device, k: f64) {
+        self.weights += o.weights * k;
+        self.kv += o.kv * k;
+        self.compute += o.compute * k;
+        self.communication += o.communication * k;
+    }
+}
+
+/// Kernels of one layer that leave a gap behind them: two norms, QKV, rotary and KV write, attention, output
+/// projection, two feed-forward products, activation, two collectives.
+const KERNELS_PER_LAYER: f64 = 11.0;
+
+/// A resolved step-time model. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct ReplicaModel {
+    ops: OperatorModel,
+    cost: EngineCost,
+    layers: f64,
+    /// Share of the layers on the fullest pipeline stage.
+    stage_share: f64,
+    tp: u32,
+    pp: u32,
+    /// All layers' token-wise work by token count: `linear[t]` for t tokens.
+    linear: Vec<Device>,
+    /// LM head and sampling by sampled sequences.
+    head: Vec<Device>,
+    attention: Attention,
+    full_layers: f64,
+    window_layers: f64,
+    window: Option<u32>,
+    /// Send between two stages by token [s/token] and per message [s].
+    send_fixed: f64,
+    send_per_token: f64,
+    warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Attention {
+    Gqa(DecodeShape),
+    Mla(MlaShape, PrefillShape),
+}
+
+impl ReplicaModel {
+    /// Resolves `spec` and fills the tables. The layout must have been checked against the model.
+    pub fn new(spec: &ReplicaSpec<'_>) -> ReplicaModel {
+        let ops = OperatorModel::new(spec.accelerator, spec.profile);
+        let collectives = CollectiveModel::new(&spec.fabric, spec.profile);
+        let m = spec.model;
+        let (tp, pp) = (spec.layout.tp.max(1), spec.layout.pp.max(1));
+        let walk = LayerWalk {
+            spec,
+            ops: &ops,
+            collectives: &collectives,
+            tp,
+        };
+        let table = spec.max_tokens.clamp(1, 1 << 16);
+        let linear = (0..=table).map(|t| walk.all_layers(t)).collect();
+        let head = (0..=table.min(4096)).map(|s| walk.head(s)).collect();
+        let attention = walk.attention();
+        let per_node = spec.fabric.devices_per_node.max(1);
+        // Stages are consecutive ranks: stage boundaries cross nodes when a stage fills one.
+        let crosses = pp > 1 && tp * pp > per_node;
+        let bytes = f64::from(m.hidden) * 2.0;
+        let (send_fixed, send_per_token) = if pp > 1 {
+            let one = collectives.send(bytes, crosses);
+            let many = collectives.send(bytes * 4097.0, crosses);
+            let slope = (many - one) / 4096.0;
+            (one - slope, slope)
+        } else {
+            (0.0, 0.0)
+        };
+        let window_layers = m.window.map_or(0, |w| w.layers.min(m.layers));
+        let mut model = ReplicaModel {
+            cost: spec.cost,
+            layers: f64::from(m.layers),
+            stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
+            tp,
+            pp,
+            linear,
+            head,
+            attention,
+            full_layers: f64::from(m.layers - window_layers),
+            window_layers: f64::from(window_layers),
+            window: m.window.map(|w| w.tokens),
+            send_fixed,
+            send_per_token,
+            warnings: walk.warnings(),
+            ops: ops.clone(),
+        };
+        model.warnings.dedup();
+        model
+    }
+
+    /// What about these predictions rests on priors or lies outside the fitted range, in words.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The engine's costs in use.
+    pub fn cost(&self) -> &EngineCost {
+        &self.cost
+    }
+
+    /// Token-wise work of `tokens` tokens; beyond the table, in proportion to its last entry.
+    #[inline]
+    fn linear(&self, tokens: u32) -> Device {
+        match self.linear.get(tokens as usize) {
+            Some(d) => *d,
+            None => {
+                let last = self.linear.len() - 1;
+                let mut d = Device::default();
+                d.add_scaled(&self.linear[last], f64::from(tokens) / last as f64);
+                d
+            }
+        }
+    }
+
+    #[inline]
+    fn head(&self, sampled: u32) -> Device {
+        match self.head.get(sampled as usize) {
+            Some(d) => *d,
+            None => {
+                let last = self.head.len() - 1;
+                let mut d = Device::default();
+                d.add_scaled(&self.head[last], f64::from(sampled) / last as f64);
+                d
+            }
+        }
+    }
+
+    #[inline]
+    fn add_attention(&self, device: &mut Device, batch: &BatchStats) {
+        if batch.decode_seqs > 0 {
+            match self.attention {
+                Attention::Gqa(shape) => {
+                    if self.full_layers > 0.0 {
+                        let t = self.ops.decode_attention(&shape, batch, Cache::Cold);
+                        device.add_attention(t, self.full_layers);
+                    }
+                    if self.window_layers > 0.0 {
+                        let shape = DecodeShape {
+                            window: self.window,
+                            ..shape
+                        };
+                        let t = self.ops.decode_attention(&shape, batch, Cache::Cold);
+                        device.add_attention(t, self.window_layers);
+                    }
+                }
+                Attention::Mla(shape, _) => {
+                    let t = self.ops.decode_mla(&shape, batch, Cache::Cold);
+                    device.add_attention(t, self.layers);
+                }
+            }
+        }
+        if batch.prefill_seqs > 0 {
+            let work = PrefillWork::of(batch);
+            let shape = match self.attention {
+                Attention::Gqa(s) => PrefillShape {
+                    heads: s.heads,
+                    kv_heads: s.kv_heads,
+                    head_dim: s.head_dim,
+                    kv_dtype: s.kv_dtype,
+                    window: None,
+                },
+                Attention::Mla(_, s) => s,
+            };
+            if self.full_layers > 0.0 {
+                let t = self.ops.prefill_attention(&shape, &work);
+                device.add_attention(t, self.full_layers);
+            }
+            if self.window_layers > 0.0 {
+                let shape = PrefillShape {
+                    window: self.window,
+                    ..shape
+                };
+                let t = self.ops.prefill_attention(&shape, &work);
+                device.add_attention(t, self.window_layers);
+            }
+        }
+    }
+}
+
+impl StepModel for ReplicaModel {
+    fn step(&self, batch: &BatchStats) -> StepCost {
+        if batch.is_empty() {
+            return StepCost::default();
+        }
+        let c = &self.cost;
+        let decode_only = batch.prefill_tokens == 0;
+        let in_graph = decode_only && batch.decode_seqs <= c.graph_max_seqs;
+        let tokens = if in_graph {
+            c.graph_size(batch.decode_seqs) + (batch.decode_tokens - batch.decode_seqs)
+        } else {
+            batch.tokens()
+        };
+        let mut device = self.linear(tokens);
+        self.add_attention(&mut device, batch);
+        let head = self.head(batch.sampled_seqs);
+
+        // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
+        // of host and device is slower sets the pace.
+        let gaps = c.kernel_gap * KERNELS_PER_LAYER * self.layers;
+        let per_layer = if in_graph {
+            0.0
+        } else if c.graph_max_seqs > 0 {
+            c.mixed_launch
+        } else {
+            c.layer_launch + if self.tp > 1 { c.rank_launch } else { 0.0 }
+        };
+        let launch = per_layer * self.layers;
+        let body = device.total() + gaps;
+        let exposed_launch = (launch - body).max(0.0);
+        let sends = if self.pp > 1 {
+            f64::from(self.pp - 1) * (self.send_fixed + self.send_per_token * f64::from(tokens))
+        } else {
+            0.0
+        };
+        let host = c.step_host + c.seq_host * f64::from(batch.decode_seqs + batch.prefill_seqs);
+        let mut parts = Parts {
+            weights: device.weights + head.weights,
+            kv: device.kv + head.kv,
+            compute: device.compute + head.compute,
+            communication: device.communication + head.communication + sends,
+            host: gaps + exposed_launch,
+            bubble: 0.0,
+        };
+        let run = parts.total();
+        // The fullest stage, with the LM head on the last one, spaces the steps of a pipeline.
+        let stage = (body + exposed_launch) * self.stage_share + head.total();
+        if c.overlap {
+            let exposed = (host - run).max(0.0);
+            parts.host += exposed;
+            let latency = parts.total();
+            let interval = if self.pp > 1 {
+                stage.max(host)
+            } else {
+                latency
+            };
+            StepCost {
+                latency,
+                interval,
+                parts,
+            }
+        } else {
+            parts.host += host;
+            let latency = parts.total();
+            let interval = if self.pp > 1 {
+                stage.max(host)
+            } else {
+                latency
+            };
+            StepCost {
+                latency,
+                interval,
+                parts,
+            }
+        }
+    }
+}
+
+/// Walks a model's layers on one rank.
+struct LayerWalk<'a> {
+    spec: &'a ReplicaSpec<'a>,
+    ops: &'a OperatorModel,
+    collectives: &'a CollectiveModel,
+    tp: u32,
+}
+
+impl LayerWalk<'_> {
+    /// Format of the dense matrices.
+    fn dense(&self) -> Dtype {
+        match self.spec.weights {
+            Dtype::Mxfp4 => Dtype::Bf16,
+            d => d,
+        }
+    }
+
+    /// Format that arithmetic runs in for weights of format `w`.
+    fn activations(w: Dtype) -> Dtype {
+        match w {
+            Dtype::Fp8 | Dtype::Int8 | Dtype::Fp32 => w,
+            Dtype::Bf16 | Dtype::Int4 | Dtype::Mxfp4 => Dtype::Bf16,
+        }
+    }
+
+    fn gemm(&self, m: u32, n: u32, k: u32) -> OpTime {
+        let w = self.dense();
+        self.ops.gemm(m, n, k, w, Self::activations(w))
+    }
+
+    fn group(&self) -> Group {
+        let nodes = self.tp.div_ceil(self.spec.fabric.devices_per_node.max(1));
+        if nodes > 1 {
+            Group::across(self.tp, nodes)
+        } else {
+            Group::within_node(self.tp)
+        }
+    }
+
+    fn all_reduce(&self, tokens: u32) -> f64 {
+        if self.tp < 2 {
+            return 0.0;
+        }
+        let bytes = f64::from(tokens) * f64::from(self.spec.model.hidden) * 2.0;
+        self.collectives.all_reduce(
+            bytes,
+            self.group(),
+            self.spec.cost.all_reduce,
+            Launch::Graph,
+        )
+    }
+
+    fn kv_heads(&self) -> u32 {
+        self.spec.model.kv_heads.div_ceil(self.tp).max(1)
+    }
+
+    fn attention(&self) -> Attention {
+        let m = self.spec.model;
+        let heads = m.heads.div_ceil(self.tp);
+        match m.attention {
+            AttentionKind::Gqa => Attention::Gqa(DecodeShape {
+                heads,
+                kv_heads: self.kv_heads(),
+                head_dim: m.head_dim,
+                kv_dtype: self.spec.kv_cache,
+                window: None,
+            }),
+            AttentionKind::Mla {
+                kv_lora_rank,
+                qk_rope_dim,
+                qk_nope_dim,
+                v_head_dim,
+                ..
+            } => Attention::Mla(
+                MlaShape {
+                    heads,
+                    kv_lora_rank,
+                    rope_dim: qk_rope_dim,
+                    kv_dtype: self.spec.kv_cache,
+                },
+                PrefillShape {
+                    heads,
+                    kv_heads: heads,
+                    head_dim: (qk_nope_dim + qk_rope_dim + v_head_dim) / 2,
+                    kv_dtype: self.spec.kv_cache,
+                    window: None,
+                },
+            ),
+        }
+    }
+
+    /// Projections, element-wise kernels and output projection of one layer's attention.
+    fn attention_block(&self, t: u32, d: &mut Device) {
+        let m = self.spec.model;
+        let heads = m.heads.div_ceil(self.tp);
+        let tokens = f64::from(t);
+        let (q_width, kv_width, out_width);
+        match m.attention {
+            AttentionKind::Gqa => {
+                q_width = heads * m.head_dim;
+                kv_width = 2 * self.kv_heads() * m.head_dim;
+                out_width = q_width;
+                d.add_gemm(self.gemm(t, q_width + kv_width, m.hidden));
+            }
+            AttentionKind::Mla {
+                q_lora_rank,
+                kv_lora_rank,
+                qk_rope_dim,
+                qk_nope_dim,
+                v_head_dim,
+            } => {
+                q_width = heads * (qk_nope_dim + qk_rope_dim);
+                kv_width = kv_lora_rank + qk_rope_dim;
+                out_width = heads * v_head_dim;
+                if q_lora_rank > 0 {
+                    d.add_gemm(self.gemm(t, q_lora_rank + kv_width, m.hidden));
+                    d.add_gemm(self.gemm(t, q_width, q_lora_rank));
+                } else {
+                    d.add_gemm(self.gemm(t, q_width + kv_width, m.hidden));
+                }
+                // Key and value up-projections, absorbed into query and output in decode.
+                d.add_gemm(self.gemm(t, heads * (qk_nope_dim + v_head_dim), kv_lora_rank));
+            }
+        }
+        d.add_gemm(self.gemm(t, m.hidden, out_width));
+        // Rotary embedding reads and writes Q and K; the KV write reads and writes K and V.
+        let rotary = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
+        let write = f64::from(kv_width) * tokens * (2.0 + self.spec.kv_cache.bytes());
+        d.add_activations(self.ops.elementwise(rotary + write, 2.0));
+    }
+
+    fn dense_mlp(&self, t: u32, intermediate: u32, d: &mut Device) {
+        let m = self.spec.model;
+        let inner = intermediate.div_ceil(self.tp);
+        let up = if m.gated { 2 * inner } else { inner };
+        d.add_gemm(self.gemm(t, up, m.hidden));
+        let bytes = 2.0 * f64::from(up + inner) * f64::from(t);
+        d.add_activations(self.ops.elementwise(bytes, 1.0));
+        d.add_gemm(self.gemm(t, m.hidden, inner));
+    }
+
+    fn moe(&self, t: u32, d: &mut Device) {
+        let m = self.spec.model;
+        let Some(moe) = m.moe else { return };
+        // Router, then choice and permutation of tokens.
+        d.add_gemm(
+            self.ops
+                .gemm(t, moe.experts, m.hidden, Dtype::Bf16, Dtype::Bf16),
+        );
+        d.add_activations(
+            self.ops
+                .elementwise(f64::from(t) * f64::from(moe.experts) * 4.0, 2.0),
+        );
+        let ep = self.spec.layout.ep.max(1);
+        let shape = MoeShape {
+            hidden: m.hidden,
+            intermediate: moe.expert_intermediate,
+            experts: moe.experts,
+            top_k: moe.top_k,
+            tp: (self.tp / ep).max(1),
+            ep,
+            weights: self.spec.weights,
+            activations: Self::activations(self.spec.weights),
+        };
+        d.add_gemm(self.ops.moe(&shape, t, self.spec.routing));
+        if moe.shared_intermediate > 0 {
+            self.dense_mlp(t, moe.shared_intermediate, d);
+        }
+    }
+
+    /// One layer; `experts` chooses routed experts over the dense block.
+    fn layer(&self, t: u32, experts: bool) -> Device {
+        let m = self.spec.model;
+        let mut d = Device::default();
+        // A norm with its residual reads two streams and writes two.
+        let norm = 4.0 * 2.0 * f64::from(m.hidden) * f64::from(t);
+        let norms = if m.parallel_block { 1.0 } else { 2.0 };
+        d.add_activations(self.ops.elementwise(norm * norms, norms));
+        self.attention_block(t, &mut d);
+        if experts {
+            self.moe(t, &mut d);
+        } else {
+            self.dense_mlp(t, m.intermediate, &mut d);
+        }
+        let reduces = if m.parallel_block { 1.0 } else { 2.0 };
+        d.communication += reduces * self.all_reduce(t);
+        d
+    }
+
+    /// Every layer's token-wise work for `t` tokens.
+    fn all_layers(&self, t: u32) -> Device {
+        let mut d = Device::default();
+        if t == 0 {
+            return d;
+        }
+        let m = self.spec.model;
+        let dense = m.moe.map_or(m.layers, |x| x.dense_layers.min(m.layers));
+        if dense > 0 {
+            d.add_scaled(&self.layer(t, false), f64::from(dense));
+        }
+        if m.layers > dense {
+            d.add_scaled(&self.layer(t, true), f64::from(m.layers - dense));
+        }
+        d
+    }
+
+    /// Final norm, LM head, gathering of logits, sampling.
+    fn head(&self, sampled: u32) -> Device {
+        let mut d = Device::default();
+        if sampled == 0 {
+            return d;
+        }
+        let m = self.spec.model;
+        d.add_gemm(self.ops.gemm(
+            sampled,
+            m.vocab.div_ceil(self.tp),
+            m.hidden,
+            Dtype::Bf16,
+            Dtype::Bf16,
+        ));
+        if self.tp > 1 {
+            let bytes = f64::from(sampled) * f64::from(m.vocab) * 2.0;
+            d.communication += self.collectives.all_gather(bytes, self.group());
+        }
+        d.add_activations(self.ops.sampling(sampled, m.vocab));
+        d
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let m = self.spec.model;
+        let inner = m.intermediate.div_ceil(self.tp).max(1);
+        let mut weak = BTreeSet::new();
+        let mut note = |what: &str, e: Evidence| {
+            if matches!(e, Evidence::Analytic | Evidence::Extrapolated) {
+                weak.insert(format!("{what} times are {}", match e {
+                    Evidence::Analytic => "analytic: no kernel measurements of this accelerator are in the profile",
+                    _ => "extrapolated beyond the shapes that the profile was fitted on",
+                }));
+            }
+        };
+        note(
+            "GEMM",
+            self.ops.evidence(&OpShape::Gemm {
+                m: 64,
+                n: m.hidden,
+                k: inner,
+                weights: self.dense(),
+            }),
+        );
+        note(
+            "attention",
+            self.ops.evidence(&OpShape::Attention {
+                head_dim: m.head_dim,
+                kv: self.spec.kv_cache,
+            }),
+        );
+        if m.moe.is_some() {
+            note(
+                "expert",
+                self.ops.evidence(&OpShape::Moe {
+                    weights: self.spec.weights,
+                }),
+            );
+        }
+        weak.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::EngineKind;
+    use crate::ops::collective::LinkClass;
+
+    fn accelerator() -> Accelerator {
+        Accelerator {
+            name: "test".into(),
+            aliases: vec![],
+            vendor: "test".into(),
+            memory_bytes: 80 << 30,
+            memory_bandwidth: 3350e9,
+            bf16_flops: 989e12,
+            fp8_flops: Some(1979e12),
+            int8_ops: Some(1979e12),
+            fp4_flops: None,
+            units: 132,
+            on_chip_bytes: 50_000_000,
+            scale_up_link: Some("NVLink4".into()),
+            scale_up_bandwidth: Some(450e9),
+            host_bandwidth: 64e9,
+            recalled: vec![],
+            source: "test".into(),
+        }
+    }
+
+    fn llama_7b() -> ModelArch {
+        ModelArch {
+            name: "llama-2-7b".into(),
+            aliases: vec![],
+            layers: 32,
+            hidden: 4096,
+            heads: 32,
+            kv_heads: 32,
+            head_dim: 128,
+            attention: AttentionKind::Gqa,
+            window: None,
+            intermediate: 11008,
+            gated: true,
+            moe: None,
+            vocab: 32000,
+            tied_embeddings: false,
+            parallel_block: false,
+            qkv_bias: false,
+            max_positions: 4096,
+            native_dtype: Dtype::Bf16,
+        }
+    }
+
+    fn model(tp: u32, pp: u32, engine: EngineKind) -> ReplicaModel {
+        ReplicaModel::new(&ReplicaSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: &llama_7b(),
+            layout: Layout { tp, pp, ep: 1 },
+            weights: Dtype::Bf16,
+            kv_cache: Dtype::Bf16,
+            cost: EngineCost::prior(engine),
+            profile: &Profile::default(),
+            max_tokens: 2048,
+            routing: Routing::Balanced,
+        })
+    }
+
+    fn decodes(n: u32, context: u32) -> BatchStats {
+        let mut b = BatchStats::default();
+        for _ in 0..n {
+            b.add_decode(context);
+        }
+        b
+    }
+
+    #[test]
+    fn parts_sum_to_the_latency() {
+        for engine in EngineKind::ALL {
+            for (tp, pp) in [(1, 1), (4, 1), (2, 2)] {
+                let m = model(tp, pp, engine);
+                let mut b = decodes(7, 300);
+                b.add_prefill(200, 64, true);
+                let c = m.step(&b);
+                assert!((c.parts.total() - c.latency).abs() < 1e-12, "{engine}");
+                assert!(c.interval <= c.latency, "{engine}: {c:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_decode_step_is_faster_than_reading_the_weights_at_peak() {
+        let weights = 2.0 * (6.738e9 - 32000.0 * 4096.0);
+        for b in [1, 16, 256] {
+            let t = model(1, 1, EngineKind::VllmV1)
+                .step(&decodes(b, 500))
+                .latency;
+            assert!(t > weights / 3350e9, "batch {b}: {t}");
+        }
+    }
+
+    #[test]
+    fn no_prefill_is_faster_than_the_peak_allows() {
+        let mut b = BatchStats::default();
+        b.add_prefill(2048, 0, true);
+        let t = model(1, 1, EngineKind::VllmV1).step(&b).latency;
+        assert!(t > 2.0 * 6.5e9 * 2048.0 / 989e12, "{t}");
+    }
+
+    #[test]
+    fn an_eager_engine_on_many_ranks_is_bound_by_its_launches() {
+        let c = model(8, 1, EngineKind::Tgi).step(&decodes(1, 300));
+        assert!(c.parts.host > 0.5 * c.latency, "{c:?}");
+    }
+
+    #[test]
+    fn a_pipeline_admits_the_next_step_before_the_first_ends() {
+        let c = model(1, 4, EngineKind::TrtLlm).step(&decodes(64, 1000));
+        assert!(c.interval < 0.4 * c.latency, "{c:?}");
+    }
+
+    #[test]
+    fn steps_beyond_the_table_continue_it() {
+        let m = model(1, 1, EngineKind::VllmV1);
+        let step = |n: u32| {
+            let mut b = BatchStats::default();
+            b.add_prefill(n, 0, true);
+            m.step(&b).latency
+        };
+        assert!(step(4096) > 1.8 * step(2048) && step(4096) < 2.6 * step(2048));
+    }
+}
