@@ -1,1 +1,3 @@
 //! From measured runs to profiles.
+
+pub mod fit;
