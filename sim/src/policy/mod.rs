@@ -5,6 +5,11 @@
 //! One policy per file, named after the system it reproduces and configured by that system's parameters;
 //! section numbers in the files are those of the serving-semantics specification in `docs/`.
 
+pub mod check;
+#[cfg(test)]
+pub(crate) mod testkit;
+pub mod tgi;
+
 use hwmodels::BatchStats;
 
 use crate::kernel::time::SimTime;
@@ -129,6 +134,12 @@ pub trait Scheduler: Send {
 
     /// Requests dropped since the last call because they can never be served.
     fn take_failed(&mut self, out: &mut Vec<ReqId>);
+
+    /// After `plan` said no: when to ask again even if nothing else happens (a batch that waits only so long for
+    /// company). None: only an arrival, a completion or a cancellation can change the answer.
+    fn next_wake(&self) -> Option<SimTime> {
+        None
+    }
 
     /// What can be seen from outside.
     fn load(&self) -> Load;

@@ -1,0 +1,402 @@
+//! A tiny driver for policy tests: constant or per-step durations, every contract of [`Scheduler`] checked on the way.
+//!
+//! It plays the simulator's part with none of its machinery, so a policy's tests show the policy alone. Ids handed to
+//! the policy are slots that get reused; everything reported here is in terms of the index into the workload.
+
+use std::collections::VecDeque;
+
+use hwmodels::BatchStats;
+use proptest::prelude::*;
+
+use super::{Load, Scheduler, SeqParams, StepPlan};
+use crate::kernel::time::SimTime;
+use crate::request::{RejectReason, ReqId};
+
+/// One request of a test workload.
+#[derive(Clone, Debug, Default)]
+pub struct Req {
+    /// Arrival [ns].
+    pub at: u64,
+    /// Prompt [tokens].
+    pub prompt: u32,
+    /// Tokens it really produces.
+    pub output: u32,
+    /// `max_tokens` of the call.
+    pub max: u32,
+    /// Priority, lower first.
+    pub priority: i32,
+    /// The client leaves at this time [ns].
+    pub leaves: Option<u64>,
+    /// Prefix hashes.
+    pub hashes: Vec<u64>,
+}
+
+/// A request that arrives at `at` and produces all of its `max_tokens`.
+pub fn req(at: u64, prompt: u32, output: u32) -> Req {
+    Req {
+        at,
+        prompt,
+        output,
+        max: output,
+        ..Req::default()
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fate {
+    /// Refused on arrival.
+    pub rejected: Option<RejectReason>,
+    /// Dropped as never servable.
+    pub failed: bool,
+    /// Removed by its client.
+    pub cancelled: bool,
+    /// Index of the step that first held it.
+    pub first_step: Option<usize>,
+    /// End of the step that gave its first token [ns].
+    pub first_token: Option<u64>,
+    /// End of the step that gave its last token [ns].
+    pub finished: Option<u64>,
+    /// Tokens it received.
+    pub tokens: u32,
+    /// Times it lost its KV.
+    pub preempted: u32,
+    /// Prompt or recomputed tokens that were computed for it.
+    pub prefilled: u64,
+}
+
+/// One step as it was planned.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// When it was planned [ns].
+    pub at: u64,
+    /// The plan, its ids replaced by workload indices.
+    pub plan: StepPlan,
+    /// The load right after planning.
+    pub load: Load,
+}
+
+impl Row {
+    /// Workload indices of the prefill chunks, with their token counts.
+    pub fn prefills(&self) -> Vec<(u32, u32)> {
+        let p = self.plan.entries.iter().filter(|e| !e.decode);
+        p.map(|e| (e.id, e.tokens)).collect()
+    }
+
+    /// Workload indices of the decodes.
+    pub fn decodes(&self) -> Vec<u32> {
+        let d = self.plan.entries.iter().filter(|e| e.decode);
+        d.map(|e| e.id).collect()
+    }
+}
+
+/// Everything a test may want to look at.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Steps in order.
+    pub rows: Vec<Row>,
+    /// Fates by workload index.
+    pub fates: Vec<Fate>,
+}
+
+/// How strictly to check a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Checks {
+    /// Whether `plan.stats` must equal the sum over the entries (false for engines that pad).
+    pub exact_stats: bool,
+    /// KV block size when blocks are not shared, to check that the accounting covers what is computed [tokens].
+    pub block: Option<u32>,
+}
+
+impl Default for Checks {
+    fn default() -> Checks {
+        Checks {
+            exact_stats: true,
+            block: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Live {
+    /// Workload index.
+    who: usize,
+    alive: bool,
+    computed: u32,
+    planned: u32,
+}
+
+/// Nanoseconds of a step in tests that do not care.
+pub const STEP: u64 = 1000;
+
+/// Runs `reqs` (in arrival order) to the end with steps of [`STEP`], checking the contract at every step.
+pub fn run(policy: &mut dyn Scheduler, reqs: &[Req], checks: Checks) -> Run {
+    run_timed(policy, reqs, checks, |_| STEP)
+}
+
+/// As [`run`], with a duration per step [ns].
+///
+/// # Panics
+/// When the policy breaks its contract: more KV than there is, a token before the prefill is complete, work that is
+/// never scheduled, resources left at the end, statistics that do not match the entries.
+pub fn run_timed(
+    policy: &mut dyn Scheduler,
+    reqs: &[Req],
+    checks: Checks,
+    duration: impl Fn(&StepPlan) -> u64,
+) -> Run {
+    let mut out = Run {
+        rows: Vec::new(),
+        fates: vec![Fate::default(); reqs.len()],
+    };
+    let mut live: Vec<Live> = Vec::new();
+    let mut slot_of: Vec<Option<ReqId>> = vec![None; reqs.len()];
+    let mut in_flight: VecDeque<(u64, StepPlan)> = VecDeque::new();
+    let mut failed = Vec::new();
+    let mut now = 0u64;
+    let mut next = 0;
+    let mut last_end = 0;
+    let mut leaving: Vec<(u64, usize)> = reqs
+        .iter()
+        .enumerate()
+        .filter_map(|(i, r)| r.leaves.map(|t| (t.max(r.at), i)))
+        .collect();
+    leaving.sort_unstable();
+    let mut leaving = VecDeque::from(leaving);
+    loop {
+        while next < reqs.len() && reqs[next].at <= now {
+            let r = &reqs[next];
+            let busy = |slot: usize| {
+                in_flight
+                    .iter()
+                    .any(|(_, p)| p.entries.iter().any(|e| e.id as usize == slot))
+            };
+            let slot = (0..live.len())
+                .find(|&s| !live[s].alive && !busy(s))
+                .unwrap_or_else(|| {
+                    live.push(Live::default());
+                    live.len() - 1
+                });
+            let added = policy.add(
+                slot as ReqId,
+                SeqParams {
+                    prompt_tokens: r.prompt,
+                    max_tokens: r.max,
+                    priority: r.priority,
+                    arrival: SimTime(r.at),
+                    block_hashes: r.hashes.clone(),
+                },
+            );
+            match added {
+                Ok(()) => {
+                    live[slot] = Live {
+                        who: next,
+                        alive: true,
+                        ..Live::default()
+                    };
+                    slot_of[next] = Some(slot as ReqId);
+                }
+                Err(reason) => out.fates[next].rejected = Some(reason),
+            }
+            next += 1;
+        }
+        while leaving.front().is_some_and(|&(t, _)| t <= now) {
+            let (_, who) = leaving.pop_front().expect("checked");
+            if let Some(slot) = slot_of[who].take() {
+                policy.cancel(slot);
+                live[slot as usize].alive = false;
+                out.fates[who].cancelled = true;
+            }
+        }
+        while (in_flight.len() as u32) < policy.depth() {
+            let mut plan = StepPlan::default();
+            let planned = policy.plan(SimTime(now), &mut plan);
+            policy.take_failed(&mut failed);
+            for id in failed.drain(..) {
+                let l = &mut live[id as usize];
+                assert!(l.alive, "a request failed that is not there");
+                l.alive = false;
+                slot_of[l.who] = None;
+                out.fates[l.who].failed = true;
+            }
+            if !planned {
+                assert!(plan.entries.is_empty(), "entries without a step");
+                break;
+            }
+            assert!(!plan.entries.is_empty(), "an empty step was planned");
+            let index = out.rows.len();
+            let row = check_plan(
+                policy,
+                &plan,
+                reqs,
+                &mut live,
+                &mut out.fates,
+                checks,
+                (index, now),
+            );
+            out.rows.push(row);
+            last_end = last_end.max(now) + duration(&plan);
+            in_flight.push_back((last_end, plan));
+            assert!(out.rows.len() < 200_000, "the run does not end");
+        }
+        let events = [
+            in_flight.front().map(|(t, _)| *t),
+            reqs.get(next).map(|r| r.at),
+            leaving.front().map(|l| l.0),
+            policy.next_wake().map(|t| t.0).filter(|&t| t > now),
+        ];
+        let Some(at) = events.into_iter().flatten().min() else {
+            break;
+        };
+        now = at;
+        if in_flight.front().is_some_and(|(t, _)| *t <= now) {
+            let (end, plan) = in_flight.pop_front().expect("checked");
+            let mut stopped = Vec::new();
+            for e in plan.entries.iter().filter(|e| e.samples) {
+                let l = &mut live[e.id as usize];
+                if !l.alive {
+                    continue;
+                }
+                let fate = &mut out.fates[l.who];
+                fate.tokens += 1;
+                fate.first_token.get_or_insert(end);
+                if fate.tokens == reqs[l.who].output {
+                    fate.finished = Some(end);
+                    l.alive = false;
+                    slot_of[l.who] = None;
+                    stopped.push(e.id);
+                }
+            }
+            policy.complete(&plan, &stopped);
+        }
+    }
+    for (i, f) in out.fates.iter().enumerate() {
+        assert!(
+            f.rejected.is_some() || f.failed || f.cancelled || f.finished.is_some(),
+            "request {i} starved: {f:?}"
+        );
+    }
+    let load = policy.load();
+    assert_eq!(
+        (load.running, load.waiting, load.kv_used_blocks),
+        (0, 0, 0),
+        "something is left at the end"
+    );
+    out
+}
+
+/// Checks one plan against what the driver knows and turns its slots into workload indices.
+fn check_plan(
+    policy: &dyn Scheduler,
+    plan: &StepPlan,
+    reqs: &[Req],
+    live: &mut [Live],
+    fates: &mut [Fate],
+    checks: Checks,
+    (index, now): (usize, u64),
+) -> Row {
+    for &id in &plan.preempted {
+        let l = &mut live[id as usize];
+        l.computed = 0;
+        fates[l.who].preempted += 1;
+    }
+    let mut stats = BatchStats::default();
+    let mut seen: Vec<ReqId> = plan.entries.iter().map(|e| e.id).collect();
+    seen.sort_unstable();
+    assert!(seen.windows(2).all(|w| w[0] != w[1]), "a sequence twice");
+    for e in &plan.entries {
+        let l = &mut live[e.id as usize];
+        let fate = &mut fates[l.who];
+        assert!(e.tokens > 0, "an entry without tokens: {e:?}");
+        // A client may have left while the engine still carries the sequence to the end of a step.
+        if l.alive {
+            assert!(
+                e.context == l.computed || l.computed == 0,
+                "step {index}: {e:?} but {} tokens are computed",
+                l.computed
+            );
+            l.computed = e.context + e.tokens;
+            let known = reqs[l.who].prompt + l.planned;
+            assert!(
+                l.computed <= known,
+                "step {index}: {e:?} beyond {known} known tokens"
+            );
+            assert_eq!(
+                e.samples,
+                l.computed == known,
+                "step {index}: {e:?}, {known} tokens known: a token comes exactly when all of them are computed"
+            );
+        }
+        fate.first_step.get_or_insert(index);
+        if e.decode {
+            assert!(e.tokens == 1 && e.samples, "{e:?}");
+            assert!(l.planned > 0, "a decode before the first token: {e:?}");
+            stats.add_decode(e.context + 1);
+        } else {
+            fate.prefilled += u64::from(e.tokens);
+            stats.add_prefill(e.tokens, e.context, e.samples);
+        }
+        l.planned += u32::from(e.samples);
+    }
+    if checks.exact_stats {
+        assert_eq!(plan.stats, stats, "step {index}: statistics of {plan:?}");
+    }
+    let load = policy.load();
+    assert!(
+        load.kv_used_blocks <= load.kv_total_blocks,
+        "KV beyond capacity: {load:?}"
+    );
+    if let Some(block) = checks.block {
+        let held = live.iter().filter(|l| l.alive);
+        let held: u64 = held.map(|l| u64::from(l.computed.div_ceil(block))).sum();
+        assert!(
+            held <= load.kv_used_blocks,
+            "{held} blocks computed, {load:?}"
+        );
+    }
+    let mut plan = plan.clone();
+    for e in &mut plan.entries {
+        e.id = live[e.id as usize].who as ReqId;
+    }
+    for id in plan.admitted.iter_mut().chain(&mut plan.preempted) {
+        *id = live[*id as usize].who as ReqId;
+    }
+    Row {
+        at: now,
+        plan,
+        load,
+    }
+}
+
+/// Random workloads: up to `count` requests with prompts up to `prompt` and outputs up to `output` tokens, `max_tokens`
+/// sometimes above the real output, arriving over about `span` steps; now and then a client leaves.
+pub fn workload(
+    count: usize,
+    prompt: u32,
+    output: u32,
+    span: u64,
+) -> impl Strategy<Value = Vec<Req>> {
+    let one = (0..span * STEP, 1..=prompt, 1..=output, 0..=output, 0..20u64);
+    prop::collection::vec(one, 1..=count).prop_map(move |mut v| {
+        v.sort_unstable_by_key(|t| t.0);
+        v.into_iter()
+            .map(|(at, prompt, out, extra, luck)| Req {
+                at,
+                prompt,
+                output: out,
+                max: (out + extra).min(output),
+                leaves: (luck == 0).then_some(at + u64::from(extra) * STEP + STEP / 2),
+                ..Req::default()
+            })
+            .collect()
+    })
+}
+
+/// Asserts that requests are first scheduled in the order of their arrival.
+pub fn assert_fifo(run: &Run) {
+    let firsts: Vec<usize> = run.fates.iter().filter_map(|f| f.first_step).collect();
+    assert!(
+        firsts.is_sorted(),
+        "not first come, first served: {firsts:?}"
+    );
+}
