@@ -10,6 +10,7 @@ pub mod engine_cost;
 pub mod evidence;
 pub mod layout;
 pub mod model;
+pub mod neuron;
 pub mod ops;
 pub mod profile;
 pub mod replica;
