@@ -5,5 +5,6 @@ pub mod kv;
 pub mod metrics;
 pub mod policy;
 pub mod record;
+pub mod report;
 pub mod request;
 pub mod workload;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::metrics::definition::Slo;
-use crate::metrics::distribution::Distribution;
+use crate::metrics::definition::{Metric, Slo};
+use crate::metrics::distribution::{Distribution, quantile_of_sorted};
 use crate::metrics::series::Series;
 use crate::policy::Blocked;
 use crate::request::{Outcome, ReqId};
@@ -201,6 +201,20 @@ pub struct Latencies {
     pub normalised: Distribution,
 }
 
+impl Latencies {
+    /// The distribution of `metric`.
+    pub fn of(&self, metric: Metric) -> &Distribution {
+        match metric {
+            Metric::Ttft => &self.ttft,
+            Metric::Itl => &self.itl,
+            Metric::Tpot => &self.tpot,
+            Metric::E2e => &self.e2e,
+            Metric::Queue => &self.queue,
+            Metric::Normalised => &self.normalised,
+        }
+    }
+}
+
 /// Everything a run leaves behind.
 #[derive(Clone, Debug)]
 pub struct RunRecord {
@@ -236,6 +250,35 @@ pub struct RunRecord {
     pub request_rows: Option<Vec<RequestRow>>,
     /// A row per step, where asked for; none when there were more than the limit.
     pub step_rows: Option<Vec<StepRow>>,
+}
+
+impl RunRecord {
+    /// The values of `metric` over the measured requests, ascending [ns]; none where rows are not kept, and for ITL.
+    pub fn sorted_values(&self, metric: Metric) -> Option<Vec<u64>> {
+        if metric == Metric::Itl {
+            return None;
+        }
+        let start = SimTime::ZERO + self.warmup;
+        let mut values: Vec<u64> = self
+            .request_rows
+            .as_ref()?
+            .iter()
+            .filter(|row| row.arrival >= start)
+            .filter_map(|row| metric.of(row))
+            .map(|d| d.0)
+            .collect();
+        values.sort_unstable();
+        Some(values)
+    }
+
+    /// The `p` quantile of `metric` [ns]: exact where rows are kept, else within
+    /// [`crate::metrics::distribution::RELATIVE_ERROR`]. None when nothing was measured.
+    pub fn quantile_ns(&self, metric: Metric, p: f64) -> Option<f64> {
+        match self.sorted_values(metric) {
+            Some(sorted) => quantile_of_sorted(&sorted, p),
+            None => self.latencies.of(metric).quantile_ns(p),
+        }
+    }
 }
 
 /// Why a record could not be closed or read.

@@ -8,6 +8,59 @@ use crate::kernel::time::{SimDuration, SimTime};
 use crate::record::RequestRow;
 use crate::request::Outcome;
 
+/// The latency metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// Time to first token.
+    Ttft,
+    /// Gap between consecutive tokens, pooled over requests.
+    Itl,
+    /// Time per output token after the first, one value per request.
+    Tpot,
+    /// End-to-end latency.
+    E2e,
+    /// Queue time.
+    Queue,
+    /// End-to-end latency per output token.
+    Normalised,
+}
+
+impl Metric {
+    /// All of them, in the order of reports.
+    pub const ALL: [Metric; 6] = [
+        Metric::Ttft,
+        Metric::Itl,
+        Metric::Tpot,
+        Metric::E2e,
+        Metric::Queue,
+        Metric::Normalised,
+    ];
+
+    /// Its name in files and expectations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Ttft => "ttft",
+            Metric::Itl => "itl",
+            Metric::Tpot => "tpot",
+            Metric::E2e => "e2e",
+            Metric::Queue => "queue",
+            Metric::Normalised => "normalised",
+        }
+    }
+
+    /// Its value for one request; none where the request has none, and for ITL, which has many.
+    pub fn of(self, row: &RequestRow) -> Option<SimDuration> {
+        match self {
+            Metric::Ttft => ttft(row),
+            Metric::Itl => None,
+            Metric::Tpot => tpot(row),
+            Metric::E2e => e2e(row),
+            Metric::Queue => queue(row),
+            Metric::Normalised => normalised(row),
+        }
+    }
+}
+
 /// Time to first token: sent until the first token reaches the client.
 pub fn ttft(row: &RequestRow) -> Option<SimDuration> {
     (finished(row) && row.first_token != SimTime::NEVER).then(|| row.first_token.since(row.arrival))

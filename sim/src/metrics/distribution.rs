@@ -110,9 +110,14 @@ impl Distribution {
         self.count == 0
     }
 
+    /// Exact mean [ns]; none when empty.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum as f64 / self.count as f64)
+    }
+
     /// Exact mean [s]; none when empty.
     pub fn mean_secs(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum as f64 / self.count as f64 * 1e-9)
+        self.mean_ns().map(|ns| ns / 1e9)
     }
 
     /// Exact sum [s].
@@ -138,8 +143,8 @@ impl Distribution {
     }
 
     /// The `p` quantile (`p` in [0, 1], clamped) by linear interpolation between order statistics, as numpy's
-    /// default (serving-semantics 8), each within [`RELATIVE_ERROR`] [s]; none when empty.
-    pub fn quantile_secs(&self, p: f64) -> Option<f64> {
+    /// default (serving-semantics 8), each within [`RELATIVE_ERROR`] [ns]; none when empty.
+    pub fn quantile_ns(&self, p: f64) -> Option<f64> {
         if self.count == 0 {
             return None;
         }
@@ -147,7 +152,12 @@ impl Distribution {
         let low = (h.floor() as u64).min(self.count - 1);
         let high = (low + 1).min(self.count - 1);
         let (a, b) = (self.order_statistic(low), self.order_statistic(high));
-        Some((a + (b - a) * (h - low as f64)) * 1e-9)
+        Some(a + (b - a) * (h - low as f64))
+    }
+
+    /// [`Distribution::quantile_ns`] in seconds [s].
+    pub fn quantile_secs(&self, p: f64) -> Option<f64> {
+        self.quantile_ns(p).map(|ns| ns / 1e9)
     }
 
     /// The value of rank `rank` (from 0) in ascending order [ns], to the histogram's error.

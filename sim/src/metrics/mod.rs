@@ -3,9 +3,10 @@
 pub mod definition;
 pub mod distribution;
 pub mod fingerprint;
+pub mod interval;
 pub mod recorder;
 pub mod series;
 
-pub use definition::Slo;
+pub use definition::{Metric, Slo};
 pub use distribution::Distribution;
 pub use recorder::{RecordOptions, Recorder};

@@ -1,0 +1,249 @@
+//! Why a run is as fast as it is: what bound its steps, and what made requests wait.
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Blocked;
+use crate::record::RunRecord;
+
+/// Shares of the replicas' time in the measurement window by what bound it; they add up to 1 [ratio].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BoundBy {
+    /// Reading weights from device memory.
+    pub weights: f64,
+    /// Reading or writing KV and activations in device memory.
+    pub kv: f64,
+    /// Arithmetic.
+    pub compute: f64,
+    /// Collectives and sends that nothing hides.
+    pub communication: f64,
+    /// Kernel launches and host work that nothing hides.
+    pub host: f64,
+    /// Pipeline stages waiting for each other.
+    pub bubble: f64,
+    /// No step under way.
+    pub idle: f64,
+}
+
+/// Shares of the replicas' time in the measurement window during which requests waited because of a limit [ratio].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BlockedBy {
+    /// No free KV blocks.
+    pub kv_full: f64,
+    /// As many sequences as the engine allows.
+    pub max_seqs: f64,
+    /// The step's token budget was spent.
+    pub token_budget: f64,
+}
+
+/// Where on the latency-throughput curve the run was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Regime {
+    /// Nothing was measured.
+    Unknown,
+    /// Below the knee: little waiting; latency is that of the steps themselves.
+    LatencyBound,
+    /// Beyond the knee: requests waited for KV blocks.
+    KvFull,
+    /// Beyond the knee: requests waited for a sequence slot.
+    SlotsFull,
+    /// Beyond the knee: requests waited because each step's token budget was spent on prefill.
+    PrefillBound,
+    /// Always busy, and no limit of the engine made requests wait: the steps themselves are the limit.
+    StepBound,
+}
+
+/// The diagnosis in words and in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Diagnosis {
+    /// Where on the curve the run was.
+    pub regime: Regime,
+    /// One or two sentences on why.
+    pub text: String,
+}
+
+/// Time during which requests waited for one reason from which on the run counts as beyond its knee [ratio].
+const BLOCKED_SHARE: f64 = 0.2;
+/// Idle time up to which replicas count as always busy [ratio].
+const BUSY_IDLE_SHARE: f64 = 0.02;
+
+/// Shares of time by cause.
+pub fn bound_by(record: &RunRecord) -> BoundBy {
+    let total = replica_ns(record);
+    if total == 0.0 {
+        return BoundBy::default();
+    }
+    let busy: f64 = record.replicas.iter().map(|r| r.busy.0 as f64).sum();
+    let mut parts = [0.0; 6];
+    for replica in &record.replicas {
+        // Steps of a pipeline overlap, so their parts are shared out over the time that was really busy.
+        let sum: f64 = replica.parts_ps.iter().map(|p| *p as f64).sum();
+        if sum > 0.0 {
+            for (share, part) in parts.iter_mut().zip(replica.parts_ps) {
+                *share += part as f64 / sum * replica.busy.0 as f64 / total;
+            }
+        }
+    }
+    let [weights, kv, compute, communication, host, bubble] = parts;
+    BoundBy {
+        weights,
+        kv,
+        compute,
+        communication,
+        host,
+        bubble,
+        idle: (1.0 - busy / total).max(0.0),
+    }
+}
+
+/// Shares of time during which a limit made requests wait.
+pub fn blocked_by(record: &RunRecord) -> BlockedBy {
+    let total = replica_ns(record);
+    if total == 0.0 {
+        return BlockedBy::default();
+    }
+    let share = |cause: Blocked| {
+        let i = Blocked::CAUSES.iter().position(|c| *c == cause);
+        let ns: f64 = i.map_or(0.0, |i| {
+            record.replicas.iter().map(|r| r.blocked_ns[i] as f64).sum()
+        });
+        ns / total
+    };
+    BlockedBy {
+        kv_full: share(Blocked::KvFull),
+        max_seqs: share(Blocked::MaxSeqs),
+        token_budget: share(Blocked::TokenBudget),
+    }
+}
+
+fn replica_ns(record: &RunRecord) -> f64 {
+    record.replicas.len() as f64 * record.window.length.0 as f64
+}
+
+/// What the shares mean.
+pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy) -> Diagnosis {
+    let busy = 1.0 - bound.idle;
+    if *bound == BoundBy::default() || busy <= 0.0 {
+        return Diagnosis {
+            regime: Regime::Unknown,
+            text: "No step ran inside the measurement window.".into(),
+        };
+    }
+    let causes = [
+        (blocked.kv_full, Regime::KvFull),
+        (blocked.max_seqs, Regime::SlotsFull),
+        (blocked.token_budget, Regime::PrefillBound),
+    ];
+    let mut worst = causes[0];
+    for cause in causes {
+        if cause.0 > worst.0 {
+            worst = cause;
+        }
+    }
+    let (main, share) = largest_part(bound);
+    let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
+    if worst.0 >= BLOCKED_SHARE {
+        let waited = 100.0 * worst.0;
+        let text = match worst.1 {
+            Regime::KvFull => format!(
+                "KV-full: for {waited:.0} % of the time requests waited because no KV blocks were free. More memory per \
+                 replica, a smaller KV dtype, shorter contexts or more replicas move the knee; {steps}."
+            ),
+            Regime::SlotsFull => format!(
+                "Slots full: for {waited:.0} % of the time requests waited because the engine ran as many sequences as \
+                 it may. A larger sequence limit moves the knee if KV allows it; {steps}."
+            ),
+            _ => format!(
+                "Prefill-bound: for {waited:.0} % of the time requests waited because the step's token budget was \
+                 spent. More arithmetic (devices, a faster dtype) or prefix hits move the knee; {steps}."
+            ),
+        };
+        return Diagnosis {
+            regime: worst.1,
+            text,
+        };
+    }
+    if bound.idle <= BUSY_IDLE_SHARE {
+        return Diagnosis {
+            regime: Regime::StepBound,
+            text: format!(
+                "Always busy, with room for more sequences: throughput grows with more requests at once, at the price of \
+                 slower steps; {steps}."
+            ),
+        };
+    }
+    Diagnosis {
+        regime: Regime::LatencyBound,
+        text: format!(
+            "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.",
+            100.0 * bound.idle
+        ),
+    }
+}
+
+fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
+    let parts = [
+        ("reading weights (memory bandwidth)", bound.weights),
+        ("reading KV (memory bandwidth)", bound.kv),
+        ("arithmetic", bound.compute),
+        ("communication between devices", bound.communication),
+        ("host work and launches", bound.host),
+        ("pipeline bubbles", bound.bubble),
+    ];
+    let mut largest = parts[0];
+    for part in parts {
+        if part.1 > largest.1 {
+            largest = part;
+        }
+    }
+    largest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(idle: f64) -> BoundBy {
+        BoundBy {
+            weights: (1.0 - idle) * 0.7,
+            compute: (1.0 - idle) * 0.3,
+            idle,
+            ..BoundBy::default()
+        }
+    }
+
+    #[test]
+    fn idle_replicas_without_waiting_are_below_the_knee() {
+        let d = diagnose(&bound(0.4), &BlockedBy::default());
+        assert_eq!(d.regime, Regime::LatencyBound);
+        assert!(
+            d.text.contains("70 % of busy time goes to reading weights"),
+            "{}",
+            d.text
+        );
+    }
+
+    #[test]
+    fn waiting_for_kv_is_kv_full_whatever_bounds_the_steps() {
+        let blocked = BlockedBy {
+            kv_full: 0.5,
+            max_seqs: 0.1,
+            token_budget: 0.0,
+        };
+        assert_eq!(diagnose(&bound(0.0), &blocked).regime, Regime::KvFull);
+    }
+
+    #[test]
+    fn always_busy_without_waiting_is_bound_by_its_steps() {
+        assert_eq!(
+            diagnose(&bound(0.0), &BlockedBy::default()).regime,
+            Regime::StepBound
+        );
+    }
+
+    #[test]
+    fn nothing_measured_has_no_diagnosis() {
+        let d = diagnose(&BoundBy::default(), &BlockedBy::default());
+        assert_eq!(d.regime, Regime::Unknown);
+    }
+}

@@ -1,0 +1,371 @@
+//! Conditions on a run, such as `ttft.p99 < 500 ms`, for tests and CI.
+//!
+//! A condition is `QUANTITY COMPARISON VALUE [UNIT]`. Quantities are the latency metrics with a statistic (`ttft.p99`,
+//! `e2e.mean`, any percentile as `p50`, `p99.9`), and the numbers of the JSON report by their path
+//! (`throughput.requests_per_s`, `requests.rejected`, `kv.peak_ratio`, `bound_by.idle`).
+
+use std::fmt;
+
+use crate::metrics::definition::Metric;
+use crate::record::RunRecord;
+use crate::report::summary::{RunReport, ms};
+use crate::report::text::figure;
+
+/// What is compared.
+#[derive(Clone, Debug, PartialEq)]
+enum Quantity {
+    /// A statistic of a latency metric [ms].
+    Latency(Metric, Statistic),
+    /// A number of the report, by path.
+    Number(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Statistic {
+    Mean,
+    Min,
+    Max,
+    Count,
+    /// In [0, 1].
+    Quantile(f64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+    Equal,
+}
+
+/// A parsed condition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expectation {
+    text: String,
+    quantity: Quantity,
+    comparison: Comparison,
+    /// In milliseconds for latencies.
+    value: f64,
+}
+
+/// Why a condition cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--expect '{text}': {problem}; write e.g. 'ttft.p99 < 500 ms' or 'throughput.requests_per_s >= 2'"
+)]
+pub struct ExpectError {
+    text: String,
+    problem: String,
+}
+
+/// What a condition came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Whether it holds. A quantity that was not measured meets nothing.
+    pub met: bool,
+    /// The quantity; none where nothing was measured.
+    pub actual: Option<f64>,
+    /// One line: the condition, and what was found.
+    pub line: String,
+}
+
+impl Expectation {
+    /// Reads a condition.
+    ///
+    /// # Errors
+    /// Names the part that is wrong and what would be right.
+    pub fn parse(text: &str) -> Result<Expectation, ExpectError> {
+        Self::parse_parts(text).map_err(|problem| ExpectError {
+            text: text.to_string(),
+            problem,
+        })
+    }
+
+    fn parse_parts(text: &str) -> Result<Expectation, String> {
+        let at = text
+            .find(['<', '>', '=', '!'])
+            .ok_or("no comparison (<, <=, >, >=, ==)")?;
+        let (name, rest) = (text[..at].trim(), &text[at..]);
+        let (comparison, rest) = [
+            ("<=", Comparison::AtMost),
+            (">=", Comparison::AtLeast),
+            ("==", Comparison::Equal),
+            ("<", Comparison::Less),
+            (">", Comparison::Greater),
+        ]
+        .into_iter()
+        .find_map(|(sign, c)| rest.strip_prefix(sign).map(|rest| (c, rest)))
+        .ok_or("the comparisons are <, <=, >, >= and ==")?;
+        let (number, unit) = split_unit(rest.trim());
+        let number: f64 = number
+            .parse()
+            .map_err(|_| format!("`{}` is not a number", rest.trim()))?;
+        if !number.is_finite() {
+            return Err(format!("`{number}` is not a finite number"));
+        }
+        let quantity = quantity(name)?;
+        let value = match &quantity {
+            Quantity::Latency(_, Statistic::Count) if unit.is_empty() => number,
+            Quantity::Latency(_, Statistic::Count) => return Err("a count has no unit".into()),
+            Quantity::Latency(..) => number * milliseconds(unit)?,
+            Quantity::Number(_) if unit.is_empty() => number,
+            Quantity::Number(path) if unit == "%" && is_share(path) => number / 100.0,
+            Quantity::Number(path) => {
+                let share = if is_share(path) { " other than %" } else { "" };
+                return Err(format!("`{path}` takes no unit{share}, got `{unit}`"));
+            }
+        };
+        Ok(Expectation {
+            text: text.trim().to_string(),
+            quantity,
+            comparison,
+            value,
+        })
+    }
+
+    /// Checks the condition on a run.
+    pub fn check(&self, record: &RunRecord, report: &RunReport) -> Verdict {
+        let actual = match &self.quantity {
+            Quantity::Latency(metric, statistic) => latency_ms(record, *metric, *statistic),
+            Quantity::Number(path) => number(report, path),
+        };
+        let met = actual.is_some_and(|a| match self.comparison {
+            Comparison::Less => a < self.value,
+            Comparison::AtMost => a <= self.value,
+            Comparison::Greater => a > self.value,
+            Comparison::AtLeast => a >= self.value,
+            Comparison::Equal => a == self.value,
+        });
+        let found = match (actual, &self.quantity) {
+            (None, _) => "it was not measured".to_string(),
+            (Some(a), Quantity::Latency(_, Statistic::Count) | Quantity::Number(_)) => {
+                format!("it is {}", figure(a))
+            }
+            (Some(a), Quantity::Latency(..)) => format!("it is {} ms", figure(a)),
+        };
+        let word = if met { "met" } else { "NOT met" };
+        Verdict {
+            met,
+            actual,
+            line: format!("expectation {word}: {} ({found})", self.text),
+        }
+    }
+}
+
+impl fmt::Display for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The number and the unit behind it.
+fn split_unit(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| c == '%' || (c.is_alphabetic() && c != 'e' && c != 'E'))
+        .unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+fn milliseconds(unit: &str) -> Result<f64, String> {
+    match unit {
+        "ns" => Ok(1e-6),
+        "us" | "\u{b5}s" => Ok(1e-3),
+        "ms" => Ok(1.0),
+        "s" => Ok(1e3),
+        "min" => Ok(60e3),
+        "" => Err("a latency needs a unit (ns, us, ms, s, min)".into()),
+        other => Err(format!("`{other}` is no unit of time (ns, us, ms, s, min)")),
+    }
+}
+
+fn is_share(path: &str) -> bool {
+    path.ends_with("_ratio") || path.starts_with("bound_by.") || path.starts_with("blocked_by.")
+}
+
+fn quantity(name: &str) -> Result<Quantity, String> {
+    if name.is_empty() {
+        return Err("nothing to compare".into());
+    }
+    let (head, tail) = name.split_once('.').unwrap_or((name, ""));
+    if let Some(metric) = Metric::ALL
+        .into_iter()
+        .find(|m| m.name() == head || format!("{}_ms", m.name()) == head)
+    {
+        return statistic(tail)
+            .map(|s| Quantity::Latency(metric, s))
+            .ok_or_else(|| {
+                format!(
+                    "`{head}` needs a statistic: {head}.mean, .min, .max, .n or a percentile such as {head}.p99, got `{name}`"
+                )
+            });
+    }
+    let known = paths(&RunReport::empty());
+    if known.iter().any(|p| p == name) {
+        return Ok(Quantity::Number(name.to_string()));
+    }
+    let latencies = Metric::ALL.iter().map(|m| format!("{}.p99", m.name()));
+    let nearest = known
+        .iter()
+        .cloned()
+        .chain(latencies)
+        .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)))
+        .unwrap_or_default();
+    Err(format!(
+        "`{name}` is not a quantity; did you mean `{nearest}`?"
+    ))
+}
+
+fn statistic(name: &str) -> Option<Statistic> {
+    match name {
+        "mean" => Some(Statistic::Mean),
+        "min" => Some(Statistic::Min),
+        "max" => Some(Statistic::Max),
+        "n" => Some(Statistic::Count),
+        "median" => Some(Statistic::Quantile(0.5)),
+        _ => {
+            let p: f64 = name.strip_prefix('p')?.parse().ok()?;
+            (0.0..=100.0)
+                .contains(&p)
+                .then_some(Statistic::Quantile(p / 100.0))
+        }
+    }
+}
+
+fn latency_ms(record: &RunRecord, metric: Metric, statistic: Statistic) -> Option<f64> {
+    let d = record.latencies.of(metric);
+    match statistic {
+        Statistic::Mean => d.mean_ns().map(ms),
+        Statistic::Min => d.min().map(|m| ms(m.0 as f64)),
+        Statistic::Max => d.max().map(|m| ms(m.0 as f64)),
+        Statistic::Count => Some(d.count() as f64),
+        Statistic::Quantile(p) => record.quantile_ns(metric, p).map(ms),
+    }
+}
+
+/// The number at `path` of the report as JSON; none where it is null.
+pub fn number(report: &RunReport, path: &str) -> Option<f64> {
+    let json = serde_json::to_value(report).ok()?;
+    path.split('.')
+        .try_fold(&json, |value, key| value.get(key))
+        .and_then(serde_json::Value::as_f64)
+}
+
+/// Paths of the report's numbers, null ones included.
+fn paths(report: &RunReport) -> Vec<String> {
+    fn walk(value: &serde_json::Value, prefix: &str, out: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(map) => {
+                for (key, value) in map {
+                    let path = if prefix.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{prefix}.{key}")
+                    };
+                    walk(value, &path, out);
+                }
+            }
+            serde_json::Value::Number(_) | serde_json::Value::Null => out.push(prefix.to_string()),
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    if let Ok(json) = serde_json::to_value(report) {
+        walk(&json, "", &mut out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::time::{SimDuration, SimTime};
+    use crate::metrics::{RecordOptions, Recorder};
+    use crate::record::{RequestRow, RunInfo};
+    use crate::request::Outcome;
+
+    fn run() -> (RunRecord, RunReport) {
+        let mut r = Recorder::new(&RecordOptions::default());
+        for i in 0..10u64 {
+            r.offered(SimTime(0));
+            r.request(&RequestRow {
+                id: i as u32,
+                stream: 0,
+                replica: 0,
+                prompt_tokens: 10,
+                cached_tokens: 0,
+                output_tokens: 1,
+                preemptions: 0,
+                arrival: SimTime(0),
+                first_scheduled: SimTime(0),
+                first_token: SimTime((i + 1) * 1_000_000),
+                end: SimTime((i + 1) * 1_000_000),
+                outcome: Outcome::Finished,
+            });
+        }
+        let record = r.finish(
+            SimTime::ZERO + SimDuration(1_000_000_000),
+            RunInfo::default(),
+        );
+        let record = record.unwrap();
+        let report = RunReport::new(&record, 0.5);
+        (record, report)
+    }
+
+    fn met(text: &str) -> bool {
+        let (record, report) = run();
+        Expectation::parse(text)
+            .unwrap()
+            .check(&record, &report)
+            .met
+    }
+
+    #[test]
+    fn conditions_compare_in_the_unit_given() {
+        assert!(met("ttft.p50 <= 5.5 ms"));
+        assert!(!met("ttft.p50 < 5500 us"));
+        assert!(met("ttft.p50 < 0.0056 s"));
+        assert!(met("e2e.max == 10 ms"));
+        assert!(met("ttft_ms.p99.9 > 9.9ms"));
+        assert!(met("ttft.n == 10"));
+        assert!(met("throughput.requests_per_s >= 10"));
+        assert!(met("requests.rejected == 0"));
+        assert!(met("kv.peak_ratio < 50 %"));
+        assert!(!met("kv.peak_ratio >= 1e-3"));
+    }
+
+    #[test]
+    fn what_was_not_measured_meets_nothing() {
+        let (record, report) = run();
+        for text in ["tpot.p99 < 1 s", "tpot.p99 > 0 s", "cost.usd_per_hour >= 0"] {
+            let verdict = Expectation::parse(text).unwrap().check(&record, &report);
+            assert!(!verdict.met);
+            assert!(verdict.line.contains("not measured"), "{}", verdict.line);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_wrong_part_and_a_right_one() {
+        for (text, want) in [
+            ("ttft.p99 500 ms", "no comparison"),
+            ("ttft.p99 < 500", "needs a unit"),
+            ("ttft.p99 < 5 parsec", "no unit of time"),
+            ("ttft < 5 ms", "needs a statistic"),
+            ("ttft.p101 < 5 ms", "needs a statistic"),
+            ("tfft.p99 < 5 ms", "did you mean `ttft.p99`"),
+            (
+                "throughput.request_per_s > 1",
+                "did you mean `throughput.requests_per_s`",
+            ),
+            ("ttft.p99 != 5 ms", "the comparisons are"),
+            ("ttft.p99 < lots ms", "is not a number"),
+            ("ttft.p99 < NaN ms", "not a"),
+            ("kv.blocks > 5 ms", "takes no unit"),
+            ("", "no comparison"),
+            ("< 5 ms", "nothing to compare"),
+        ] {
+            let error = Expectation::parse(text).unwrap_err().to_string();
+            assert!(error.contains(want), "{text}: {error}");
+        }
+    }
+}

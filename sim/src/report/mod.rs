@@ -1,0 +1,17 @@
+//! Records turned into what people and machines read. The only place where nanoseconds become milliseconds.
+//!
+//! - [`summary`] the JSON contract of `run --json`, and what every other form is made from
+//! - [`text`] the report on the terminal
+//! - [`expect`] conditions such as `ttft.p99 < 500 ms`
+//! - [`csv`] tables of requests, steps and the time series
+//! - [`trace`] a trace that Perfetto opens
+
+pub mod csv;
+pub mod diagnosis;
+pub mod expect;
+pub mod summary;
+pub mod text;
+pub mod trace;
+
+pub use expect::Expectation;
+pub use summary::{RunReport, RunStats};

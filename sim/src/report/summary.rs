@@ -1,0 +1,444 @@
+//! The JSON contract of `run --json` (`docs/machine-contracts.md`), schema `docs/schema/run-report.schema.json`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::time::SimDuration;
+use crate::metrics::definition::Metric;
+use crate::metrics::distribution::quantile_of_sorted;
+use crate::record::{Counts, RunRecord};
+use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+
+/// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RunReport {
+    /// Version of this contract; raised when a field changes its meaning or goes away.
+    pub contract: u32,
+    /// Name of the scenario.
+    pub name: String,
+    /// What the scenario shows.
+    pub description: String,
+    /// What was offered, in words.
+    pub load: String,
+    /// What it ran on, in words.
+    pub deployment: String,
+    /// Version of servetwin.
+    pub version: String,
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// End of the run on its virtual clock [s].
+    pub duration_s: f64,
+    /// Time at the start that latencies, throughput and shares leave out [s].
+    pub warmup_s: f64,
+    /// Requests by outcome over the whole run; `offered` is the sum of the others.
+    pub requests: RequestCounts,
+    /// Time to first token [ms].
+    pub ttft_ms: LatencySummary,
+    /// Gaps between consecutive tokens, pooled over requests [ms].
+    pub itl_ms: LatencySummary,
+    /// (E2E - TTFT) / (n - 1), one value per request of at least two tokens [ms].
+    pub tpot_ms: LatencySummary,
+    /// End-to-end latency [ms].
+    pub e2e_ms: LatencySummary,
+    /// Sent until first scheduled [ms].
+    pub queue_ms: LatencySummary,
+    /// E2E / n, one value per request [ms].
+    pub normalised_ms: LatencySummary,
+    /// Tokens of finished requests over the whole run.
+    pub tokens: Tokens,
+    /// Rates over the measurement window.
+    pub throughput: Throughput,
+    /// The objective, and how often it was met.
+    pub slo: SloReport,
+    /// KV cache.
+    pub kv: Kv,
+    /// Replicas and how busy they were.
+    pub replicas: Replicas,
+    /// Price; null where the price is not known or nothing was produced.
+    pub cost: Cost,
+    /// Shares of the replicas' time by what bound it; they add up to 1.
+    pub bound_by: BoundBy,
+    /// Shares of the replicas' time during which a limit of the engine made requests wait.
+    pub blocked_by: BlockedBy,
+    /// What this means.
+    pub diagnosis: Diagnosis,
+    /// Profiles that step times came from; empty: analytic from the catalog alone.
+    pub profiles: Vec<ProfileReport>,
+    /// How the run itself went; differs from run to run.
+    pub stats: RunStats,
+    /// Stable hash over every request, step and gap: 16 hexadecimal digits.
+    pub fingerprint: String,
+    /// What the reader must know to judge the figures.
+    pub warnings: Vec<String>,
+}
+
+/// Requests by outcome.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct RequestCounts {
+    /// Sent by clients.
+    pub offered: u64,
+    /// Answered in full.
+    pub finished: u64,
+    /// Refused.
+    pub rejected: u64,
+    /// Given up by their client.
+    pub timed_out: u64,
+    /// Accepted but not served.
+    pub failed: u64,
+    /// Still under way when the run ended.
+    pub in_flight: u64,
+}
+
+impl From<Counts> for RequestCounts {
+    fn from(c: Counts) -> RequestCounts {
+        RequestCounts {
+            offered: c.offered,
+            finished: c.finished,
+            rejected: c.rejected,
+            timed_out: c.timed_out,
+            failed: c.failed,
+            in_flight: c.in_flight,
+        }
+    }
+}
+
+/// Statistics of one latency metric [ms]; null where nothing was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct LatencySummary {
+    /// Arithmetic mean.
+    pub mean: Option<f64>,
+    /// Median.
+    pub p50: Option<f64>,
+    /// 90th percentile.
+    pub p90: Option<f64>,
+    /// 95th percentile.
+    pub p95: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// Values measured.
+    pub n: u64,
+}
+
+/// Tokens [tokens].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct Tokens {
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Prompt tokens found in the prefix cache.
+    pub cached: u64,
+    /// Output tokens.
+    pub output: u64,
+    /// Times a request lost its KV and had to be recomputed.
+    pub preemptions: u64,
+}
+
+/// Rates over the measurement window, counted when a request finishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Throughput {
+    /// Requests sent per second.
+    pub offered_per_s: f64,
+    /// Requests finished per second.
+    pub requests_per_s: f64,
+    /// Output tokens of finished requests per second.
+    pub output_tokens_per_s: f64,
+    /// Prompt and output tokens of finished requests per second.
+    pub total_tokens_per_s: f64,
+    /// Requests per second that finished within the objective; all that finished where there is none.
+    pub goodput_per_s: f64,
+}
+
+/// The objective [ms] and how often it was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SloReport {
+    /// Limit of TTFT.
+    pub ttft_ms: Option<f64>,
+    /// Limit of TPOT.
+    pub tpot_ms: Option<f64>,
+    /// Limit of E2E latency.
+    pub e2e_ms: Option<f64>,
+    /// Share of the requests finished in the window that met every limit; null without limits or requests.
+    pub attainment_ratio: Option<f64>,
+}
+
+/// KV cache, over all replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Kv {
+    /// Blocks there are.
+    pub blocks: u64,
+    /// Tokens they hold [tokens].
+    pub capacity_tokens: u64,
+    /// Most blocks in use on any replica, of those it has [0, 1].
+    pub peak_ratio: f64,
+    /// Time-weighted mean use in the measurement window [0, 1].
+    pub mean_ratio: f64,
+}
+
+/// Replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Replicas {
+    /// Replicas there are.
+    pub count: u64,
+    /// Accelerators they span.
+    pub devices: u64,
+    /// Share of time with a step under way, mean over replicas [0, 1].
+    pub busy_ratio: f64,
+    /// Of the busiest replica [0, 1].
+    pub busiest_ratio: f64,
+    /// Running requests per replica, time-weighted over busy time.
+    pub mean_running: f64,
+}
+
+/// Price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Cost {
+    /// Of the whole deployment [USD/h].
+    pub usd_per_hour: Option<f64>,
+    /// Per million output tokens of finished requests at the window's rate [USD].
+    pub usd_per_million_output_tokens: Option<f64>,
+}
+
+/// A profile and whether it may be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ProfileReport {
+    /// Its name.
+    pub name: String,
+    /// Whether a validation on data it was not fitted on passed.
+    pub trusted: bool,
+    /// What it was fitted on, or why it is not trusted.
+    pub note: String,
+}
+
+/// How the run itself went, on the wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RunStats {
+    /// Wall time of the simulation [s].
+    pub wall_s: f64,
+    /// Steps simulated.
+    pub steps: u64,
+    /// Offered requests simulated per second of wall time.
+    pub requests_per_wall_s: f64,
+}
+
+/// Nanoseconds as milliseconds; a division, so that 5 500 000 ns are 5.5 ms exactly.
+pub(crate) fn ms(ns: f64) -> f64 {
+    ns / 1e6
+}
+
+/// Version of the contract.
+pub const CONTRACT: u32 = 1;
+
+impl LatencySummary {
+    /// The statistics of `metric` in `record`.
+    pub fn of(record: &RunRecord, metric: Metric) -> LatencySummary {
+        let distribution = record.latencies.of(metric);
+        let sorted = record.sorted_values(metric);
+        let percentile = |p: f64| match &sorted {
+            Some(values) => quantile_of_sorted(values, p).map(ms),
+            None => distribution.quantile_ns(p).map(ms),
+        };
+        LatencySummary {
+            mean: distribution.mean_ns().map(ms),
+            p50: percentile(0.5),
+            p90: percentile(0.9),
+            p95: percentile(0.95),
+            p99: percentile(0.99),
+            n: distribution.count(),
+        }
+    }
+}
+
+impl RunReport {
+    /// Summarises a record; `wall_s` is how long its simulation took.
+    pub fn new(record: &RunRecord, wall_s: f64) -> RunReport {
+        let bound_by = diagnosis::bound_by(record);
+        let blocked_by = diagnosis::blocked_by(record);
+        let throughput = throughput(record);
+        let limit = |d: Option<SimDuration>| d.map(|d| ms(d.0 as f64));
+        let good = record.window.good as f64;
+        let finished = record.window.finished;
+        RunReport {
+            contract: CONTRACT,
+            name: record.info.name.clone(),
+            description: record.info.description.clone(),
+            load: record.info.load.clone(),
+            deployment: record.info.deployment.clone(),
+            version: record.version.to_string(),
+            seed: record.info.seed,
+            duration_s: record.end.as_secs(),
+            warmup_s: record.warmup.as_secs(),
+            requests: record.counts.into(),
+            ttft_ms: LatencySummary::of(record, Metric::Ttft),
+            itl_ms: LatencySummary::of(record, Metric::Itl),
+            tpot_ms: LatencySummary::of(record, Metric::Tpot),
+            e2e_ms: LatencySummary::of(record, Metric::E2e),
+            queue_ms: LatencySummary::of(record, Metric::Queue),
+            normalised_ms: LatencySummary::of(record, Metric::Normalised),
+            tokens: Tokens {
+                prompt: record.tokens.prompt,
+                cached: record.tokens.cached,
+                output: record.tokens.output,
+                preemptions: record.preemptions,
+            },
+            throughput,
+            slo: SloReport {
+                ttft_ms: limit(record.slo.ttft),
+                tpot_ms: limit(record.slo.tpot),
+                e2e_ms: limit(record.slo.e2e),
+                attainment_ratio: (!record.slo.is_empty() && finished > 0)
+                    .then(|| good / finished as f64),
+            },
+            kv: kv(record),
+            replicas: replicas(record),
+            cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
+            diagnosis: diagnosis::diagnose(&bound_by, &blocked_by),
+            bound_by,
+            blocked_by,
+            profiles: record
+                .info
+                .profiles
+                .iter()
+                .map(|p| ProfileReport {
+                    name: p.name.clone(),
+                    trusted: p.trusted,
+                    note: p.note.clone(),
+                })
+                .collect(),
+            stats: RunStats {
+                wall_s,
+                steps: record.steps,
+                requests_per_wall_s: rate(record.counts.offered as f64, wall_s),
+            },
+            fingerprint: format!("{:016x}", record.fingerprint),
+            warnings: warnings(record),
+        }
+    }
+
+    /// The summary of `metric`.
+    pub fn latency(&self, metric: Metric) -> &LatencySummary {
+        match metric {
+            Metric::Ttft => &self.ttft_ms,
+            Metric::Itl => &self.itl_ms,
+            Metric::Tpot => &self.tpot_ms,
+            Metric::E2e => &self.e2e_ms,
+            Metric::Queue => &self.queue_ms,
+            Metric::Normalised => &self.normalised_ms,
+        }
+    }
+}
+
+/// `amount` per second; zero over no time.
+fn rate(amount: f64, secs: f64) -> f64 {
+    if secs > 0.0 { amount / secs } else { 0.0 }
+}
+
+fn throughput(record: &RunRecord) -> Throughput {
+    let w = &record.window;
+    let secs = w.length.as_secs();
+    Throughput {
+        offered_per_s: rate(w.offered as f64, secs),
+        requests_per_s: rate(w.finished as f64, secs),
+        output_tokens_per_s: rate(w.tokens.output as f64, secs),
+        total_tokens_per_s: rate((w.tokens.prompt + w.tokens.output) as f64, secs),
+        goodput_per_s: rate(w.good as f64, secs),
+    }
+}
+
+fn kv(record: &RunRecord) -> Kv {
+    let mut kv = Kv::default();
+    let mut used = 0.0;
+    for (info, usage) in record.info.replicas.iter().zip(&record.replicas) {
+        kv.blocks += info.kv_blocks;
+        kv.capacity_tokens += info.kv_blocks * u64::from(info.block_tokens);
+        used += usage.kv_block_ns as f64;
+        if info.kv_blocks > 0 {
+            kv.peak_ratio = kv
+                .peak_ratio
+                .max(usage.kv_peak_blocks as f64 / info.kv_blocks as f64);
+        }
+    }
+    let whole = kv.blocks as f64 * record.window.length.0 as f64;
+    if whole > 0.0 {
+        kv.mean_ratio = used / whole;
+    }
+    kv
+}
+
+fn replicas(record: &RunRecord) -> Replicas {
+    let count = record.replicas.len();
+    let length = record.window.length.0 as f64;
+    let busy: f64 = record.replicas.iter().map(|r| r.busy.0 as f64).sum();
+    let running: f64 = record.replicas.iter().map(|r| r.running_ns as f64).sum();
+    let share = |ns: f64, of: f64| if of > 0.0 { ns / of } else { 0.0 };
+    Replicas {
+        count: count as u64,
+        devices: record
+            .info
+            .replicas
+            .iter()
+            .map(|r| u64::from(r.devices))
+            .sum(),
+        busy_ratio: share(busy, length * count as f64),
+        busiest_ratio: record
+            .replicas
+            .iter()
+            .map(|r| share(r.busy.0 as f64, length))
+            .fold(0.0, f64::max),
+        mean_running: share(running, busy),
+    }
+}
+
+fn cost(usd_per_hour: Option<f64>, output_tokens_per_s: f64) -> Cost {
+    Cost {
+        usd_per_hour,
+        usd_per_million_output_tokens: usd_per_hour
+            .filter(|_| output_tokens_per_s > 0.0)
+            .map(|usd| usd / 3600.0 / output_tokens_per_s * 1e6),
+    }
+}
+
+/// The run's own warnings, and those that its figures call for.
+fn warnings(record: &RunRecord) -> Vec<String> {
+    let mut warnings = record.info.warnings.clone();
+    for p in record.info.profiles.iter().filter(|p| !p.trusted) {
+        warnings.push(format!("profile {} is untrusted: {}", p.name, p.note));
+    }
+    let c = &record.counts;
+    let lost = c.rejected + c.timed_out + c.failed;
+    if lost * 100 > c.offered {
+        warnings.push(format!(
+            "{lost} of {} requests were refused, timed out or failed; latencies are those of the finished ones only",
+            c.offered
+        ));
+    }
+    if c.in_flight * 20 > c.offered {
+        warnings.push(format!(
+            "{} of {} requests were under way when the run ended; latencies leave them out and so look better than they are",
+            c.in_flight, c.offered
+        ));
+    }
+    let n = record.latencies.e2e.count();
+    if n > 0 && n < 100 {
+        warnings.push(format!(
+            "only {n} requests were measured: p99 is close to the maximum"
+        ));
+    }
+    warnings
+}
+
+impl RunReport {
+    /// The report of a run in which nothing happened: every field is there.
+    pub(crate) fn empty() -> RunReport {
+        use crate::metrics::{RecordOptions, Recorder};
+        let nothing = Recorder::new(&RecordOptions::default());
+        match nothing.finish(
+            crate::kernel::time::SimTime::ZERO,
+            crate::record::RunInfo::default(),
+        ) {
+            Ok(record) => RunReport::new(&record, 0.0),
+            Err(e) => unreachable!("nothing offered, nothing lost: {e}"),
+        }
+    }
+}
