@@ -9,6 +9,7 @@ pub mod check;
 #[cfg(test)]
 pub(crate) mod testkit;
 pub mod tgi;
+pub mod tgi_neuron;
 
 use hwmodels::BatchStats;
 

@@ -321,6 +321,8 @@ enum Step {
 enum Memory {
     /// Rows of a padded batch, counted in tokens.
     Padded,
+    /// Rows of a compiled length [tokens], whatever is in them.
+    Static(u32),
     Paged(KvManager),
 }
 
@@ -373,6 +375,13 @@ impl Tgi {
         }
     }
 
+    /// The padded router in front of a server with compiled rows of `row_tokens` tokens (2.5).
+    pub(super) fn with_static_rows(config: TgiConfig, row_tokens: u32) -> Tgi {
+        let mut tgi = Tgi::new(config, false);
+        tgi.memory = Memory::Static(row_tokens);
+        tgi
+    }
+
     /// The configuration it started with.
     pub fn config(&self) -> &TgiConfig {
         &self.config
@@ -395,6 +404,7 @@ impl Tgi {
     fn held_tokens(&self) -> u64 {
         match &self.memory {
             Memory::Paged(kv) => kv.used() * u64::from(self.config.block_size),
+            Memory::Static(row) => self.running.len() as u64 * u64::from(*row),
             Memory::Padded => {
                 let rows = self.running.iter().map(|&id| &self.seqs[id as usize]);
                 let to_come: u64 = rows
@@ -482,7 +492,7 @@ impl Tgi {
     /// Reserves blocks for the worst case of a v2 request: its last token is never written (2.3).
     fn reserve(&mut self, id: ReqId) -> bool {
         match &mut self.memory {
-            Memory::Padded => true,
+            Memory::Padded | Memory::Static(_) => true,
             Memory::Paged(kv) => kv.admit(id, self.seqs[id as usize].tokens() - 1, 0),
         }
     }
@@ -732,7 +742,7 @@ impl Scheduler for Tgi {
     fn load(&self) -> Load {
         let (used, total) = match &self.memory {
             Memory::Paged(kv) => (kv.used(), kv.usable()),
-            Memory::Padded => {
+            Memory::Padded | Memory::Static(_) => {
                 let rows = self.running.iter().map(|&id| &self.seqs[id as usize]);
                 let reserved = rows.map(|s| u64::from(s.tokens())).sum();
                 (reserved, self.config.max_batch_total_tokens)
