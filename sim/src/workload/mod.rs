@@ -1,5 +1,19 @@
 //! Workloads: where requests come from, and how their clients react to what they get.
 
+pub mod arrival;
+pub mod content;
+pub mod input;
+pub mod lengths;
+pub mod mix;
+pub mod spec;
+pub mod stream;
+pub mod trace;
+
+pub use content::block_hashes;
+pub use mix::Mix;
+pub use spec::{Arrival, Length, Lengths, Limits, StreamSpec, WorkloadError};
+pub use trace::TraceFormat;
+
 use crate::kernel::time::SimTime;
 use crate::request::{Outcome, ReqId, RequestSpec};
 
