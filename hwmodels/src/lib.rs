@@ -4,11 +4,16 @@
 
 pub mod accelerator;
 pub mod batch;
+pub mod catalog;
 pub mod dtype;
 pub mod engine;
 pub mod engine_cost;
+pub mod error;
 pub mod evidence;
+pub mod hf_config;
+pub mod instance;
 pub mod layout;
+pub mod link;
 pub mod model;
 pub mod neuron;
 pub mod ops;
@@ -20,11 +25,15 @@ pub mod units;
 
 pub use accelerator::Accelerator;
 pub use batch::BatchStats;
+pub use catalog::Catalog;
 pub use dtype::Dtype;
 pub use engine::EngineKind;
 pub use engine_cost::EngineCost;
+pub use error::Error;
 pub use evidence::Evidence;
+pub use instance::Instance;
 pub use layout::Layout;
+pub use link::Link;
 pub use model::ModelArch;
 pub use profile::Profile;
 pub use replica::{ReplicaModel, ReplicaSpec};

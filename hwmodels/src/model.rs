@@ -1,9 +1,18 @@
-//! Model architectures: what a transformer's shape says about bytes and FLOPs.
+//! Model architectures: what a transformer's shape says about parameters, weight bytes and KV bytes.
+//!
+//! Matrices are counted exactly; norms, biases and routers are counted too, since engines load them,
+//! but they stay in 16 bits whatever the weights' format (serving-semantics 7.5), as do embedding and LM head.
+
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dtype::Dtype;
+use crate::layout::Layout;
+
 /// How attention keeps and reads its past.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum AttentionKind {
     /// Multi-head, grouped-query or multi-query attention: `kv_heads` keys and values of `head_dim`.
     Gqa,
@@ -23,7 +32,7 @@ pub enum AttentionKind {
 }
 
 /// Routed experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Moe {
     /// Routed experts per layer.
     pub experts: u32,
@@ -35,10 +44,12 @@ pub struct Moe {
     pub shared_intermediate: u32,
     /// Leading layers with a dense feed-forward block instead.
     pub dense_layers: u32,
+    /// After the leading dense layers, every `moe_every`-th layer has experts and those between are dense (1: all).
+    pub moe_every: u32,
 }
 
-/// Sliding-window attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Sliding-window (or chunked local) attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Window {
     /// Tokens a windowed layer looks back.
     pub tokens: u32,
@@ -47,12 +58,14 @@ pub struct Window {
 }
 
 /// Shape of a decoder-only transformer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ModelArch {
     /// Catalog name, e.g. `llama-2-7b`.
     pub name: String,
     /// Other names, e.g. the Hugging Face identifier.
     pub aliases: Vec<String>,
+    /// Family, as `model_type` of the Hugging Face configuration says it.
+    pub family: String,
     /// Transformer layers.
     pub layers: u32,
     /// Width of the residual stream.
@@ -82,8 +95,409 @@ pub struct ModelArch {
     pub parallel_block: bool,
     /// Bias vectors on the QKV projection.
     pub qkv_bias: bool,
+    /// Bias vectors on the attention output and the feed-forward matrices.
+    pub linear_bias: bool,
+    /// Norms per layer over the residual stream.
+    pub norms_per_layer: u32,
+    /// True for LayerNorm (scale and bias), false for RMSNorm (scale).
+    pub layer_norm: bool,
+    /// True when queries and keys are normalised per head.
+    pub qk_norm: bool,
+    /// Parameters outside the decoder that are loaded with it (a vision tower), 16-bit.
+    pub other_parameters: u64,
     /// Longest sequence the model is made for [tokens].
     pub max_positions: u32,
     /// Format the weights are published in.
     pub native_dtype: crate::Dtype,
+}
+
+/// Parameters of one layer, by what happens to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerParams {
+    /// Attention matrices.
+    pub attention: u64,
+    /// Dense feed-forward matrices, or those of the shared experts in a layer with routed ones.
+    pub dense: u64,
+    /// Matrices of one routed expert; 0 in a dense layer.
+    pub expert: u64,
+    /// Routed experts of the layer; 0 in a dense layer.
+    pub experts: u64,
+    /// Norms, biases and the router: not quantised, not divided.
+    pub small: u64,
+}
+
+impl LayerParams {
+    /// All parameters of the layer.
+    pub fn total(&self) -> u64 {
+        self.attention + self.dense + self.expert * self.experts + self.small
+    }
+}
+
+/// Bytes of one layer's weights on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LayerBytes {
+    /// Attention matrices [bytes].
+    pub attention: f64,
+    /// Dense feed-forward or shared-expert matrices [bytes].
+    pub dense: f64,
+    /// What this rank holds of one routed expert [bytes].
+    pub expert: f64,
+    /// Routed experts that this rank holds (a part of), e.g. all of them under tensor parallel.
+    pub experts_held: f64,
+    /// Norms, biases, router [bytes].
+    pub small: f64,
+}
+
+impl LayerBytes {
+    /// All bytes of the layer on the rank.
+    pub fn total(&self) -> f64 {
+        self.attention + self.dense + self.expert * self.experts_held + self.small
+    }
+}
+
+impl ModelArch {
+    /// True when layer `index` (from 0) has routed experts.
+    pub fn is_moe_layer(&self, index: u32) -> bool {
+        self.moe.is_some_and(|m| {
+            index >= m.dense_layers
+                && (index - m.dense_layers + 1).is_multiple_of(m.moe_every.max(1))
+        })
+    }
+
+    /// Layers in `range` that have routed experts.
+    pub fn moe_layers_in(&self, range: Range<u32>) -> u32 {
+        range.filter(|i| self.is_moe_layer(*i)).count() as u32
+    }
+
+    /// Matrices of a feed-forward block with inner size `inner` [parameters].
+    fn ffn(&self, inner: u32) -> u64 {
+        (if self.gated { 3 } else { 2 }) * u64::from(self.hidden) * u64::from(inner)
+    }
+
+    /// Attention parameters that each of `tp` ranks holds: heads are divided, key and value heads are
+    /// replicated once there are more ranks than heads, MLA's down-projections are on every rank.
+    fn attention_params(&self, tp: u32) -> u64 {
+        let h = u64::from(self.hidden);
+        let heads = u64::from(self.heads.div_ceil(tp));
+        let dim = u64::from(self.head_dim);
+        match self.attention {
+            AttentionKind::Gqa => {
+                let kv = u64::from(self.kv_heads_per_rank(tp));
+                2 * h * heads * dim + 2 * h * kv * dim
+            }
+            AttentionKind::Mla {
+                q_lora_rank,
+                kv_lora_rank,
+                qk_rope_dim,
+                qk_nope_dim,
+                v_head_dim,
+            } => {
+                let [q_rank, kv_rank, rope, nope, v] = [
+                    q_lora_rank,
+                    kv_lora_rank,
+                    qk_rope_dim,
+                    qk_nope_dim,
+                    v_head_dim,
+                ]
+                .map(u64::from);
+                let q = if q_rank == 0 {
+                    h * heads * (nope + rope)
+                } else {
+                    h * q_rank + q_rank * heads * (nope + rope)
+                };
+                q + h * (kv_rank + rope) + kv_rank * heads * (nope + v) + heads * v * h
+            }
+        }
+    }
+
+    /// Key/value heads on each of `tp` ranks: divided, or replicated when there are fewer than ranks.
+    pub fn kv_heads_per_rank(&self, tp: u32) -> u32 {
+        self.kv_heads.div_ceil(tp.max(1)).max(1)
+    }
+
+    /// Parameters of one layer, with routed experts (`moe`) or without.
+    pub fn layer_params(&self, moe: bool) -> LayerParams {
+        let h = u64::from(self.hidden);
+        let heads = u64::from(self.heads);
+        let dim = u64::from(self.head_dim);
+        let per_norm = if self.layer_norm { 2 * h } else { h };
+        let mut small = u64::from(self.norms_per_layer) * per_norm;
+        if self.qk_norm {
+            small += 2 * dim;
+        }
+        if let AttentionKind::Mla {
+            q_lora_rank,
+            kv_lora_rank,
+            ..
+        } = self.attention
+        {
+            small += u64::from(q_lora_rank) + u64::from(kv_lora_rank);
+        }
+        if self.qkv_bias {
+            small += (heads + 2 * u64::from(self.kv_heads)) * dim;
+        }
+        let ffn_bias = |inner: u64| inner * if self.gated { 2 } else { 1 } + h;
+        if self.linear_bias {
+            small += h;
+        }
+        let attention = self.attention_params(1);
+        match self.moe.filter(|_| moe) {
+            Some(m) => {
+                let experts = u64::from(m.experts);
+                small += h * experts;
+                if self.linear_bias {
+                    small += experts * (ffn_bias(u64::from(m.expert_intermediate)) + 1);
+                }
+                LayerParams {
+                    attention,
+                    dense: self.ffn(m.shared_intermediate),
+                    expert: self.ffn(m.expert_intermediate),
+                    experts,
+                    small,
+                }
+            }
+            None => {
+                if self.linear_bias {
+                    small += ffn_bias(u64::from(self.intermediate));
+                }
+                LayerParams {
+                    attention,
+                    dense: self.ffn(self.intermediate),
+                    expert: 0,
+                    experts: 0,
+                    small,
+                }
+            }
+        }
+    }
+
+    /// Parameters of the embedding table.
+    pub fn embedding_parameters(&self) -> u64 {
+        u64::from(self.vocab) * u64::from(self.hidden)
+    }
+
+    /// All parameters, what is outside the decoder included; a tied LM head counts once.
+    pub fn parameters(&self) -> u64 {
+        let moe = u64::from(self.moe_layers_in(0..self.layers));
+        let dense = u64::from(self.layers) - moe;
+        let tables = if self.tied_embeddings { 1 } else { 2 };
+        moe * self.layer_params(true).total()
+            + dense * self.layer_params(false).total()
+            + tables * self.embedding_parameters()
+            + u64::from(self.hidden)
+            + self.other_parameters
+    }
+
+    /// Parameters of the decoder that one token goes through: all but the experts it is not routed to,
+    /// embedding and LM head included.
+    pub fn active_parameters(&self) -> u64 {
+        let idle = self.moe.map_or(0, |m| {
+            let moe = u64::from(self.moe_layers_in(0..self.layers));
+            moe * self.layer_params(true).expert * u64::from(m.experts - m.top_k.min(m.experts))
+        });
+        self.parameters() - self.other_parameters - idle
+    }
+
+    /// Bytes of one layer's weights on one rank, the matrices in `weights`.
+    ///
+    /// MXFP4 is a format of experts only: other matrices stay 16-bit. With `ep` ranks the experts are
+    /// dealt out whole and each is divided over the remaining `tp / ep` ranks.
+    pub fn layer_weight_bytes(&self, moe: bool, weights: Dtype, layout: Layout) -> LayerBytes {
+        let p = self.layer_params(moe);
+        let tp = layout.tp.max(1);
+        let ep = layout.ep.clamp(1, tp);
+        let dense_bytes = if weights == Dtype::Mxfp4 {
+            2.0
+        } else {
+            weights.bytes()
+        };
+        let small_bytes = small_bytes(weights);
+        LayerBytes {
+            attention: self.attention_params(tp) as f64 * dense_bytes,
+            dense: p.dense as f64 * dense_bytes / f64::from(tp),
+            expert: p.expert as f64 * weights.bytes() / f64::from(tp / ep),
+            experts_held: f64::from((p.experts as u32).div_ceil(ep)),
+            small: p.small as f64 * small_bytes,
+        }
+    }
+
+    /// Bytes of the embedding table on one rank (rows divided over `tp`); never quantised.
+    pub fn embedding_bytes(&self, weights: Dtype, tp: u32) -> f64 {
+        f64::from(self.vocab.div_ceil(tp.max(1))) * f64::from(self.hidden) * small_bytes(weights)
+    }
+
+    /// Bytes of all weights on one rank of the stage that holds `layers`, the matrices in `weights`.
+    /// The first stage has the embedding, the last the LM head; tied, one copy serves both on a single stage.
+    pub fn stage_weight_bytes(&self, layout: Layout, layers: Range<u32>, weights: Dtype) -> f64 {
+        let moe = self.moe_layers_in(layers.clone());
+        let dense = layers.len() as u32 - moe;
+        let first = layers.start == 0;
+        let last = layers.end == self.layers;
+        let mut bytes = 0.0;
+        if moe > 0 {
+            bytes += f64::from(moe) * self.layer_weight_bytes(true, weights, layout).total();
+        }
+        if dense > 0 {
+            bytes += f64::from(dense) * self.layer_weight_bytes(false, weights, layout).total();
+        }
+        let tables =
+            u32::from(first) + u32::from(last) - u32::from(first && last && self.tied_embeddings);
+        bytes += f64::from(tables) * self.embedding_bytes(weights, layout.tp);
+        if first {
+            bytes += self.other_parameters as f64 * 2.0 / f64::from(layout.tp.max(1));
+        }
+        if last {
+            bytes += f64::from(self.hidden) * small_bytes(weights);
+        }
+        bytes
+    }
+
+    /// Bytes of all weights, undivided, the matrices in `weights`.
+    pub fn weight_bytes(&self, weights: Dtype) -> f64 {
+        self.stage_weight_bytes(Layout::SINGLE, 0..self.layers, weights)
+    }
+
+    /// KV bytes per token of one layer on one of `tp` ranks (serving-semantics 1.5).
+    ///
+    /// MLA keeps one latent and one rotary key per token on every rank, not divided; its packed FP8 form has a
+    /// 32-bit scale per 128 latent values and 16-bit rotary keys (656 bytes for DeepSeek-V3).
+    pub fn kv_bytes_per_token_layer(&self, kv: Dtype, tp: u32) -> f64 {
+        match self.attention {
+            AttentionKind::Gqa => {
+                2.0 * f64::from(self.kv_heads_per_rank(tp)) * f64::from(self.head_dim) * kv.bytes()
+            }
+            AttentionKind::Mla {
+                kv_lora_rank,
+                qk_rope_dim,
+                ..
+            } => {
+                let (latent, rope) = (f64::from(kv_lora_rank), f64::from(qk_rope_dim));
+                if kv == Dtype::Fp8 {
+                    latent + (latent / 128.0).ceil() * 4.0 + 2.0 * rope
+                } else {
+                    (latent + rope) * kv.bytes()
+                }
+            }
+        }
+    }
+
+    /// KV bytes per token of the whole model, undivided: the sum over all layers, as if none had a window.
+    pub fn kv_bytes_per_token(&self, kv: Dtype) -> f64 {
+        f64::from(self.layers) * self.kv_bytes_per_token_layer(kv, 1)
+    }
+
+    /// KV bytes per token on one rank that holds `layers` layers of a stage of `tp` ranks.
+    pub fn kv_bytes_per_token_rank(&self, kv: Dtype, tp: u32, layers: u32) -> f64 {
+        f64::from(layers) * self.kv_bytes_per_token_layer(kv, tp)
+    }
+
+    /// KV bytes that a sequence of `context` tokens needs at most, undivided: windowed layers keep only their window.
+    pub fn kv_bytes_for_context(&self, context: u64, kv: Dtype) -> f64 {
+        let per_layer = self.kv_bytes_per_token_layer(kv, 1);
+        let (windowed, kept) = self.window.map_or((0, 0), |w| {
+            (w.layers.min(self.layers), context.min(u64::from(w.tokens)))
+        });
+        per_layer
+            * (f64::from(self.layers - windowed) * context as f64
+                + f64::from(windowed) * kept as f64)
+    }
+
+    /// Checks that the shape is one that can be computed with.
+    ///
+    /// # Errors
+    /// The field that is out of range, with its value.
+    pub fn validate(&self) -> Result<(), String> {
+        let limits: [(&str, u32, u32); 7] = [
+            ("layers", self.layers, 1_000),
+            ("hidden", self.hidden, 1 << 20),
+            ("heads", self.heads, 4_096),
+            ("kv_heads", self.kv_heads, 4_096),
+            ("head_dim", self.head_dim, 8_192),
+            ("intermediate", self.intermediate, 1 << 22),
+            ("vocab", self.vocab, 1 << 24),
+        ];
+        for (field, value, max) in limits {
+            if value == 0 || value > max {
+                return Err(format!("{field} must be from 1 to {max}, got {value}"));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(format!(
+                "heads ({}) must be a multiple of kv_heads ({})",
+                self.heads, self.kv_heads
+            ));
+        }
+        if let Some(m) = self.moe {
+            if m.experts == 0 || m.experts > 4_096 {
+                return Err(format!("experts must be from 1 to 4096, got {}", m.experts));
+            }
+            if m.top_k == 0 || m.top_k > m.experts {
+                return Err(format!(
+                    "experts per token must be from 1 to {} (the experts), got {}",
+                    m.experts, m.top_k
+                ));
+            }
+            if m.expert_intermediate == 0
+                || m.expert_intermediate > 1 << 20
+                || m.shared_intermediate > 1 << 22
+            {
+                return Err("expert sizes must be from 1 to 1048576".to_owned());
+            }
+            if m.dense_layers > self.layers || m.moe_every == 0 {
+                return Err(
+                    "dense_layers must not exceed layers, moe_every must be at least 1".to_owned(),
+                );
+            }
+        }
+        if let AttentionKind::Mla {
+            q_lora_rank,
+            kv_lora_rank,
+            qk_rope_dim,
+            qk_nope_dim,
+            v_head_dim,
+        } = self.attention
+        {
+            let dims = [
+                q_lora_rank,
+                kv_lora_rank,
+                qk_rope_dim,
+                qk_nope_dim,
+                v_head_dim,
+            ];
+            if kv_lora_rank == 0 || v_head_dim == 0 || dims.iter().any(|d| *d > 1 << 16) {
+                return Err(
+                    "latent attention ranks and head sizes must be from 1 to 65536".to_owned(),
+                );
+            }
+        }
+        if let Some(w) = self.window
+            && (w.tokens == 0 || w.layers > self.layers)
+        {
+            return Err(format!(
+                "window must be at least 1 token on at most {} layers",
+                self.layers
+            ));
+        }
+        // In floating point, since the product of hostile fields overflows integers.
+        let experts = self.moe.map_or(0.0, |m| {
+            f64::from(m.experts) * f64::from(m.expert_intermediate)
+        });
+        let estimate = 3.0
+            * f64::from(self.layers)
+            * f64::from(self.hidden)
+            * (f64::from(self.intermediate)
+                + experts
+                + f64::from(self.heads) * f64::from(self.head_dim));
+        if estimate > 1e15 {
+            return Err(format!(
+                "about {estimate:.1e} parameters are more than any model has"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes per parameter of what is never quantised.
+fn small_bytes(weights: Dtype) -> f64 {
+    if weights == Dtype::Fp32 { 4.0 } else { 2.0 }
 }

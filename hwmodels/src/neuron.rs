@@ -214,47 +214,17 @@ mod tests {
     use crate::engine::EngineKind;
 
     fn llama_8b() -> ModelArch {
-        ModelArch {
-            name: "llama-3.1-8b".into(),
-            aliases: vec![],
-            layers: 32,
-            hidden: 4096,
-            heads: 32,
-            kv_heads: 8,
-            head_dim: 128,
-            attention: crate::model::AttentionKind::Gqa,
-            window: None,
-            intermediate: 14336,
-            gated: true,
-            moe: None,
-            vocab: 128_256,
-            tied_embeddings: false,
-            parallel_block: false,
-            qkv_bias: false,
-            max_positions: 131_072,
-            native_dtype: Dtype::Bf16,
-        }
+        crate::Catalog::builtin()
+            .model("llama-3.1-8b")
+            .unwrap()
+            .clone()
     }
 
     fn inf2() -> Accelerator {
-        Accelerator {
-            name: "Inferentia2".into(),
-            aliases: vec![],
-            vendor: "AWS".into(),
-            memory_bytes: 32 << 30,
-            memory_bandwidth: 880e9,
-            bf16_flops: 190e12,
-            fp8_flops: None,
-            int8_ops: None,
-            fp4_flops: None,
-            units: 2,
-            on_chip_bytes: 48_000_000,
-            scale_up_link: Some("NeuronLink-v2".into()),
-            scale_up_bandwidth: Some(206e9),
-            host_bandwidth: 32e9,
-            recalled: vec![],
-            source: "test".into(),
-        }
+        crate::Catalog::builtin()
+            .accelerator("inferentia2")
+            .unwrap()
+            .clone()
     }
 
     fn model() -> NeuronModel {

@@ -616,47 +616,17 @@ mod tests {
     use crate::ops::collective::LinkClass;
 
     fn accelerator() -> Accelerator {
-        Accelerator {
-            name: "test".into(),
-            aliases: vec![],
-            vendor: "test".into(),
-            memory_bytes: 80 << 30,
-            memory_bandwidth: 3350e9,
-            bf16_flops: 989e12,
-            fp8_flops: Some(1979e12),
-            int8_ops: Some(1979e12),
-            fp4_flops: None,
-            units: 132,
-            on_chip_bytes: 50_000_000,
-            scale_up_link: Some("NVLink4".into()),
-            scale_up_bandwidth: Some(450e9),
-            host_bandwidth: 64e9,
-            recalled: vec![],
-            source: "test".into(),
-        }
+        crate::Catalog::builtin()
+            .accelerator("h100")
+            .unwrap()
+            .clone()
     }
 
     fn llama_7b() -> ModelArch {
-        ModelArch {
-            name: "llama-2-7b".into(),
-            aliases: vec![],
-            layers: 32,
-            hidden: 4096,
-            heads: 32,
-            kv_heads: 32,
-            head_dim: 128,
-            attention: AttentionKind::Gqa,
-            window: None,
-            intermediate: 11008,
-            gated: true,
-            moe: None,
-            vocab: 32000,
-            tied_embeddings: false,
-            parallel_block: false,
-            qkv_bias: false,
-            max_positions: 4096,
-            native_dtype: Dtype::Bf16,
-        }
+        crate::Catalog::builtin()
+            .model("llama-2-7b")
+            .unwrap()
+            .clone()
     }
 
     fn model(tp: u32, pp: u32, engine: EngineKind) -> ReplicaModel {

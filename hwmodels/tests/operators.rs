@@ -7,24 +7,10 @@ use hwmodels::{Accelerator, BatchStats, Dtype, Profile};
 use proptest::prelude::*;
 
 fn h100() -> Accelerator {
-    Accelerator {
-        name: "H100-SXM5-80GB".into(),
-        aliases: vec![],
-        vendor: "NVIDIA".into(),
-        memory_bytes: 81920 << 20,
-        memory_bandwidth: 3.35e12,
-        bf16_flops: 989e12,
-        fp8_flops: Some(1979e12),
-        int8_ops: Some(1979e12),
-        fp4_flops: None,
-        units: 132,
-        on_chip_bytes: 50_000_000,
-        scale_up_link: None,
-        scale_up_bandwidth: None,
-        host_bandwidth: 64e9,
-        recalled: vec![],
-        source: "test".into(),
-    }
+    hwmodels::Catalog::builtin()
+        .accelerator("h100")
+        .unwrap()
+        .clone()
 }
 
 fn model() -> OperatorModel {

@@ -1,0 +1,595 @@
+//! Reads a Hugging Face `config.json` into a [`ModelArch`].
+//!
+//! Known families are read by their own field names. An unknown `model_type` is accepted with a warning when it has
+//! the fields of a Llama-like model, and refused with what is missing otherwise.
+
+use serde_json::Value;
+
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::model::{AttentionKind, ModelArch, Moe, Window};
+
+/// What was read, and what the reader should know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The architecture.
+    pub arch: ModelArch,
+    /// Assumptions that were made.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the text of a `config.json`; `name` is used for the model and in messages.
+///
+/// # Errors
+/// Text that is no JSON object, missing or impossible fields, architectures that this model cannot describe.
+pub fn from_json(name: &str, text: &str) -> Result<Parsed, Error> {
+    let value: Value = serde_json::from_str(text).map_err(|e| Error::ModelConfig {
+        model: name.to_owned(),
+        message: format!("no valid JSON: {e}"),
+    })?;
+    from_value(name, &value)
+}
+
+/// Reads a parsed configuration; `name` is used for the model and in messages.
+///
+/// # Errors
+/// Missing or impossible fields, architectures that this model cannot describe.
+pub fn from_value(name: &str, value: &Value) -> Result<Parsed, Error> {
+    read(name, value).map_err(|message| Error::ModelConfig {
+        model: name.to_owned(),
+        message,
+    })
+}
+
+/// Families whose layers are RMSNorm, gated feed-forward and grouped-query attention.
+const LLAMA_LIKE: &[&str] = &[
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "phi3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gpt_oss",
+    "llama4",
+    "llama4_text",
+    "deepseek_v2",
+    "deepseek_v3",
+    "yi",
+    "granite",
+    "internlm2",
+    "olmo2",
+    "mistral3",
+    "kimi_k2",
+    "glm4_moe",
+    "glm4",
+    "ministral",
+];
+
+/// The fields of one configuration object.
+struct Fields<'a>(&'a serde_json::Map<String, Value>);
+
+impl Fields<'_> {
+    /// The first of `names` that is present and not null.
+    fn find(&self, names: &[&str]) -> Option<(&Value, String)> {
+        names.iter().find_map(|n| {
+            self.0
+                .get(*n)
+                .filter(|v| !v.is_null())
+                .map(|v| (v, (*n).to_owned()))
+        })
+    }
+
+    fn opt_u32(&self, names: &[&str]) -> Result<Option<u32>, String> {
+        let Some((value, field)) = self.find(names) else {
+            return Ok(None);
+        };
+        value
+            .as_u64()
+            .and_then(|v| u32::try_from(v).ok())
+            .map(Some)
+            .ok_or_else(|| {
+                format!(
+                    "{field} must be an integer from 0 to {}, got {value}",
+                    u32::MAX
+                )
+            })
+    }
+
+    fn u32(&self, names: &[&str]) -> Result<u32, String> {
+        self.opt_u32(names)?.ok_or_else(|| {
+            let others = &names[1..];
+            if others.is_empty() {
+                format!("`{}` is missing", names[0])
+            } else {
+                format!("`{}` (or {}) is missing", names[0], others.join(", "))
+            }
+        })
+    }
+
+    fn bool(&self, name: &str, default: bool) -> Result<bool, String> {
+        match self.0.get(name).filter(|v| !v.is_null()) {
+            None => Ok(default),
+            Some(v) => v
+                .as_bool()
+                .ok_or_else(|| format!("{name} must be true or false, got {v}")),
+        }
+    }
+
+    fn str(&self, name: &str) -> Option<&str> {
+        self.0.get(name).and_then(Value::as_str)
+    }
+}
+
+fn read(name: &str, value: &Value) -> Result<Parsed, String> {
+    let Value::Object(outer) = value else {
+        return Err("a JSON object is expected at the top".to_owned());
+    };
+    let mut warnings = Vec::new();
+    // Multimodal configurations keep the decoder's shape in an object of its own.
+    let inner = ["text_config", "llm_config", "language_config"]
+        .iter()
+        .find_map(|k| outer.get(*k).and_then(Value::as_object));
+    if let Some(inner) = inner
+        && !outer.contains_key("hidden_size")
+    {
+        let mut merged = inner.clone();
+        for key in ["quantization_config", "torch_dtype", "dtype", "model_type"] {
+            if let (false, Some(v)) = (merged.contains_key(key), outer.get(key)) {
+                merged.insert(key.to_owned(), v.clone());
+            }
+        }
+        warnings.push(
+            "only the text decoder is counted: other parts (e.g. a vision tower) also take memory"
+                .to_owned(),
+        );
+        return read_fields(name, &Fields(&merged), warnings);
+    }
+    read_fields(name, &Fields(outer), warnings)
+}
+
+fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Parsed, String> {
+    let family = f.str("model_type").unwrap_or("").to_owned();
+    let known = LLAMA_LIKE.contains(&family.as_str())
+        || [
+            "falcon",
+            "RefinedWeb",
+            "RefinedWebModel",
+            "bloom",
+            "gpt_neox",
+        ]
+        .contains(&family.as_str());
+    if !known {
+        let missing: Vec<&str> = [
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "vocab_size",
+        ]
+        .into_iter()
+        .filter(|k| f.find(&[k]).is_none())
+        .collect();
+        if !missing.is_empty() {
+            return Err(format!(
+                "model_type `{family}` is not known and these fields of a Llama-like model are missing: {}",
+                missing.join(", ")
+            ));
+        }
+        if [
+            "layers_block_type",
+            "mamba_d_state",
+            "ssm_state_size",
+            "linear_num_key_heads",
+            "is_encoder_decoder",
+        ]
+        .iter()
+        .any(|k| f.find(&[k]).is_some_and(|(v, _)| v != &Value::Bool(false)))
+        {
+            return Err(format!(
+                "model_type `{family}` has layers that are no plain attention (state space, linear attention or an encoder), which cannot be modelled"
+            ));
+        }
+        warnings.push(format!(
+            "model_type `{family}` is not known; read as a Llama-like model (gated feed-forward, RMSNorm)"
+        ));
+    }
+
+    let hidden = f.u32(&["hidden_size", "n_embed", "n_embd", "d_model"])?;
+    let layers = f.u32(&["num_hidden_layers", "n_layer", "num_layers"])?;
+    let heads = f.u32(&["num_attention_heads", "n_head"])?;
+    let vocab = f.u32(&["vocab_size"])?;
+    if heads == 0 || layers == 0 {
+        return Err("num_attention_heads and num_hidden_layers must be above zero".to_owned());
+    }
+    let falcon = matches!(family.as_str(), "falcon" | "RefinedWeb" | "RefinedWebModel");
+    let classic = falcon || matches!(family.as_str(), "bloom" | "gpt_neox");
+    let gemma = family.starts_with("gemma");
+
+    let attention = match f.opt_u32(&["kv_lora_rank"])? {
+        Some(kv_lora_rank) => AttentionKind::Mla {
+            q_lora_rank: f.opt_u32(&["q_lora_rank"])?.unwrap_or(0),
+            kv_lora_rank,
+            qk_rope_dim: f.u32(&["qk_rope_head_dim"])?,
+            qk_nope_dim: f.u32(&["qk_nope_head_dim"])?,
+            v_head_dim: f.u32(&["v_head_dim"])?,
+        },
+        None => AttentionKind::Gqa,
+    };
+    let kv_heads = if falcon {
+        let new = f.bool("new_decoder_architecture", family == "RefinedWeb")?;
+        if new {
+            f.opt_u32(&["num_kv_heads", "n_head_kv"])?.unwrap_or(heads)
+        } else if f.bool("multi_query", true)? {
+            1
+        } else {
+            heads
+        }
+    } else {
+        f.opt_u32(&["num_key_value_heads", "num_kv_heads"])?
+            .unwrap_or(heads)
+    };
+    let head_dim = match (f.opt_u32(&["head_dim"])?, attention) {
+        (Some(d), AttentionKind::Gqa) => d,
+        (
+            _,
+            AttentionKind::Mla {
+                qk_rope_dim,
+                qk_nope_dim,
+                ..
+            },
+        ) => qk_rope_dim.saturating_add(qk_nope_dim),
+        (None, AttentionKind::Gqa) => {
+            if hidden % heads != 0 {
+                return Err(format!(
+                    "hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}) and head_dim is missing"
+                ));
+            }
+            hidden / heads
+        }
+    };
+
+    let moe = read_moe(f, layers)?;
+    // Llama 4 keeps the dense size apart from the experts'.
+    let dense_names: &[&str] = if family.starts_with("llama4") {
+        &["intermediate_size_mlp", "intermediate_size"]
+    } else {
+        &["intermediate_size", "ffn_hidden_size", "n_inner"]
+    };
+    let intermediate = match f.opt_u32(dense_names)? {
+        Some(v) => v,
+        None if classic => hidden.saturating_mul(4),
+        None => match moe {
+            Some(m) => m.expert_intermediate,
+            None => return Err("`intermediate_size` is missing".to_owned()),
+        },
+    };
+    let window = read_window(f, &family, layers)?;
+
+    let parallel_block = match family.as_str() {
+        "gpt_neox" => f.bool("use_parallel_residual", true)?,
+        _ if falcon => {
+            f.bool("new_decoder_architecture", family == "RefinedWeb")?
+                || f.bool("parallel_attn", true)?
+        }
+        _ => false,
+    };
+    let norms_per_layer = if falcon {
+        let new = f.bool("new_decoder_architecture", family == "RefinedWeb")?;
+        if new {
+            f.opt_u32(&["num_ln_in_parallel_attn"])?.unwrap_or(2)
+        } else if parallel_block {
+            1
+        } else {
+            2
+        }
+    } else if matches!(family.as_str(), "gemma2" | "gemma3" | "gemma3_text") {
+        4
+    } else {
+        2
+    };
+    let linear_bias = match family.as_str() {
+        "bloom" | "gpt_neox" => true,
+        _ if falcon => f.bool("bias", false)?,
+        "gpt_oss" => true,
+        _ => f.bool("mlp_bias", false)?,
+    };
+    let qkv_bias = match family.as_str() {
+        "bloom" | "gpt_neox" => true,
+        "qwen2" | "qwen2_moe" => true,
+        _ if falcon => f.bool("bias", false)?,
+        _ => f.bool("attention_bias", false)? || f.bool("qkv_bias", false)?,
+    };
+    let arch = ModelArch {
+        name: name.to_owned(),
+        aliases: Vec::new(),
+        layers,
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        attention,
+        window,
+        intermediate,
+        gated: !classic,
+        moe,
+        vocab,
+        tied_embeddings: f.bool("tie_word_embeddings", gemma || falcon || family == "bloom")?,
+        parallel_block,
+        qkv_bias,
+        linear_bias,
+        norms_per_layer,
+        layer_norm: classic,
+        qk_norm: family.starts_with("qwen3") || family.starts_with("gemma3"),
+        other_parameters: 0,
+        max_positions: f
+            .opt_u32(&[
+                "max_position_embeddings",
+                "seq_length",
+                "n_positions",
+                "max_sequence_length",
+            ])?
+            .unwrap_or_else(|| {
+                warnings.push("no max_position_embeddings: 2048 assumed".to_owned());
+                2048
+            }),
+        native_dtype: read_dtype(f, &mut warnings)?,
+        family,
+    };
+    arch.validate()?;
+    Ok(Parsed { arch, warnings })
+}
+
+fn read_moe(f: &Fields, layers: u32) -> Result<Option<Moe>, String> {
+    let experts = f.opt_u32(&[
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ])?;
+    let Some(experts) = experts.filter(|e| *e > 1) else {
+        return Ok(None);
+    };
+    let family = f.str("model_type").unwrap_or("");
+    let top_k = f.u32(&[
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "moe_topk",
+        "top_k_experts",
+    ])?;
+    let expert_intermediate = f.u32(&["moe_intermediate_size", "intermediate_size"])?;
+    let shared_intermediate = match f.opt_u32(&["shared_expert_intermediate_size"])? {
+        Some(s) => s,
+        None if family.starts_with("llama4") => expert_intermediate,
+        None => f
+            .opt_u32(&["n_shared_experts", "num_shared_experts"])?
+            .unwrap_or(0)
+            .checked_mul(expert_intermediate)
+            .ok_or("n_shared_experts is too large")?,
+    };
+    let moe_every = f
+        .opt_u32(&[
+            "interleave_moe_layer_step",
+            "decoder_sparse_step",
+            "moe_layer_freq",
+        ])?
+        .unwrap_or(1)
+        .max(1);
+    // Layers listed one by one as dense are taken for leading ones: their number is what matters.
+    let listed = f
+        .find(&["mlp_only_layers"])
+        .and_then(|(v, _)| v.as_array().map(Vec::len))
+        .unwrap_or(0);
+    let dense_layers = match f.opt_u32(&["first_k_dense_replace"])? {
+        Some(k) => k,
+        None => u32::try_from(listed).unwrap_or(u32::MAX).min(layers),
+    };
+    Ok(Some(Moe {
+        experts,
+        top_k,
+        expert_intermediate,
+        shared_intermediate,
+        dense_layers,
+        moe_every,
+    }))
+}
+
+fn read_window(f: &Fields, family: &str, layers: u32) -> Result<Option<Window>, String> {
+    let chunk = f.opt_u32(&["attention_chunk_size"])?;
+    let sliding = f.opt_u32(&["sliding_window"])?;
+    // Qwen2 carries a window that is switched off.
+    if chunk.is_none()
+        && f.find(&["use_sliding_window"]).is_some()
+        && !f.bool("use_sliding_window", true)?
+    {
+        return Ok(None);
+    }
+    let Some(tokens) = sliding.or(chunk).filter(|t| *t > 0) else {
+        return Ok(None);
+    };
+    if family.starts_with("qwen") && !f.bool("use_sliding_window", false)? {
+        return Ok(None);
+    }
+    let listed = f.find(&["layer_types"]).and_then(|(v, _)| {
+        v.as_array().map(|a| {
+            a.iter()
+                .filter(|t| {
+                    t.as_str()
+                        .is_some_and(|t| t.contains("sliding") || t.contains("chunked"))
+                })
+                .count() as u32
+        })
+    });
+    let windowed = match listed {
+        Some(n) => n,
+        None => match family {
+            "gemma2" => layers.div_ceil(2),
+            "gpt_oss" => layers / 2,
+            "gemma3" | "gemma3_text" => {
+                let pattern = f.opt_u32(&["sliding_window_pattern"])?.unwrap_or(6).max(1);
+                layers - layers / pattern
+            }
+            _ if family.starts_with("llama4") => {
+                let every = f.opt_u32(&["no_rope_layer_interval"])?.unwrap_or(4).max(1);
+                layers - layers / every
+            }
+            _ => layers,
+        },
+    };
+    Ok((windowed > 0).then_some(Window {
+        tokens,
+        layers: windowed,
+    }))
+}
+
+/// The format of the published weights: the quantisation's, else the torch type (32-bit weights are served in 16 bits).
+fn read_dtype(f: &Fields, warnings: &mut Vec<String>) -> Result<Dtype, String> {
+    if let Some((q, _)) = f.find(&["quantization_config"]) {
+        let method = q.get("quant_method").and_then(Value::as_str).unwrap_or("");
+        let bits = q.get("bits").and_then(Value::as_u64);
+        return match (method, bits) {
+            ("fp8" | "fbgemm_fp8" | "modelopt", _) => Ok(Dtype::Fp8),
+            ("mxfp4", _) => Ok(Dtype::Mxfp4),
+            ("awq" | "gptq" | "awq_marlin" | "gptq_marlin", Some(4) | None) => Ok(Dtype::Int4),
+            ("gptq", Some(8)) => Ok(Dtype::Int8),
+            ("compressed-tensors", _) => {
+                let text = q.to_string();
+                if text.contains("\"num_bits\":4") {
+                    Ok(Dtype::Int4)
+                } else if text.contains("float") {
+                    Ok(Dtype::Fp8)
+                } else {
+                    Ok(Dtype::Int8)
+                }
+            }
+            (other, bits) => Err(format!(
+                "quantization_config.quant_method `{other}`{} is not known; known: fp8, mxfp4, awq, gptq (4 or 8 bits), compressed-tensors",
+                bits.map_or_else(String::new, |b| format!(" with {b} bits"))
+            )),
+        };
+    }
+    match f.str("torch_dtype").or_else(|| f.str("dtype")) {
+        Some("float32") => {
+            warnings.push(
+                "float32 weights: served in 16 bits unless the scenario says otherwise".to_owned(),
+            );
+            Ok(Dtype::Bf16)
+        }
+        _ => Ok(Dtype::Bf16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Parsed, Error> {
+        from_json("test", text)
+    }
+
+    #[test]
+    fn an_unknown_family_with_llama_fields_is_accepted_with_a_warning() {
+        let p = parse(
+            r#"{"model_type":"newthing","hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,
+                "intermediate_size":11008,"vocab_size":32000,"max_position_embeddings":4096}"#,
+        )
+        .unwrap();
+        assert_eq!(p.arch.parameters(), 6_738_415_616);
+        assert!(
+            p.warnings.iter().any(|w| w.contains("newthing")),
+            "{:?}",
+            p.warnings
+        );
+    }
+
+    #[test]
+    fn an_unknown_family_without_them_is_refused_with_what_is_missing() {
+        let e = parse(r#"{"model_type":"mamba","d_model":2560}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            e.contains("mamba") && e.contains("num_attention_heads"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn falcon_variants_have_their_own_head_counts() {
+        let base = r#""model_type":"falcon","hidden_size":4544,"num_hidden_layers":32,"num_attention_heads":71,"vocab_size":65024"#;
+        let mqa = parse(&format!("{{{base},\"multi_query\":true}}"))
+            .unwrap()
+            .arch;
+        assert_eq!(
+            (mqa.kv_heads, mqa.norms_per_layer, mqa.parallel_block),
+            (1, 1, true)
+        );
+        let mha = parse(&format!(
+            "{{{base},\"multi_query\":false,\"parallel_attn\":false}}"
+        ))
+        .unwrap()
+        .arch;
+        assert_eq!(
+            (mha.kv_heads, mha.norms_per_layer, mha.parallel_block),
+            (71, 2, false)
+        );
+    }
+
+    #[test]
+    fn a_window_that_is_switched_off_is_none() {
+        let base = r#""hidden_size":3584,"num_hidden_layers":28,"num_attention_heads":28,"num_key_value_heads":4,
+            "intermediate_size":18944,"vocab_size":152064,"max_position_embeddings":32768,"sliding_window":131072"#;
+        let off = parse(&format!(
+            "{{\"model_type\":\"qwen2\",\"use_sliding_window\":false,{base}}}"
+        ))
+        .unwrap();
+        assert_eq!(off.arch.window, None);
+        let on = parse(&format!("{{\"model_type\":\"mistral\",{base}}}")).unwrap();
+        assert_eq!(
+            on.arch.window,
+            Some(Window {
+                tokens: 131_072,
+                layers: 28
+            })
+        );
+    }
+
+    #[test]
+    fn a_multimodal_configuration_is_read_from_its_text_part() {
+        let p = parse(
+            r#"{"model_type":"mistral3","text_config":{"model_type":"mistral","hidden_size":5120,"num_hidden_layers":40,
+                "num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"intermediate_size":32768,
+                "vocab_size":131072,"max_position_embeddings":131072},"vision_config":{}}"#,
+        )
+        .unwrap();
+        assert_eq!(p.arch.hidden, 5120);
+        assert!(!p.warnings.is_empty());
+    }
+
+    #[test]
+    fn hostile_values_are_errors_and_never_panics() {
+        for text in [
+            "",
+            "[]",
+            "null",
+            "{}",
+            "{\"model_type\":7}",
+            "\u{feff}{}",
+            r#"{"model_type":"llama","hidden_size":-1,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":1,"vocab_size":1}"#,
+            r#"{"model_type":"llama","hidden_size":1e9,"num_hidden_layers":1,"num_attention_heads":1,"intermediate_size":1,"vocab_size":1}"#,
+            r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":0,"num_attention_heads":0,"intermediate_size":1,"vocab_size":1}"#,
+            r#"{"model_type":"llama","hidden_size":1048576,"num_hidden_layers":1000,"num_attention_heads":4096,"intermediate_size":4194304,"vocab_size":16777216,"num_local_experts":4096,"num_experts_per_tok":1}"#,
+            r#"{"model_type":"falcon","hidden_size":4294967295,"num_hidden_layers":1,"num_attention_heads":1,"vocab_size":1}"#,
+            r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":0,"intermediate_size":1,"vocab_size":1}"#,
+            r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"intermediate_size":1,"vocab_size":1,"num_experts":8,"num_experts_per_tok":9}"#,
+            r#"{"model_type":"llama","hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"intermediate_size":1,"vocab_size":1,"quantization_config":{"quant_method":"magic"}}"#,
+        ] {
+            let e = parse(text).unwrap_err().to_string();
+            assert!(e.contains("`test`"), "{text}: {e}");
+        }
+    }
+}
