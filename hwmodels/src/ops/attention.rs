@@ -89,7 +89,7 @@ impl PrefillWork {
 }
 
 /// Parameters of decode attention.
-pub const DECODE_SPECS: [ParamSpec; 7] = [
+pub const DECODE_SPECS: [ParamSpec; 12] = [
     ParamSpec {
         name: "bandwidth_efficiency",
         prior: 0.9,
@@ -100,7 +100,7 @@ pub const DECODE_SPECS: [ParamSpec; 7] = [
     },
     ParamSpec {
         name: "fixed",
-        prior: 10e-6,
+        prior: 8.5e-6,
         min: 1e-6,
         max: 40e-6,
         unit: "s",
@@ -108,27 +108,43 @@ pub const DECODE_SPECS: [ParamSpec; 7] = [
     },
     ParamSpec {
         name: "cta",
-        prior: 3.0e-6,
-        min: 0.1e-6,
+        prior: 2.0e-6,
+        min: 0.0,
         max: 20e-6,
         unit: "s",
         meaning: "time of one CTA (one sequence and KV head) beside its reads",
     },
     ParamSpec {
+        name: "cta_dims",
+        prior: 1.0e-6,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "further time of one CTA per 128 dims of head size",
+    },
+    ParamSpec {
+        name: "block",
+        prior: 0.5e-6,
+        min: 0.0,
+        max: 5e-6,
+        unit: "s",
+        meaning: "time of one block of 128 tokens within a CTA",
+    },
+    ParamSpec {
         name: "overlap_power",
-        prior: 1.5,
+        prior: 1.4,
         min: 1.0,
         max: 12.0,
         unit: "ratio",
         meaning: "how sharply reads and the cost of CTAs overlap",
     },
     ParamSpec {
-        name: "cache_speedup",
-        prior: 2.5,
-        min: 1.0,
-        max: 8.0,
-        unit: "ratio",
-        meaning: "bandwidth of the last-level cache over that of device memory",
+        name: "ramp",
+        prior: 6e-6,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "time to get reads from device memory going at full rate",
     },
     ParamSpec {
         name: "unit_bandwidth_share",
@@ -140,11 +156,35 @@ pub const DECODE_SPECS: [ParamSpec; 7] = [
     },
     ParamSpec {
         name: "split",
-        prior: 3.0e-6,
+        prior: 2.0e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
         meaning: "extra time for joining the parts when the KV is split over units",
+    },
+    ParamSpec {
+        name: "split_doubling",
+        prior: 0.5e-6,
+        min: 0.0,
+        max: 10e-6,
+        unit: "s",
+        meaning: "further time per doubling of the number of parts",
+    },
+    ParamSpec {
+        name: "group_copy",
+        prior: 0.0,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "extra kernel that rearranges grouped query heads of several sequences",
+    },
+    ParamSpec {
+        name: "splits_ungrouped",
+        prior: 1.0,
+        min: 0.0,
+        max: 1.0,
+        unit: "switch",
+        meaning: "1 when KV is split over idle units also without grouped heads (FlashAttention 3), 0 when not (FlashAttention 2)",
     },
 ];
 
@@ -154,10 +194,15 @@ pub struct DecodeParams {
     bandwidth_efficiency: f64,
     fixed: f64,
     cta: f64,
+    cta_dims: f64,
+    block: f64,
     overlap_power: f64,
-    cache_speedup: f64,
+    ramp: f64,
     unit_bandwidth_share: f64,
     split: f64,
+    split_doubling: f64,
+    group_copy: f64,
+    splits_ungrouped: f64,
 }
 
 impl DecodeParams {
@@ -167,10 +212,15 @@ impl DecodeParams {
             bandwidth_efficiency: v[0],
             fixed: v[1],
             cta: v[2],
-            overlap_power: v[3],
-            cache_speedup: v[4],
-            unit_bandwidth_share: v[5],
-            split: v[6],
+            cta_dims: v[3],
+            block: v[4],
+            overlap_power: v[5],
+            ramp: v[6],
+            unit_bandwidth_share: v[7],
+            split: v[8],
+            split_doubling: v[9],
+            group_copy: v[10],
+            splits_ungrouped: v[11],
         }
     }
 
@@ -196,8 +246,11 @@ pub fn prefill_prefix(kv: Dtype) -> &'static str {
     }
 }
 
-/// Tokens below which the KV of a sequence is not split further.
-const SPLIT_TOKENS: f64 = 128.0;
+/// Tokens of one block of keys: the KV of a sequence is read, and split, in whole blocks.
+const BLOCK_TOKENS: f64 = 128.0;
+/// Shares of the last-level cache between which a repeated call passes from finding its KV there to not.
+const WARM_FROM: f64 = 0.7;
+const WARM_TO: f64 = 1.2;
 
 /// What decode attention needs to know of the contexts, after the window.
 struct Contexts {
@@ -221,7 +274,8 @@ fn contexts(batch: &BatchStats, window: Option<u32>) -> Contexts {
     let Some(w) = window else {
         return Contexts { mean, long };
     };
-    let w = f64::from(w);
+    // A window that starts within a block reads that block too.
+    let w = f64::from(w) + BLOCK_TOKENS;
     let half = (3.0 * (sq - mean * mean).max(0.0)).sqrt();
     let (lo, hi) = (mean - half, mean + half);
     let clipped = if w >= hi {
@@ -256,6 +310,7 @@ pub fn decode_time(
             heads: f64::from(shape.heads),
             query_bytes: 2.0 * 2.0 * f64::from(shape.head_dim),
             flops_per_pair: 4.0 * f64::from(shape.head_dim),
+            dims: f64::from(shape.head_dim),
         },
         batch,
         shape.window,
@@ -282,6 +337,7 @@ pub fn mla_decode_time(
             heads: f64::from(shape.heads),
             query_bytes: 2.0 * (key + latent),
             flops_per_pair: 2.0 * (key + latent),
+            dims: key,
         },
         batch,
         None,
@@ -298,6 +354,8 @@ struct Reads {
     /// Query and output bytes of one head.
     query_bytes: f64,
     flops_per_pair: f64,
+    /// Head size that a CTA works on [dims].
+    dims: f64,
 }
 
 /// Rows of queries that one tensor-core instruction takes: query heads that share a KV head, and the
@@ -324,43 +382,56 @@ fn decode_with(
 
     let kv = seqs * r.kv_heads * c.mean * r.row_bytes;
     let other = f64::from(batch.decode_tokens) * r.heads * r.query_bytes;
-    let hit = match cache {
-        Cache::Cold => 0.0,
-        // All of it up to half the cache, then less: a cache does not hold exactly its size.
-        Cache::Warm => ((d.cache - kv) / (0.5 * d.cache)).clamp(0.0, 1.0),
+    let bandwidth = d.bandwidth * p.bandwidth_efficiency;
+    let ramp = match cache {
+        // Never more than the reads themselves.
+        Cache::Cold => p.ramp.min(kv / bandwidth),
+        Cache::Warm => {
+            let full = WARM_TO * d.cache;
+            let miss = (kv - WARM_FROM * d.cache) / (full - WARM_FROM * d.cache);
+            p.ramp * miss.clamp(0.0, 1.0)
+        }
     };
-    let bandwidth = d.bandwidth * p.bandwidth_efficiency * (1.0 + hit * (p.cache_speedup - 1.0));
 
     // Query heads beyond one tile of a KV head take further CTAs.
-    let tiles = ceil_div(per_seq * r.heads / r.kv_heads, QUERY_ROWS).max(1.0);
-    let whole = seqs * r.kv_heads * tiles;
-    let splits = (d.units / whole)
-        .floor()
-        .min(ceil_div(c.mean, SPLIT_TOKENS))
-        .max(1.0);
-    let ctas = whole * splits;
-    let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
+    let group = r.heads / r.kv_heads;
+    let whole = seqs * r.kv_heads * ceil_div(per_seq * group, QUERY_ROWS).max(1.0);
+    let splits = if group > 1.0 || p.splits_ungrouped >= 0.5 {
+        (d.units / whole)
+            .floor()
+            .min(ceil_div(c.long, BLOCK_TOKENS))
+            .max(1.0)
+    } else {
+        1.0
+    };
+    let waves = ceil_div(whole * splits, d.units);
+    let blocks = ceil_div(c.mean / splits, BLOCK_TOKENS);
     // The longest sequence's CTA bounds the kernel however short the others are.
-    let longest =
-        c.long / splits * r.row_bytes / (unit_bandwidth * (1.0 + hit * (p.cache_speedup - 1.0)));
+    let longest = c.long / splits * r.row_bytes * d.units / (d.bandwidth * p.unit_bandwidth_share);
     let memory = ((kv + other) / bandwidth).max(longest);
 
-    let pairs = whole * QUERY_ROWS * c.mean;
-    let compute = pairs * r.flops_per_pair / (d.bf16 * DECODE_COMPUTE_EFFICIENCY);
-    let overhead = p.cta * (ctas / d.units).max(1.0);
-    let join = if splits > 1.0 { p.split } else { 0.0 };
+    let compute =
+        whole * QUERY_ROWS * c.mean * r.flops_per_pair / (d.bf16 * DECODE_COMPUTE_EFFICIENCY);
+    let ctas = waves * (p.cta + p.cta_dims * r.dims / 128.0 + p.block * blocks);
+    let mut extra = 0.0;
+    if splits > 1.0 {
+        extra += p.split + p.split_doubling * splits.log2();
+    }
+    if group > 1.0 && r.kv_heads > 1.0 && batch.decode_seqs > 1 {
+        extra += p.group_copy;
+    }
     OpTime {
-        seconds: p.fixed + join + soft_max(memory.max(compute), overhead, p.overlap_power),
-        compute: compute.max(overhead),
-        memory,
+        seconds: p.fixed + ramp + extra + soft_max(memory.max(compute), ctas, p.overlap_power),
+        compute: compute.max(ctas),
+        memory: memory + ramp,
     }
 }
 
 /// Parameters of prefill attention.
-pub const PREFILL_SPECS: [ParamSpec; 6] = [
+pub const PREFILL_SPECS: [ParamSpec; 12] = [
     ParamSpec {
         name: "efficiency",
-        prior: 0.75,
+        prior: 0.8,
         min: 0.2,
         max: 1.0,
         unit: "ratio",
@@ -368,7 +439,7 @@ pub const PREFILL_SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "fixed",
-        prior: 8e-6,
+        prior: 9e-6,
         min: 1e-6,
         max: 40e-6,
         unit: "s",
@@ -376,7 +447,7 @@ pub const PREFILL_SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "softmax_dims",
-        prior: 30.0,
+        prior: 35.0,
         min: 0.0,
         max: 200.0,
         unit: "dims",
@@ -384,11 +455,19 @@ pub const PREFILL_SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "cta",
-        prior: 1.0e-6,
+        prior: 1.5e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
-        meaning: "time of one CTA (one query tile and head) beside its products",
+        meaning: "time of one CTA (one query tile) beside its products",
+    },
+    ParamSpec {
+        name: "cta_rows",
+        prior: 0.5e-6,
+        min: 0.0,
+        max: 20e-6,
+        unit: "s",
+        meaning: "further time of one CTA for loading and storing a full tile of 128 dims",
     },
     ParamSpec {
         name: "bandwidth_efficiency",
@@ -396,15 +475,55 @@ pub const PREFILL_SPECS: [ParamSpec; 6] = [
         min: 0.1,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of peak memory bandwidth at which Q, K, V and outputs move",
+        meaning: "share of peak memory bandwidth at which queries and outputs move",
+    },
+    ParamSpec {
+        name: "kv_bandwidth_efficiency",
+        prior: 0.8,
+        min: 0.03,
+        max: 1.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth at which new keys and values are written to the cache and read back",
+    },
+    ParamSpec {
+        name: "overlap_power",
+        prior: 1.4,
+        min: 1.0,
+        max: 12.0,
+        unit: "ratio",
+        meaning: "how sharply arithmetic and the movement of queries and outputs overlap",
     },
     ParamSpec {
         name: "wave_quantisation",
-        prior: 0.5,
+        prior: 0.6,
         min: 0.0,
         max: 1.0,
         unit: "ratio",
         meaning: "share of a partial wave that costs a whole one",
+    },
+    ParamSpec {
+        name: "key_padding",
+        prior: 20.0,
+        min: 0.0,
+        max: 256.0,
+        unit: "tokens",
+        meaning: "keys that a tile computes beyond those its queries see",
+    },
+    ParamSpec {
+        name: "wide_heads",
+        prior: 0.2,
+        min: 0.0,
+        max: 2.0,
+        unit: "ratio",
+        meaning: "further cost of a pair per 128 dims of head size beyond 128",
+    },
+    ParamSpec {
+        name: "packs_groups",
+        prior: 1.0,
+        min: 0.0,
+        max: 1.0,
+        unit: "switch",
+        meaning: "1 when query heads that share a KV head share a tile (FlashAttention 3), 0 when not (FlashAttention 2)",
     },
 ];
 
@@ -415,8 +534,14 @@ pub struct PrefillParams {
     fixed: f64,
     softmax_dims: f64,
     cta: f64,
+    cta_rows: f64,
     bandwidth_efficiency: f64,
+    kv_bandwidth_efficiency: f64,
+    overlap_power: f64,
     wave_quantisation: f64,
+    key_padding: f64,
+    wide_heads: f64,
+    packs_groups: f64,
 }
 
 impl PrefillParams {
@@ -427,8 +552,14 @@ impl PrefillParams {
             fixed: v[1],
             softmax_dims: v[2],
             cta: v[3],
-            bandwidth_efficiency: v[4],
-            wave_quantisation: v[5],
+            cta_rows: v[4],
+            bandwidth_efficiency: v[5],
+            kv_bandwidth_efficiency: v[6],
+            overlap_power: v[7],
+            wave_quantisation: v[8],
+            key_padding: v[9],
+            wide_heads: v[10],
+            packs_groups: v[11],
         }
     }
 
@@ -439,11 +570,10 @@ impl PrefillParams {
 }
 
 /// Query rows of one CTA.
-const TILE_Q: f64 = 128.0;
-/// Keys of one inner step.
-const TILE_K: f64 = 128.0;
+const TILE_ROWS: f64 = 128.0;
 
-/// Time of one layer's prefill attention. Zero without tokens.
+/// Time of one layer's prefill attention, the write of the new keys and values into the cache included.
+/// Zero without tokens.
 pub fn prefill_time(
     p: &PrefillParams,
     d: &Device,
@@ -454,34 +584,52 @@ pub fn prefill_time(
         return OpTime::default();
     }
     let heads = f64::from(shape.heads);
+    let kv_heads = f64::from(shape.kv_heads.max(1));
     let dim = f64::from(shape.head_dim);
     let new = work.tokens / work.seqs;
-    // Keys that a query sees on average.
+    let group = if p.packs_groups >= 0.5 {
+        (heads / kv_heads).max(1.0)
+    } else {
+        1.0
+    };
+    // Tokens of one tile, whose rows are token and head when heads share it.
+    let tile_tokens = (TILE_ROWS / group).min(new);
+
+    // Keys that a query sees on average, and those of the longest tile.
     let mut keys = work.pairs / work.tokens;
-    let mut ctx = work.ctx_sum / work.seqs;
+    let mut longest = work.ctx_sum / work.seqs;
+    let mut ctx = longest;
     if let Some(w) = shape.window {
         let w = f64::from(w);
-        // Queries near the start see fewer than w; the ramp is over the first w positions.
         let before = (ctx - new).max(0.0);
+        // Queries near the start see fewer than w.
         let ramp = (w - before).clamp(0.0, new);
         let clipped = (ramp * before + ramp * ramp / 2.0 + (new - ramp) * w) / new;
         keys = keys.min(clipped.max(1.0));
+        longest = longest.min(w + tile_tokens);
         ctx = ctx.min(new + w);
     }
-    let tiles = work.seqs * ceil_div(new, TILE_Q);
-    let ctas = tiles * heads;
-    let padded = (keys + TILE_K / 2.0) * tiles * TILE_Q;
-    let flops = 4.0 * heads * (dim + p.softmax_dims) * padded;
-    let ideal = ctas / d.units;
-    let waves = (ideal + p.wave_quantisation * (ideal.ceil() - ideal)) / ideal;
-    let compute = flops / (d.bf16 * p.efficiency) * waves + p.cta * ideal.max(1.0);
+    let unit_rate = d.bf16 / d.units * p.efficiency;
+    let pair_dims = (dim + p.softmax_dims) * (1.0 + p.wide_heads * (dim - 128.0).max(0.0) / 128.0);
+    let per_key = 4.0 * TILE_ROWS * pair_dims / unit_rate;
+    let fill = (new * group / TILE_ROWS).min(1.0);
+    let start = p.cta + p.cta_rows * fill * dim / 128.0;
+    let tile = start + (keys + tile_tokens / 2.0 + p.key_padding) * per_key;
 
-    let kv = 2.0 * work.seqs * ctx * f64::from(shape.kv_heads) * dim * shape.kv_dtype.bytes();
-    let qo = 2.0 * work.tokens * heads * dim * 2.0;
-    let memory = (kv + qo) / (d.bandwidth * p.bandwidth_efficiency);
+    let tiles = work.seqs * ceil_div(new * group, TILE_ROWS) * heads / group;
+    let ideal = tiles / d.units;
+    let compute = (ideal * tile).max(start + (longest + p.key_padding) * per_key)
+        + p.wave_quantisation * (ideal.ceil() - ideal.max(1.0)).max(0.0) * tile;
+
+    let queries = 4.0 * work.tokens * heads * dim / (d.bandwidth * p.bandwidth_efficiency);
+    let row = 2.0 * kv_heads * dim;
+    let bytes = shape.kv_dtype.bytes();
+    // New keys and values: read, written to the cache, read back; earlier ones only read.
+    let moved = row * (work.tokens * (4.0 + bytes) + work.seqs * ctx * bytes);
+    let kv = moved / (d.bandwidth * p.kv_bandwidth_efficiency);
     OpTime {
-        seconds: p.fixed + soft_max(compute, memory, 3.0),
+        seconds: p.fixed + kv + soft_max(compute, queries, p.overlap_power),
         compute,
-        memory,
+        memory: queries + kv,
     }
 }

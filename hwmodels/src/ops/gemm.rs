@@ -87,10 +87,10 @@ impl Arithmetic {
 }
 
 /// Parameters of the GEMM model, in the order of [`GemmParams::from_values`].
-pub const SPECS: [ParamSpec; 10] = [
+pub const SPECS: [ParamSpec; 11] = [
     ParamSpec {
         name: "compute_efficiency",
-        prior: 0.85,
+        prior: 0.9,
         min: 0.3,
         max: 1.0,
         unit: "ratio",
@@ -153,6 +153,14 @@ pub const SPECS: [ParamSpec; 10] = [
         meaning: "extra time of a split-K kernel for adding the partial sums",
     },
     ParamSpec {
+        name: "wave",
+        prior: 0.5e-6,
+        min: 0.0,
+        max: 5e-6,
+        unit: "s",
+        meaning: "start and end of one wave of tiles: filling the pipeline, writing the outputs",
+    },
+    ParamSpec {
         name: "quantise_row",
         prior: 7.0e-9,
         min: 0.0,
@@ -181,6 +189,7 @@ pub struct GemmParams {
     tile_half_intensity: f64,
     unit_bandwidth_share: f64,
     split_cost: f64,
+    wave: f64,
     quantise_row: f64,
     quantise_efficiency: f64,
 }
@@ -197,8 +206,9 @@ impl GemmParams {
             tile_half_intensity: v[5],
             unit_bandwidth_share: v[6],
             split_cost: v[7],
-            quantise_row: v[8],
-            quantise_efficiency: v[9],
+            wave: v[8],
+            quantise_row: v[9],
+            quantise_efficiency: v[10],
         }
     }
 
@@ -226,19 +236,41 @@ const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// 3.9 times that bytes alone would give (serving-semantics 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
 
-/// Tile shapes (rows of tokens, columns of output features) that the library chooses from.
-const TILES: [(f64, f64); 6] = [
-    (16.0, 64.0),
+/// Tile shapes (rows of tokens, columns of output features) that the library chooses from: those of the
+/// CUTLASS and cuBLAS kernels for 16-bit and 8-bit inputs.
+const TILES: [(f64, f64); 8] = [
+    (64.0, 32.0),
     (64.0, 64.0),
     (64.0, 128.0),
+    (64.0, 256.0),
+    (128.0, 64.0),
     (128.0, 128.0),
     (128.0, 256.0),
     (256.0, 128.0),
 ];
 /// Splits of k that the library chooses from.
-const SPLITS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+const SPLITS: [f64; 8] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0];
 /// Depth of a tile [input features].
 const TILE_K: f64 = 64.0;
+
+/// One tile shape and split.
+struct Candidate {
+    time: f64,
+    compute: f64,
+    memory: f64,
+    split: f64,
+}
+
+impl Default for Candidate {
+    fn default() -> Candidate {
+        Candidate {
+            time: f64::INFINITY,
+            compute: 0.0,
+            memory: 0.0,
+            split: 0.0,
+        }
+    }
+}
 
 /// Time of `[m, k] x [k, n]`.
 pub fn time(
@@ -261,40 +293,43 @@ pub fn time(
     // Bandwidth that one tile's unit pulls when few are busy.
     let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
 
-    let mut best = (f64::INFINITY, 0.0, 0.0, 0.0);
+    let mut best = Candidate::default();
     for (tm, tn) in TILES {
         let tiles = ceil_div(m, tm) * ceil_div(n, tn);
-        let intensity = tm * tn / (tm + tn) * 2.0 / act.max(weight_bytes);
+        let intensity = 2.0 * tm * tn / (tm + tn) / act.max(weight_bytes);
         let rate = unit_rate * intensity / (intensity + p.tile_half_intensity);
         for s in SPLITS {
             if s > 1.0 && (tiles * s > 2.0 * d.units || k < s * TILE_K * 4.0) {
                 break;
             }
-            let depth = ceil_div(k, s * TILE_K) * TILE_K;
             let ctas = tiles * s;
             let ideal = ctas / d.units;
-            let waves = ideal + p.wave_quantisation * (ideal.ceil() - ideal);
-            let compute = waves.max(1.0 - (1.0 - ideal.min(1.0)) * (1.0 - p.wave_quantisation))
-                * 2.0
-                * tm
-                * tn
-                * depth
-                / rate;
-            let partial = if s > 1.0 { 2.0 * s * m * n * 4.0 } else { 0.0 };
+            let whole = ideal.ceil();
+            let waves = ideal + p.wave_quantisation * (whole - ideal);
+            let depth = ceil_div(k, s * TILE_K) * TILE_K;
+            let compute = waves * 2.0 * tm * tn * depth / rate + p.wave * whole;
+            let (partial, split) = if s > 1.0 {
+                (2.0 * s * m * n * 4.0, p.split_cost)
+            } else {
+                (0.0, 0.0)
+            };
             let reach = (unit_bandwidth * ctas.min(d.units)).min(bandwidth);
             let memory = (bytes + partial) / reach;
-            let extra = if s > 1.0 { p.split_cost } else { 0.0 };
-            let t = compute.max(memory) + extra;
-            if t < best.0 {
-                best = (t, compute, memory, extra);
+            let time = compute.max(memory) + split;
+            if time < best.time {
+                best = Candidate {
+                    time,
+                    compute,
+                    memory,
+                    split,
+                };
             }
         }
     }
-    let (_, compute, memory, extra) = best;
     let mut t = OpTime {
-        seconds: p.fixed + extra + soft_max(compute, memory, p.overlap_power),
-        compute,
-        memory,
+        seconds: p.fixed + best.split + soft_max(best.compute, best.memory, p.overlap_power),
+        compute: best.compute,
+        memory: best.memory,
     };
     if arithmetic.quantises() {
         let moved = 3.0 * m * k / (d.bandwidth * p.quantise_efficiency);

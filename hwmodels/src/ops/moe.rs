@@ -169,14 +169,16 @@ pub fn busiest_rank(shape: &MoeShape, tokens: f64, routing: Routing, tile: f64) 
             }
         }
         Routing::PowerLaw(a) => {
-            // The most popular experts lie on one rank; no expert takes more than every token.
+            // Ranks take experts in turn in the order of their popularity: the busiest one holds the most
+            // popular. No expert takes more than every token.
+            let stride = ep.round().max(1.0) as usize;
             let norm: f64 = (1..=shape.experts).map(|i| f64::from(i).powf(-a)).sum();
             let mut load = RankLoad {
                 experts: 0.0,
                 assignments: 0.0,
                 padded: 0.0,
             };
-            for i in 1..=(per_rank.round() as u32) {
+            for i in (1..=shape.experts).step_by(stride) {
                 let mean = (total * f64::from(i).powf(-a) / norm).min(tokens);
                 let touched = 1.0 - (-mean).exp();
                 load.experts += touched;
