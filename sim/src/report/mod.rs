@@ -13,6 +13,7 @@ pub mod curve;
 pub mod diagnosis;
 pub mod expect;
 pub mod replications;
+pub mod schema;
 pub mod summary;
 pub mod text;
 pub mod trace;
