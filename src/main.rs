@@ -2,6 +2,7 @@
 
 mod commands;
 mod exit_code;
+mod output;
 
 use std::process::ExitCode;
 

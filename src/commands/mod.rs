@@ -8,6 +8,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit_code;
 
+pub mod catalog;
+
 /// Simulator and digital twin of LLM serving clusters.
 #[derive(Debug, Parser)]
 #[command(name = "servetwin", version, about, max_term_width = 110)]
@@ -22,12 +24,16 @@ const EXIT_CODES: &str =
 
 /// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Catalog(catalog::Args),
+}
 
 impl Cli {
     /// Runs the chosen subcommand and returns the exit code.
     pub fn run(self) -> anyhow::Result<u8> {
-        match self.command {}
+        match self.command {
+            Command::Catalog(args) => catalog::run(args),
+        }
     }
 }
 

@@ -1,0 +1,81 @@
+//! `servetwin catalog` and the manners of the command line as a whole.
+
+use std::process::{Command, Output, Stdio};
+
+fn servetwin(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(args)
+        .output()
+        .expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+#[test]
+fn list_names_every_kind() {
+    let out = servetwin(&["catalog", "list"]);
+    assert_eq!(out.status.code(), Some(0));
+    let text = stdout(&out);
+    for name in ["A10G-24GB", "g5.2xlarge", "llama-2-7b"] {
+        assert!(text.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn list_as_json_holds_only_the_kind_asked_for() {
+    let out = servetwin(&["catalog", "list", "models", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(json["models"].as_array().unwrap().len() > 10);
+    assert!(json.get("instances").is_none());
+}
+
+#[test]
+fn show_finds_aliases_and_gives_the_source() {
+    let out = servetwin(&["catalog", "show", "A10g"]);
+    assert_eq!(out.status.code(), Some(0));
+    assert!(stdout(&out).contains("source"));
+}
+
+#[test]
+fn an_unknown_name_is_bad_input_with_the_nearest_one() {
+    let out = servetwin(&["catalog", "show", "lama-2-7b"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(stdout(&out).is_empty());
+    let text = stderr(&out);
+    assert!(text.contains("did you mean model `llama-2-7b`?"), "{text}");
+    assert_eq!(text.matches("error:").count(), 1, "{text}");
+}
+
+#[test]
+fn wrong_usage_is_bad_input() {
+    for args in [&["no-such-command"][..], &[], &["catalog", "list", "cars"]] {
+        assert_eq!(servetwin(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn help_names_the_exit_codes() {
+    let out = servetwin(&["--help"]);
+    assert_eq!(out.status.code(), Some(0));
+    assert!(stdout(&out).contains("3 an --expect was not met"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(["catalog", "list"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stderr(&out).is_empty(), "{}", stderr(&out));
+}
