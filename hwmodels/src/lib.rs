@@ -5,6 +5,7 @@
 pub mod accelerator;
 pub mod batch;
 pub mod catalog;
+pub mod deployment;
 pub mod dtype;
 pub mod engine;
 pub mod engine_cost;
@@ -18,6 +19,7 @@ pub mod model;
 pub mod neuron;
 pub mod ops;
 pub mod profile;
+pub mod profiles;
 pub mod replica;
 pub mod roofline;
 pub mod step;

@@ -89,6 +89,35 @@ impl ParamSpec {
     }
 }
 
+/// Every parameter of the operator models: dotted name, smallest and largest value, unit.
+pub fn parameters() -> Vec<(String, f64, f64, String)> {
+    let mut out = Vec::new();
+    let mut add = |specs: &[ParamSpec], prefix: &str| {
+        out.extend(
+            specs
+                .iter()
+                .map(|s| (s.full_name(prefix), s.min, s.max, s.unit.to_owned())),
+        );
+    };
+    for a in [
+        Arithmetic::Bf16,
+        Arithmetic::Fp8,
+        Arithmetic::Int8,
+        Arithmetic::WeightOnly,
+    ] {
+        add(&gemm::SPECS, a.prefix());
+    }
+    for a in [Arithmetic::Bf16, Arithmetic::Fp8] {
+        add(&moe::SPECS, moe::prefix(a));
+    }
+    for kv in [Dtype::Bf16, Dtype::Fp8] {
+        add(&attention::DECODE_SPECS, attention::decode_prefix(kv));
+        add(&attention::PREFILL_SPECS, attention::prefill_prefix(kv));
+    }
+    add(&elementwise::SPECS, elementwise::PREFIX);
+    out
+}
+
 /// Reads all `specs` under `prefix`.
 pub(crate) fn read_all<const N: usize>(
     specs: &[ParamSpec; N],

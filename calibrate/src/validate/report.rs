@@ -1,0 +1,323 @@
+//! What a validation prints: rows of measured against predicted, and their errors by set and metric.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// One measured figure and its prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Data set, e.g. `jumpstart`.
+    pub set: String,
+    /// Case within it, e.g. `llama-2-7b g5.2xlarge tp1 c=16`.
+    pub case: String,
+    /// Metric with its unit, e.g. `tpot_ms`.
+    pub metric: String,
+    /// Measured value.
+    pub measured: f64,
+    /// Predicted value; `None` where nothing could be predicted (see `note`).
+    pub predicted: Option<f64>,
+    /// Prediction of the baseline (roofline times one factor plus one constant), where it applies.
+    pub baseline: Option<f64>,
+    /// True if parameters of the prediction were fitted on this row.
+    pub fitted: bool,
+    /// Anything a reader must know about this row.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl Row {
+    /// Signed percentage error of the prediction [%].
+    pub fn error(&self) -> Option<f64> {
+        self.predicted.map(|p| percentage(p, self.measured))
+    }
+}
+
+fn percentage(predicted: f64, measured: f64) -> f64 {
+    100.0 * (predicted - measured) / measured
+}
+
+/// Percentage errors over some rows [%].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Errors {
+    /// Rows.
+    pub n: usize,
+    /// Median absolute percentage error [%].
+    pub median_ape: f64,
+    /// Mean absolute percentage error [%].
+    pub mean_ape: f64,
+    /// 90th percentile of the absolute percentage error [%], linear interpolation.
+    pub p90_ape: f64,
+    /// Mean signed percentage error [%]; positive: predictions are too high.
+    pub bias: f64,
+}
+
+impl Errors {
+    /// Errors from signed percentages; `None` if there are none.
+    pub fn of(signed: &[f64]) -> Option<Errors> {
+        if signed.is_empty() {
+            return None;
+        }
+        let n = signed.len();
+        let mut abs: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
+        abs.sort_by(f64::total_cmp);
+        let quantile = |q: f64| {
+            let h = q * (n - 1) as f64;
+            let (lo, hi) = (abs[h.floor() as usize], abs[h.ceil() as usize]);
+            lo + (hi - lo) * h.fract()
+        };
+        Some(Errors {
+            n,
+            median_ape: quantile(0.5),
+            mean_ape: abs.iter().sum::<f64>() / n as f64,
+            p90_ape: quantile(0.9),
+            bias: signed.iter().sum::<f64>() / n as f64,
+        })
+    }
+}
+
+/// Errors of one metric of one set: fitted rows and rows only predicted, apart.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Data set.
+    pub set: String,
+    /// Metric.
+    pub metric: String,
+    /// Errors on rows that parameters were fitted on.
+    pub fitted: Option<Errors>,
+    /// Errors on rows that were only predicted.
+    pub predicted: Option<Errors>,
+    /// The baseline's errors on the rows that were only predicted.
+    pub baseline: Option<Errors>,
+    /// Rows that could not be predicted.
+    pub unpredicted: usize,
+}
+
+/// Whether one-knob changes moved a metric the way they did in reality.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Direction {
+    /// Data set.
+    pub set: String,
+    /// Metric.
+    pub metric: String,
+    /// Pairs of rows that differ in one knob and in the metric by more than 5 %.
+    pub pairs: usize,
+    /// Pairs whose direction was predicted.
+    pub right: usize,
+}
+
+/// Result of a validation.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Every row, in the order of its set.
+    pub rows: Vec<Row>,
+    /// Errors by set and metric.
+    pub summaries: Vec<Summary>,
+    /// Directions by set and metric.
+    pub directions: Vec<Direction>,
+    /// Sets that were not found, or what else a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// Changes smaller than this share are noise, not a direction.
+const DIRECTION_THRESHOLD: f64 = 0.05;
+
+impl Report {
+    /// Sums up `rows`. `knobs` gives the one-knob coordinates of a row's case: rows of one set and metric
+    /// whose coordinates differ in exactly one place form a pair.
+    pub fn new(rows: Vec<Row>, knobs: &BTreeMap<(String, String), Vec<String>>) -> Report {
+        let mut keys: Vec<(String, String)> = Vec::new();
+        for r in &rows {
+            let key = (r.set.clone(), r.metric.clone());
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let mut summaries = Vec::new();
+        let mut directions = Vec::new();
+        for (set, metric) in keys {
+            let of: Vec<&Row> =
+                rows.iter().filter(|r| r.set == set && r.metric == metric).collect();
+            let errors = |fitted: bool| {
+                let e: Vec<f64> =
+                    of.iter().filter(|r| r.fitted == fitted).filter_map(|r| r.error()).collect();
+                Errors::of(&e)
+            };
+            let baseline: Vec<f64> = of
+                .iter()
+                .filter(|r| !r.fitted)
+                .filter_map(|r| r.baseline.map(|b| percentage(b, r.measured)))
+                .collect();
+            summaries.push(Summary {
+                set: set.clone(),
+                metric: metric.clone(),
+                fitted: errors(true),
+                predicted: errors(false),
+                baseline: Errors::of(&baseline),
+                unpredicted: of.iter().filter(|r| r.predicted.is_none()).count(),
+            });
+            if let Some(d) = direction(&set, &metric, &of, knobs) {
+                directions.push(d);
+            }
+        }
+        Report { rows, summaries, directions, notes: Vec::new() }
+    }
+
+    /// The errors of rows of `set` and `metric` that were only predicted.
+    pub fn predicted(&self, set: &str, metric: &str) -> Option<Errors> {
+        self.summaries
+            .iter()
+            .find(|s| s.set == set && s.metric == metric)
+            .and_then(|s| s.predicted)
+    }
+
+    /// A table in Markdown, with every row if `rows`.
+    pub fn markdown(&self, rows: bool) -> String {
+        let mut out = String::new();
+        out.push_str(
+            "| set | metric | rows | n | median | mean | p90 | bias | baseline median | baseline mean |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        for s in &self.summaries {
+            for (kind, errors) in [("fitted", s.fitted), ("predicted", s.predicted)] {
+                let Some(e) = errors else { continue };
+                let baseline = match (kind, s.baseline) {
+                    ("predicted", Some(b)) => {
+                        format!("{:.1} % | {:.1} %", b.median_ape, b.mean_ape)
+                    }
+                    _ => "- | -".to_owned(),
+                };
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {kind} | {} | {:.1} % | {:.1} % | {:.1} % | {:+.1} % | {baseline} |",
+                    s.set, s.metric, e.n, e.median_ape, e.mean_ape, e.p90_ape, e.bias
+                );
+            }
+            if s.unpredicted > 0 {
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | not predicted | {} | - | - | - | - | - | - |",
+                    s.set, s.metric, s.unpredicted
+                );
+            }
+        }
+        if !self.directions.is_empty() {
+            out.push_str(
+                "\nDirections: pairs of rows that differ in one knob, and by more than 5 % in the metric.\n\n\
+                 | set | metric | pairs | right |\n|---|---|---|---|\n",
+            );
+            for d in &self.directions {
+                let _ =
+                    writeln!(out, "| {} | {} | {} | {} |", d.set, d.metric, d.pairs, d.right);
+            }
+        }
+        if rows {
+            out.push_str(
+                "\n| set | case | metric | measured | predicted | error | baseline | rows |\n\
+                 |---|---|---|---|---|---|---|---|\n",
+            );
+            for r in &self.rows {
+                let predicted = match (r.predicted, r.error()) {
+                    (Some(p), Some(e)) => format!("{} | {e:+.1} %", figure(p)),
+                    _ => format!("- | {}", r.note),
+                };
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {} | {} | {predicted} | {} | {} |",
+                    r.set,
+                    r.case,
+                    r.metric,
+                    figure(r.measured),
+                    r.baseline.map_or_else(|| "-".to_owned(), figure),
+                    if r.fitted { "fitted" } else { "predicted" },
+                );
+            }
+        }
+        for n in &self.notes {
+            let _ = writeln!(out, "\n{n}");
+        }
+        out
+    }
+}
+
+/// Four significant digits.
+fn figure(v: f64) -> String {
+    if v == 0.0 || !v.is_finite() {
+        return format!("{v}");
+    }
+    let digits = (3 - v.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    format!("{v:.digits$}")
+}
+
+fn direction(
+    set: &str,
+    metric: &str,
+    rows: &[&Row],
+    knobs: &BTreeMap<(String, String), Vec<String>>,
+) -> Option<Direction> {
+    let coordinates = |r: &Row| knobs.get(&(r.set.clone(), r.case.clone()));
+    let (mut pairs, mut right) = (0, 0);
+    for (i, a) in rows.iter().enumerate() {
+        for b in &rows[i + 1..] {
+            let (Some(ka), Some(kb)) = (coordinates(a), coordinates(b)) else { continue };
+            if ka.len() != kb.len() || ka.iter().zip(kb).filter(|(x, y)| x != y).count() != 1 {
+                continue;
+            }
+            let (Some(pa), Some(pb)) = (a.predicted, b.predicted) else { continue };
+            let measured = b.measured / a.measured - 1.0;
+            if measured.abs() < DIRECTION_THRESHOLD {
+                continue;
+            }
+            pairs += 1;
+            right += usize::from((pb > pa) == (measured > 0.0));
+        }
+    }
+    (pairs > 0).then(|| Direction { set: set.into(), metric: metric.into(), pairs, right })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, measured: f64, predicted: f64, fitted: bool) -> Row {
+        Row {
+            set: "s".into(),
+            case: case.into(),
+            metric: "m".into(),
+            measured,
+            predicted: Some(predicted),
+            baseline: None,
+            fitted,
+            note: String::new(),
+        }
+    }
+
+    #[test]
+    fn errors_are_those_computed_by_hand() {
+        let e = Errors::of(&[-10.0, 5.0, 20.0]).expect("three rows");
+        assert_eq!((e.n, e.median_ape, e.bias), (3, 10.0, 5.0));
+        assert!((e.mean_ape - 35.0 / 3.0).abs() < 1e-12);
+        assert!((e.p90_ape - 18.0).abs() < 1e-12);
+        assert_eq!(Errors::of(&[]), None);
+    }
+
+    #[test]
+    fn fitted_and_predicted_rows_are_never_mixed() {
+        let rows = vec![row("a", 100.0, 150.0, true), row("b", 100.0, 101.0, false)];
+        let r = Report::new(rows, &BTreeMap::new());
+        assert_eq!(r.summaries[0].fitted.map(|e| e.median_ape), Some(50.0));
+        assert!(r.predicted("s", "m").expect("one row").median_ape < 1.0 + 1e-9);
+    }
+
+    #[test]
+    fn a_direction_counts_pairs_that_differ_in_one_knob() {
+        let rows = vec![row("a", 100.0, 90.0, false), row("b", 200.0, 80.0, false)];
+        let knobs = [("a", ["x", "1"]), ("b", ["x", "2"])]
+            .into_iter()
+            .map(|(c, k)| (("s".into(), c.into()), k.map(String::from).to_vec()))
+            .collect();
+        let r = Report::new(rows, &knobs);
+        assert_eq!((r.directions[0].pairs, r.directions[0].right), (1, 0));
+    }
+}

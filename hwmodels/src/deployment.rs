@@ -1,0 +1,364 @@
+//! From names to a step-time model: hardware x model x layout x engine x profile, resolved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::accelerator::Accelerator;
+use crate::catalog::Catalog;
+use crate::dtype::Dtype;
+use crate::engine::EngineKind;
+use crate::engine_cost::EngineCost;
+use crate::error::{Error, nearest};
+use crate::instance::Instance;
+use crate::layout::Layout;
+use crate::model::ModelArch;
+use crate::neuron::{NeuronModel, NeuronParams};
+use crate::ops::Routing;
+use crate::ops::collective::{AllReduceImpl, Fabric, LinkClass, Network, NetworkClass};
+use crate::profiles::{Choice, Resolved, resolve};
+use crate::replica::{ReplicaModel, ReplicaSpec};
+use crate::roofline::Roofline;
+use crate::step::StepModel;
+
+/// What a deployment is made of; names have been looked up.
+#[derive(Clone, Debug)]
+pub struct DeploymentSpec<'a> {
+    /// Where links are looked up.
+    pub catalog: &'a Catalog,
+    /// Node type.
+    pub instance: &'a Instance,
+    /// The model.
+    pub model: &'a ModelArch,
+    /// Layout of one replica, checked against model and instance.
+    pub layout: Layout,
+    /// Format of the weights.
+    pub weights: Dtype,
+    /// Format of the KV cache.
+    pub kv_cache: Dtype,
+    /// The engine.
+    pub engine: EngineKind,
+    /// Whether the engine overlaps host and device (vLLM's asynchronous scheduling); `None`: its default.
+    pub overlap: Option<bool>,
+    /// Whether decode steps replay captured graphs; `None`: the engine's default.
+    pub graphs: Option<bool>,
+    /// Most tokens in one step [tokens].
+    pub max_tokens: u32,
+    /// Profile.
+    pub profile: Choice,
+    /// Parameters laid over the profile, by dotted name.
+    pub params: &'a BTreeMap<String, f64>,
+    /// How evenly tokens spread over experts.
+    pub routing: Routing,
+}
+
+/// A resolved deployment: how long its steps take, and how that is known.
+#[derive(Clone)]
+pub struct Deployment {
+    /// Step-time model of one replica.
+    pub step: Arc<dyn StepModel>,
+    /// Host and front-end costs of the engine.
+    pub cost: EngineCost,
+    /// Profiles in use.
+    pub profile: Resolved,
+    /// What rests on priors, was extrapolated or has not been validated, in words.
+    pub warnings: Vec<String>,
+}
+
+/// Parameters of the roofline baseline, by dotted name.
+const ROOFLINE: [&str; 2] = ["roofline.factor", "roofline.constant"];
+
+/// Resolves `spec`.
+///
+/// # Errors
+/// Unknown links, profiles or parameters; parameters outside their physical bounds.
+pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
+    let chip = spec.catalog.accelerator(&spec.instance.accelerator)?;
+    let neuron = chip.ranks_per_device > 1;
+    let mut profile = resolve(&chip.name, spec.engine, &spec.profile)?;
+    lay_over(&mut profile, spec.params)?;
+    let p = &profile.profile;
+    let mut cost = EngineCost::new(spec.engine, p);
+    if let Some(overlap) = spec.overlap {
+        cost.overlap = overlap;
+    }
+    if spec.graphs == Some(false) {
+        cost.graph_max_seqs = 0;
+    }
+    let parameters = (
+        spec.model.parameters() as f64,
+        spec.model.active_parameters() as f64,
+    );
+    let mut warnings = Vec::new();
+    let baseline = p.params.contains_key(ROOFLINE[0]) || p.params.contains_key(ROOFLINE[1]);
+    let step: Arc<dyn StepModel> = if baseline {
+        let mut roofline = Roofline::new(
+            &chip.per_rank(),
+            spec.model,
+            spec.layout,
+            spec.weights,
+            spec.kv_cache,
+            parameters,
+        );
+        roofline.factor = p.get(ROOFLINE[0], 1.0);
+        roofline.constant = p.get(ROOFLINE[1], 0.0);
+        warnings.push("step times come from the roofline baseline".to_owned());
+        Arc::new(roofline)
+    } else if neuron {
+        Arc::new(NeuronModel::new(
+            chip,
+            chip.ranks_per_device,
+            spec.model,
+            spec.layout,
+            spec.weights,
+            spec.kv_cache,
+            parameters,
+            NeuronParams::from_profile(p),
+            cost,
+        ))
+    } else {
+        let model = ReplicaModel::new(&ReplicaSpec {
+            accelerator: chip,
+            fabric: fabric(spec.catalog, spec.instance, chip, spec.layout)?,
+            model: spec.model,
+            layout: spec.layout,
+            weights: spec.weights,
+            kv_cache: spec.kv_cache,
+            cost,
+            profile: p,
+            max_tokens: spec.max_tokens,
+            routing: spec.routing,
+        });
+        warnings.extend(model.warnings().iter().cloned());
+        Arc::new(model)
+    };
+    if profile.used.is_empty() && !baseline {
+        warnings.push(format!(
+            "no profile for {} under {}: every figure is analytic",
+            chip.name, spec.engine
+        ));
+    }
+    for u in profile.used.iter().filter(|u| !u.trusted) {
+        warnings.push(format!(
+            "profile `{}` is untrusted: no validation on data that was not fitted has passed",
+            u.name
+        ));
+    }
+    Ok(Deployment {
+        step,
+        cost,
+        profile,
+        warnings,
+    })
+}
+
+/// Lays single parameters over the profile, within the bounds that they are known to have.
+fn lay_over(profile: &mut Resolved, params: &BTreeMap<String, f64>) -> Result<(), Error> {
+    for (name, value) in params {
+        let (min, max, unit) = bounds(profile, name).ok_or_else(|| Error::Unknown {
+            kind: "profile parameter",
+            name: name.clone(),
+            nearest: nearest(name, parameter_names().iter().map(String::as_str)),
+        })?;
+        if !(value.is_finite() && (min..=max).contains(value)) {
+            return Err(Error::File {
+                file: format!("parameter `{name}`"),
+                message: format!(
+                    "must lie within its physical bounds, {min} to {max} {unit}, got {value}"
+                ),
+            });
+        }
+        profile.profile.params.insert(
+            name.clone(),
+            crate::profile::Param {
+                value: *value,
+                std_error: None,
+                min,
+                max,
+                unit,
+                evidence: crate::Evidence::Analytic,
+            },
+        );
+    }
+    Ok(())
+}
+
+/// Physical bounds and unit of a parameter that the profile or a model knows.
+fn bounds(profile: &Resolved, name: &str) -> Option<(f64, f64, String)> {
+    if let Some(p) = profile.profile.params.get(name) {
+        return Some((p.min, p.max, p.unit.clone()));
+    }
+    known_parameters().remove(name)
+}
+
+fn parameter_names() -> Vec<String> {
+    known_parameters().into_keys().collect()
+}
+
+/// Every parameter that a profile can set, with bounds and unit. Parameters of collectives depend on the
+/// fabric and are known through the profiles that hold them.
+fn known_parameters() -> BTreeMap<String, (f64, f64, String)> {
+    let mut all = BTreeMap::new();
+    for (name, min, max, unit) in crate::ops::parameters() {
+        all.insert(name, (min, max, unit));
+    }
+    for s in crate::neuron::SPECS {
+        all.insert(format!("neuron.{}", s.name), (s.min, s.max, s.unit.into()));
+    }
+    for engine in EngineKind::ALL {
+        for s in crate::engine_cost::SPECS {
+            all.insert(
+                format!("engine.{engine}.{}", s.name),
+                (s.min, s.max, s.unit.into()),
+            );
+        }
+    }
+    all.insert(ROOFLINE[0].into(), (0.1, 100.0, "ratio".into()));
+    all.insert(ROOFLINE[1].into(), (0.0, 1.0, "s".into()));
+    for p in crate::ops::collective::shipped_profile().params.iter() {
+        all.insert(p.0.clone(), (p.1.min, p.1.max, p.1.unit.clone()));
+    }
+    all
+}
+
+/// What connects the ranks of a replica on nodes of type `instance`.
+fn fabric(
+    catalog: &Catalog,
+    instance: &Instance,
+    chip: &Accelerator,
+    layout: Layout,
+) -> Result<Fabric, Error> {
+    let (link, bandwidth) = match &instance.intra_link {
+        None => (LinkClass::PcieHost, chip.host_bandwidth),
+        Some(name) => {
+            let l = catalog.link(name)?;
+            (link_class(name, l.peer_access), l.bandwidth)
+        }
+    };
+    let ranks = instance.ranks(chip).max(1);
+    let network = if layout.devices() > ranks {
+        let l = catalog.link(&instance.network_link)?;
+        let class = if l.name.contains("efa") {
+            NetworkClass::Efa
+        } else if l.name.contains("infiniband") {
+            NetworkClass::Infiniband
+        } else {
+            NetworkClass::Tcp
+        };
+        Some(Network {
+            class,
+            node_bandwidth: instance.network_bandwidth,
+        })
+    } else {
+        None
+    };
+    Ok(Fabric {
+        link,
+        link_bandwidth: bandwidth,
+        memory_bandwidth: chip.memory_bandwidth,
+        devices_per_node: ranks,
+        network,
+    })
+}
+
+/// The class of a catalog link, by its name: links of user catalogs are named like the built-in ones they resemble,
+/// or count as PCIe.
+fn link_class(name: &str, peer_access: bool) -> LinkClass {
+    let name = name.to_lowercase();
+    [
+        ("nvlink5", LinkClass::NvLink5),
+        ("nvlink4", LinkClass::NvLink4),
+        ("nvlink", LinkClass::NvLink3),
+        ("infinity", LinkClass::InfinityFabric),
+        ("neuronlink", LinkClass::NeuronLink),
+    ]
+    .into_iter()
+    .find(|(prefix, _)| name.starts_with(prefix))
+    .map_or(
+        if peer_access {
+            LinkClass::PciePeer
+        } else {
+            LinkClass::PcieHost
+        },
+        |(_, class)| class,
+    )
+}
+
+/// The all-reduce that an engine uses, in words.
+pub fn all_reduce_name(implementation: AllReduceImpl) -> &'static str {
+    match implementation {
+        AllReduceImpl::Nccl => "NCCL",
+        AllReduceImpl::Vllm { .. } => "vLLM's own, NCCL above its limit",
+        AllReduceImpl::Sglang => "SGLang's own, NCCL above its limit",
+        AllReduceImpl::TrtLlm => "TensorRT-LLM's own, NCCL above its limit",
+        AllReduceImpl::Neuron => "Neuron ring",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BatchStats;
+
+    fn decode_latency(instance: &str, layout: Layout, engine: EngineKind) -> f64 {
+        decode_latency_with(instance, layout, engine, &BTreeMap::new()).expect("resolves")
+    }
+
+    fn decode_latency_with(
+        instance: &str,
+        layout: Layout,
+        engine: EngineKind,
+        params: &BTreeMap<String, f64>,
+    ) -> Result<f64, Error> {
+        let catalog = Catalog::builtin();
+        let d = deploy(&DeploymentSpec {
+            catalog: &catalog,
+            instance: catalog.instance(instance)?,
+            model: catalog.model("llama-2-7b")?,
+            layout,
+            weights: Dtype::Bf16,
+            kv_cache: Dtype::Bf16,
+            engine,
+            overlap: None,
+            graphs: None,
+            max_tokens: 4096,
+            profile: Choice::Auto,
+            params,
+            routing: Routing::Balanced,
+        })?;
+        let mut b = BatchStats::default();
+        b.add_decode(400);
+        Ok(d.step.step(&b).latency)
+    }
+
+    #[test]
+    fn faster_memory_decodes_faster() {
+        let a10g = decode_latency("g5.2xlarge", Layout::SINGLE, EngineKind::VllmV1);
+        let h100 = decode_latency("p5.4xlarge", Layout::SINGLE, EngineKind::VllmV1);
+        assert!(a10g > 3.0 * h100, "{a10g} {h100}");
+    }
+
+    #[test]
+    fn every_accelerator_of_the_catalog_can_be_deployed() {
+        let catalog = Catalog::builtin();
+        for i in catalog.instances() {
+            let t = decode_latency(&i.name, Layout::SINGLE, EngineKind::Tgi);
+            assert!(t > 1e-4 && t < 1.0, "{}: {t}", i.name);
+        }
+    }
+
+    #[test]
+    fn a_parameter_that_beats_the_hardware_is_refused() {
+        let params = BTreeMap::from([("gemm.bf16.bandwidth_efficiency".to_owned(), 1.5)]);
+        let e = decode_latency_with("p5.4xlarge", Layout::SINGLE, EngineKind::VllmV1, &params)
+            .expect_err("more than the peak");
+        assert!(e.to_string().contains("physical bounds"), "{e}");
+    }
+
+    #[test]
+    fn an_unknown_parameter_names_the_nearest() {
+        let params = BTreeMap::from([("engine.tgi.step_hots".to_owned(), 0.001)]);
+        let e = decode_latency_with("g5.2xlarge", Layout::SINGLE, EngineKind::Tgi, &params)
+            .expect_err("unknown");
+        assert!(e.to_string().contains("engine.tgi.step_host"), "{e}");
+    }
+}

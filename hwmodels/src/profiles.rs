@@ -1,0 +1,203 @@
+//! The profiles that ship with the crate, and which of them apply to a deployment.
+//!
+//! A profile file names the accelerator it holds for, or `*` for one about software. Everything that matches is
+//! laid over the priors in the order of the file names, so that a later, more specific file wins.
+
+use std::path::Path;
+
+use crate::engine::EngineKind;
+use crate::error::{Error, nearest};
+use crate::profile::Profile;
+
+/// Embedded profile files, in the order in which they are laid over each other.
+const FILES: &[(&str, &str)] = &[];
+
+/// Which profile a scenario asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// Every built-in profile that matches the accelerator.
+    Auto,
+    /// None: datasheets and priors only.
+    Analytic,
+    /// The built-in matches, then this built-in profile, then this file.
+    Named(String),
+}
+
+impl Choice {
+    /// As scenario files write it: `auto`, `analytic`, a built-in name, or a path that ends in `.toml`.
+    pub fn parse(text: &str) -> Choice {
+        match text {
+            "auto" => Choice::Auto,
+            "analytic" => Choice::Analytic,
+            other => Choice::Named(other.to_owned()),
+        }
+    }
+}
+
+/// One profile in use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Used {
+    /// Its name.
+    pub name: String,
+    /// Whether a validation on data that was not fitted has passed.
+    pub trusted: bool,
+    /// Its one-line description.
+    pub description: String,
+}
+
+/// The profiles of a deployment, merged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// All parameters, later profiles over earlier ones.
+    pub profile: Profile,
+    /// What they come from.
+    pub used: Vec<Used>,
+}
+
+impl Resolved {
+    /// True if there is at least one profile and every one of them is trusted.
+    pub fn trusted(&self) -> bool {
+        !self.used.is_empty() && self.used.iter().all(|u| u.trusted)
+    }
+
+    fn lay_over(&mut self, p: &Profile) {
+        self.used.push(Used {
+            name: p.name.clone(),
+            trusted: p.trusted(),
+            description: p.description.clone(),
+        });
+        self.profile
+            .params
+            .extend(p.params.iter().map(|(k, v)| (k.clone(), v.clone())));
+        self.profile
+            .validity
+            .extend(p.validity.iter().map(|(k, v)| (k.clone(), *v)));
+    }
+}
+
+/// The built-in profiles.
+///
+/// # Panics
+/// Never in a build whose tests pass: a test parses every embedded file.
+pub fn builtin() -> Vec<Profile> {
+    FILES
+        .iter()
+        .map(|(file, text)| {
+            toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
+        })
+        .collect()
+}
+
+/// Finds the profiles for `accelerator` (catalog name) under `engine`.
+///
+/// # Errors
+/// An unknown name, or a file that cannot be read or parsed, or whose parameters leave their physical bounds.
+pub fn resolve(accelerator: &str, engine: EngineKind, choice: &Choice) -> Result<Resolved, Error> {
+    let mut resolved = Resolved {
+        profile: Profile {
+            accelerator: accelerator.to_owned(),
+            ..Profile::default()
+        },
+        used: Vec::new(),
+    };
+    if *choice == Choice::Analytic {
+        return Ok(resolved);
+    }
+    let all = builtin();
+    for p in all.iter().filter(|p| applies(p, accelerator, engine)) {
+        resolved.lay_over(p);
+    }
+    if let Choice::Named(name) = choice {
+        if name.ends_with(".toml") {
+            resolved.lay_over(&load(Path::new(name))?);
+        } else if let Some(p) = all.iter().find(|p| p.name == *name) {
+            resolved.lay_over(p);
+        } else {
+            return Err(Error::Unknown {
+                kind: "profile",
+                name: name.clone(),
+                nearest: nearest(name, all.iter().map(|p| p.name.as_str())),
+            });
+        }
+    }
+    Ok(resolved)
+}
+
+/// Whether `p` says anything about this accelerator and engine.
+fn applies(p: &Profile, accelerator: &str, engine: EngineKind) -> bool {
+    if p.accelerator != "*" && p.accelerator != accelerator {
+        return false;
+    }
+    // A profile with parameters of engines only applies if one of them is this engine.
+    let prefix = format!("engine.{engine}.");
+    let about_engines = p.params.keys().any(|k| k.starts_with("engine."));
+    !about_engines || p.params.keys().any(|k| k.starts_with(&prefix))
+}
+
+/// Reads a profile file and checks that every parameter is finite and within its bounds.
+///
+/// # Errors
+/// The file cannot be read, is not a profile, or holds a value outside its physical bounds.
+pub fn load(path: &Path) -> Result<Profile, Error> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::Io {
+        path: path.to_owned(),
+        message: e.to_string(),
+    })?;
+    let bad = |message: String| Error::File {
+        file: path.display().to_string(),
+        message,
+    };
+    let profile: Profile = toml::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    check(&profile).map_err(bad)?;
+    Ok(profile)
+}
+
+/// Checks that every parameter is finite and within its physical bounds.
+fn check(profile: &Profile) -> Result<(), String> {
+    for (name, p) in &profile.params {
+        if !(p.value.is_finite() && p.min <= p.value && p.value <= p.max) {
+            return Err(format!(
+                "params.\"{name}\": value {} must lie within its physical bounds [{}, {}]",
+                p.value, p.min, p.max
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_embedded_profile_parses_and_stays_within_physics() {
+        for p in builtin() {
+            check(&p).unwrap_or_else(|e| panic!("{}: {e}", p.name));
+            assert!(!p.provenance.command.is_empty(), "{}: no command", p.name);
+        }
+    }
+
+    #[test]
+    fn analytic_means_no_profile_at_all() {
+        let r = resolve("H100-SXM5-80GB", EngineKind::VllmV1, &Choice::Analytic)
+            .expect("always possible");
+        assert!(r.used.is_empty() && r.profile.params.is_empty() && !r.trusted());
+    }
+
+    #[test]
+    fn a_value_beyond_its_bounds_is_refused() {
+        let mut p = Profile::default();
+        p.params.insert(
+            "gemm.bf16.compute_efficiency".into(),
+            crate::profile::Param {
+                value: 4.4,
+                std_error: None,
+                min: 0.1,
+                max: 1.0,
+                unit: "ratio".into(),
+                evidence: crate::Evidence::Fitted,
+            },
+        );
+        assert!(check(&p).is_err_and(|e| e.contains("physical bounds")));
+    }
+}
