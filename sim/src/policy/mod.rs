@@ -10,6 +10,7 @@ pub mod check;
 pub(crate) mod testkit;
 pub mod tgi;
 pub mod tgi_neuron;
+pub mod trt_llm;
 
 use hwmodels::BatchStats;
 

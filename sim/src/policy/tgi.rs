@@ -1179,7 +1179,7 @@ mod tests {
             p in any_params(),
             reqs in workload(30, 64, 64, 60),
         ) {
-            let r = go(&p, 320, &reqs);
+            let r = go(&p, 400, &reqs);
             assert_fifo(&r);
             for (row, next) in r.rows.iter().zip(&r.rows[1..]) {
                 prop_assert!(row.plan.preempted.is_empty());

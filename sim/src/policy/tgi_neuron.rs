@@ -634,7 +634,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(150))]
+        #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
         fn every_request_gets_a_slot_and_finishes(
