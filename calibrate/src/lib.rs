@@ -1,3 +1,5 @@
 //! From measured runs to profiles.
 
 pub mod fit;
+pub mod neuron;
+pub mod validate;

@@ -40,7 +40,7 @@ pub const SPECS: [NeuronSpec; 5] = [
         min: 0.1,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of peak memory bandwidth at which weights and KV are read",
+        meaning: "share of peak memory bandwidth at which weights are read",
     },
     NeuronSpec {
         name: "compute_efficiency",
@@ -48,15 +48,15 @@ pub const SPECS: [NeuronSpec; 5] = [
         min: 0.02,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of the 16-bit peak that matrix products reach in prefill",
+        meaning: "share of the 16-bit peak that prefill reaches, attention included",
     },
     NeuronSpec {
-        name: "attention_efficiency",
-        prior: 0.15,
-        min: 0.01,
+        name: "kv_efficiency",
+        prior: 0.4,
+        min: 0.05,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of the 16-bit peak that prefill attention reaches",
+        meaning: "share of peak memory bandwidth at which the KV cache is read",
     },
     NeuronSpec {
         name: "layer_fixed",
@@ -135,10 +135,10 @@ impl NeuronModel {
         params: NeuronParams,
         cost: EngineCost,
     ) -> NeuronModel {
-        let [bandwidth, compute, attention, layer_fixed, link] = params.values;
+        let [bandwidth, compute, kv, layer_fixed, link] = params.values;
         let ranks = f64::from(layout.devices());
         let chips = ranks / f64::from(cores_per_chip.max(1));
-        let bytes_per_second = chip.memory_bandwidth * chips * bandwidth;
+        let peak_bytes = chip.memory_bandwidth * chips;
         let kv_heads = f64::from(model.kv_heads.max(layout.tp.min(model.heads)));
         let kv_bytes =
             2.0 * kv_heads * f64::from(model.head_dim) * f64::from(model.layers) * kv_cache.bytes();
@@ -155,11 +155,11 @@ impl NeuronModel {
         NeuronModel {
             cost,
             layers,
-            weights: parameters * weights.bytes() / bytes_per_second,
-            kv_per_token: kv_bytes / bytes_per_second,
+            weights: parameters * weights.bytes() / (peak_bytes * bandwidth),
+            kv_per_token: kv_bytes / (peak_bytes * kv),
             compute_per_token: 2.0 * active / (peak * compute),
             compute_per_pair: 4.0 * layers * f64::from(model.heads) * f64::from(model.head_dim)
-                / (peak * attention),
+                / (peak * compute),
             ring_per_token: ring,
             layer_fixed,
         }

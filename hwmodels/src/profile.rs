@@ -70,7 +70,7 @@ pub struct Validation {
 pub struct Profile {
     /// Name that scenarios use.
     pub name: String,
-    /// Accelerator it holds for (catalog name).
+    /// Accelerators it holds for (catalog names, separated by commas), or `*`.
     pub accelerator: String,
     /// One line on what it is.
     pub description: String,

@@ -1,6 +1,6 @@
 //! The profiles that ship with the crate, and which of them apply to a deployment.
 //!
-//! A profile file names the accelerator it holds for, or `*` for one about software. Everything that matches is
+//! A profile file names the accelerators it holds for (separated by commas), or `*` for one about software. Everything that matches is
 //! laid over the priors in the order of the file names, so that a later, more specific file wins.
 
 use std::path::Path;
@@ -10,7 +10,10 @@ use crate::error::{Error, nearest};
 use crate::profile::Profile;
 
 /// Embedded profile files, in the order in which they are laid over each other.
-const FILES: &[(&str, &str)] = &[];
+const FILES: &[(&str, &str)] = &[(
+    "inferentia2.toml",
+    include_str!("../data/profiles/inferentia2.toml"),
+)];
 
 /// Which profile a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +128,8 @@ pub fn resolve(accelerator: &str, engine: EngineKind, choice: &Choice) -> Result
 
 /// Whether `p` says anything about this accelerator and engine.
 fn applies(p: &Profile, accelerator: &str, engine: EngineKind) -> bool {
-    if p.accelerator != "*" && p.accelerator != accelerator {
+    let named = |name: &str| name == "*" || name == accelerator;
+    if !p.accelerator.split(',').any(|n| named(n.trim())) {
         return false;
     }
     // A profile with parameters of engines only applies if one of them is this engine.

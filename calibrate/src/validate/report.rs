@@ -137,11 +137,16 @@ impl Report {
         let mut summaries = Vec::new();
         let mut directions = Vec::new();
         for (set, metric) in keys {
-            let of: Vec<&Row> =
-                rows.iter().filter(|r| r.set == set && r.metric == metric).collect();
+            let of: Vec<&Row> = rows
+                .iter()
+                .filter(|r| r.set == set && r.metric == metric)
+                .collect();
             let errors = |fitted: bool| {
-                let e: Vec<f64> =
-                    of.iter().filter(|r| r.fitted == fitted).filter_map(|r| r.error()).collect();
+                let e: Vec<f64> = of
+                    .iter()
+                    .filter(|r| r.fitted == fitted)
+                    .filter_map(|r| r.error())
+                    .collect();
                 Errors::of(&e)
             };
             let baseline: Vec<f64> = of
@@ -161,7 +166,12 @@ impl Report {
                 directions.push(d);
             }
         }
-        Report { rows, summaries, directions, notes: Vec::new() }
+        Report {
+            rows,
+            summaries,
+            directions,
+            notes: Vec::new(),
+        }
     }
 
     /// The errors of rows of `set` and `metric` that were only predicted.
@@ -208,8 +218,11 @@ impl Report {
                  | set | metric | pairs | right |\n|---|---|---|---|\n",
             );
             for d in &self.directions {
-                let _ =
-                    writeln!(out, "| {} | {} | {} | {} |", d.set, d.metric, d.pairs, d.right);
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {} | {} |",
+                    d.set, d.metric, d.pairs, d.right
+                );
             }
         }
         if rows {
@@ -260,11 +273,15 @@ fn direction(
     let (mut pairs, mut right) = (0, 0);
     for (i, a) in rows.iter().enumerate() {
         for b in &rows[i + 1..] {
-            let (Some(ka), Some(kb)) = (coordinates(a), coordinates(b)) else { continue };
+            let (Some(ka), Some(kb)) = (coordinates(a), coordinates(b)) else {
+                continue;
+            };
             if ka.len() != kb.len() || ka.iter().zip(kb).filter(|(x, y)| x != y).count() != 1 {
                 continue;
             }
-            let (Some(pa), Some(pb)) = (a.predicted, b.predicted) else { continue };
+            let (Some(pa), Some(pb)) = (a.predicted, b.predicted) else {
+                continue;
+            };
             let measured = b.measured / a.measured - 1.0;
             if measured.abs() < DIRECTION_THRESHOLD {
                 continue;
@@ -273,7 +290,12 @@ fn direction(
             right += usize::from((pb > pa) == (measured > 0.0));
         }
     }
-    (pairs > 0).then(|| Direction { set: set.into(), metric: metric.into(), pairs, right })
+    (pairs > 0).then(|| Direction {
+        set: set.into(),
+        metric: metric.into(),
+        pairs,
+        right,
+    })
 }
 
 #[cfg(test)]
