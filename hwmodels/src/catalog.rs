@@ -326,6 +326,10 @@ impl Catalog {
             file: file.to_owned(),
             message: format!("{owner}: {e}"),
         };
+        let wrong = |owner: String, link: &str, place: &str| Error::File {
+            file: file.to_owned(),
+            message: format!("{owner}: link `{link}` does not run {place}, by its kind"),
+        };
         for a in self.accelerators() {
             if let Some(link) = &a.scale_up_link {
                 self.link(link)
@@ -336,9 +340,15 @@ impl Catalog {
             let owner = || format!("instance `{}`", i.name);
             self.accelerator(&i.accelerator)
                 .map_err(|e| at(owner(), e))?;
-            self.link(&i.network_link).map_err(|e| at(owner(), e))?;
-            if let Some(link) = &i.intra_link {
-                self.link(link).map_err(|e| at(owner(), e))?;
+            let network = self.link(&i.network_link).map_err(|e| at(owner(), e))?;
+            if network.kind.network_class().is_none() {
+                return Err(wrong(owner(), &i.network_link, "between nodes"));
+            }
+            if let Some(name) = &i.intra_link {
+                let link = self.link(name).map_err(|e| at(owner(), e))?;
+                if link.kind.class().is_none() {
+                    return Err(wrong(owner(), name, "inside a node"));
+                }
             }
         }
         Ok(())
@@ -663,7 +673,7 @@ mod tests {
 
     #[test]
     fn errors_in_user_files_name_file_line_and_field() {
-        let e = error("[[link]]\nname = \"x\"\nkind = \"switched\"\nbandwidth = 3\n");
+        let e = error("[[link]]\nname = \"x\"\nkind = \"nvlink4\"\nbandwidth = 3\n");
         assert!(
             e.contains("my.toml") && e.contains("line 4") && e.contains("GB/s"),
             "{e}"

@@ -231,19 +231,13 @@ fn fabric(
         None => (LinkClass::PcieHost, chip.host_bandwidth),
         Some(name) => {
             let l = catalog.link(name)?;
-            (link_class(name, l.peer_access), l.bandwidth)
+            (l.kind.class().unwrap_or(LinkClass::PcieHost), l.bandwidth)
         }
     };
     let ranks = instance.ranks(chip).max(1);
     let network = if layout.devices() > ranks {
         let l = catalog.link(&instance.network_link)?;
-        let class = if l.name.contains("efa") {
-            NetworkClass::Efa
-        } else if l.name.contains("infiniband") {
-            NetworkClass::Infiniband
-        } else {
-            NetworkClass::Tcp
-        };
+        let class = l.kind.network_class().unwrap_or(NetworkClass::Tcp);
         Some(Network {
             class,
             node_bandwidth: instance.network_bandwidth,
@@ -258,29 +252,6 @@ fn fabric(
         devices_per_node: ranks,
         network,
     })
-}
-
-/// The class of a catalog link, by its name: links of user catalogs are named like the built-in ones they resemble,
-/// or count as PCIe.
-fn link_class(name: &str, peer_access: bool) -> LinkClass {
-    let name = name.to_lowercase();
-    [
-        ("nvlink5", LinkClass::NvLink5),
-        ("nvlink4", LinkClass::NvLink4),
-        ("nvlink", LinkClass::NvLink3),
-        ("infinity", LinkClass::InfinityFabric),
-        ("neuronlink", LinkClass::NeuronLink),
-    ]
-    .into_iter()
-    .find(|(prefix, _)| name.starts_with(prefix))
-    .map_or(
-        if peer_access {
-            LinkClass::PciePeer
-        } else {
-            LinkClass::PcieHost
-        },
-        |(_, class)| class,
-    )
 }
 
 /// The all-reduce that an engine uses, in words.
