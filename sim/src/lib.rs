@@ -1,5 +1,6 @@
 //! Discrete-event simulator of LLM serving.
 
+pub mod cluster;
 pub mod kernel;
 pub mod kv;
 pub mod metrics;
@@ -7,4 +8,5 @@ pub mod policy;
 pub mod record;
 pub mod report;
 pub mod request;
+pub mod simulation;
 pub mod workload;

@@ -2,3 +2,4 @@
 
 pub mod rng;
 pub mod time;
+pub mod tournament;

@@ -1,0 +1,108 @@
+//! One replica as the cluster sees it, whichever path advances it.
+
+use hwmodels::StepModel;
+use std::sync::Arc;
+
+use super::requests::{Requests, Slot};
+use super::stepped::SteppedReplica;
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::metrics::Recorder;
+use crate::policy::Load;
+use crate::request::RejectReason;
+
+/// What an engine writes to while it advances.
+pub struct Out<'a> {
+    /// The requests under way.
+    pub requests: &'a mut Requests,
+    /// The record.
+    pub recorder: &'a mut Recorder,
+    /// Requests that the engine is done with: true when all tokens were made, false when it dropped them.
+    pub done: &'a mut Vec<(Slot, bool)>,
+}
+
+/// What surrounds the scheduler of a replica.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Index of the replica.
+    pub replica: u32,
+    /// How long its steps take.
+    pub step: Arc<dyn StepModel>,
+    /// From the end of a step until its tokens reach the client.
+    pub output_delay: SimDuration,
+}
+
+/// A replica on the reference path or on the fast path; both give the same record.
+pub enum Engine {
+    /// Any policy, step by step.
+    Stepped(Box<SteppedReplica>),
+}
+
+macro_rules! forward {
+    ($self:ident, $e:ident => $body:expr) => {
+        match $self {
+            Engine::Stepped($e) => $body,
+        }
+    };
+}
+
+impl Engine {
+    /// Takes in the request of `slot`, or refuses it.
+    ///
+    /// # Errors
+    /// The reason the named system would give.
+    pub fn enter(
+        &mut self,
+        now: SimTime,
+        slot: Slot,
+        requests: &mut Requests,
+    ) -> Result<(), RejectReason> {
+        forward!(self, e => e.enter(now, slot, requests))
+    }
+
+    /// Drops a request that its client has left; `local` is its id in this engine.
+    pub fn cancel(&mut self, local: u32, requests: &mut Requests) {
+        forward!(self, e => e.cancel(local, requests));
+    }
+
+    /// When it must be looked at next, as of its last `start`.
+    #[inline]
+    pub fn next(&self) -> SimTime {
+        forward!(self, e => e.next())
+    }
+
+    /// Ends the steps that are due at `now`.
+    #[inline]
+    pub fn complete(&mut self, now: SimTime, out: &mut Out) {
+        forward!(self, e => e.complete(now, out));
+    }
+
+    /// Starts what can be started at `now`.
+    #[inline]
+    pub fn start(&mut self, now: SimTime, out: &mut Out) {
+        forward!(self, e => e.start(now, out));
+    }
+
+    /// Records what is under way when the run ends at `now`.
+    pub fn close(&mut self, now: SimTime, out: &mut Out) {
+        forward!(self, e => e.close(now, out));
+    }
+
+    /// What can be seen from outside.
+    pub fn load(&self) -> Load {
+        forward!(self, e => e.load())
+    }
+
+    /// Checks what must always hold after `start`, for tests.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn check(&self, now: SimTime) {
+        let load = self.load();
+        assert!(
+            load.kv_used_blocks <= load.kv_total_blocks,
+            "KV blocks in use exceed those there are: {load:?}"
+        );
+        assert!(self.next() >= now, "time went back");
+        forward!(self, e => e.check());
+    }
+}

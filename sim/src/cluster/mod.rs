@@ -1,0 +1,21 @@
+//! The cluster: a gateway with a router in front of replicas, and the order in which things happen.
+//!
+//! Things that happen at the same instant happen in this order, each class until nothing of it is left; a class that brings
+//! up an earlier one (a response that makes a closed-loop client send again) goes back to it:
+//!
+//! | class | what | why there |
+//! |---|---|---|
+//! | 0 | steps complete, lowest replica first, requests of a step in the order of the step | KV and seats are free for whatever comes now |
+//! | 1 | responses reach their clients | an answer at the deadline is in time |
+//! | 2 | clients give up | they make no room for a step that starts now only if this came later |
+//! | 3 | clients send, the router decides | it sees everything above |
+//! | 4 | requests reach their engines | they can be in a step that starts now |
+//! | 5 | steps start, lowest replica first | each sees all that happened by now |
+//!
+//! Within classes 1, 2 and 4 the order is that in which the events were set up; within 3 it is the workload's.
+
+pub mod engine;
+pub mod events;
+pub mod requests;
+pub mod router;
+pub mod stepped;

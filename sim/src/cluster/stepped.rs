@@ -1,0 +1,296 @@
+//! The reference path: any scheduling policy, one step after the other, every sequence of every step looked at.
+
+use std::collections::VecDeque;
+
+use super::engine::{Out, Surroundings};
+use super::requests::{Requests, Slot, Stage};
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::policy::{Load, Scheduler, SeqParams, StepPlan};
+use crate::record::StepRow;
+use crate::request::{RejectReason, ReqId};
+
+/// What the driver knows of a request under its local id.
+#[derive(Clone, Copy, Debug)]
+struct Local {
+    slot: Slot,
+    live: bool,
+}
+
+struct InFlight {
+    plan: StepPlan,
+    row: StepRow,
+}
+
+/// A scheduler with a predicted step time and a virtual clock.
+pub struct SteppedReplica {
+    around: Surroundings,
+    scheduler: Box<dyn Scheduler>,
+    depth: usize,
+    in_flight: VecDeque<InFlight>,
+    spare: Vec<StepPlan>,
+    /// When the pipeline admits the next step, and when the last one leaves it.
+    admits_at: SimTime,
+    last_end: SimTime,
+    /// Something has changed since the scheduler last had nothing to run.
+    ask: bool,
+    wake: SimTime,
+    locals: Vec<Local>,
+    free_ids: Vec<ReqId>,
+    /// Ids that steps in flight may still name, with the number of steps that must complete first.
+    resting: VecDeque<(u64, ReqId)>,
+    planned: u64,
+    completed: u64,
+    stopped: Vec<ReqId>,
+    failed: Vec<ReqId>,
+}
+
+impl SteppedReplica {
+    /// A replica that has nothing to do.
+    pub fn new(around: Surroundings, scheduler: Box<dyn Scheduler>) -> SteppedReplica {
+        SteppedReplica {
+            around,
+            depth: scheduler.depth().max(1) as usize,
+            scheduler,
+            in_flight: VecDeque::new(),
+            spare: Vec::new(),
+            admits_at: SimTime::ZERO,
+            last_end: SimTime::ZERO,
+            ask: false,
+            wake: SimTime::NEVER,
+            locals: Vec::new(),
+            free_ids: Vec::new(),
+            resting: VecDeque::new(),
+            planned: 0,
+            completed: 0,
+            stopped: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        now: SimTime,
+        slot: Slot,
+        requests: &mut Requests,
+    ) -> Result<(), RejectReason> {
+        while let Some(&(step, id)) = self.resting.front() {
+            if step > self.completed {
+                break;
+            }
+            self.resting.pop_front();
+            self.free_ids.push(id);
+        }
+        let id = self.free_ids.pop().unwrap_or_else(|| {
+            self.locals.push(Local { slot, live: false });
+            self.locals.len() as ReqId - 1
+        });
+        let r = requests.get_mut(slot);
+        let params = SeqParams {
+            prompt_tokens: r.prompt_tokens,
+            max_tokens: r.max_tokens,
+            priority: r.priority,
+            arrival: now,
+            block_hashes: std::mem::take(&mut r.block_hashes),
+        };
+        if let Err(reason) = self.scheduler.add(id, params) {
+            self.free_ids.push(id);
+            return Err(reason);
+        }
+        r.stage = Stage::Engine(id);
+        self.locals[id as usize] = Local { slot, live: true };
+        self.ask = true;
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, local: u32, _requests: &mut Requests) {
+        self.scheduler.cancel(local);
+        self.retire(local);
+        self.ask = true;
+    }
+
+    fn retire(&mut self, id: ReqId) {
+        self.locals[id as usize].live = false;
+        self.resting.push_back((self.planned, id));
+    }
+
+    pub(super) fn next(&self) -> SimTime {
+        let end = self.in_flight.front().map_or(SimTime::NEVER, |s| s.row.end);
+        if self.in_flight.len() >= self.depth {
+            return end;
+        }
+        let start = if self.ask { self.admits_at } else { self.wake };
+        end.min(start)
+    }
+
+    pub(super) fn complete(&mut self, now: SimTime, out: &mut Out) {
+        while self.in_flight.front().is_some_and(|s| s.row.end <= now) {
+            let Some(step) = self.in_flight.pop_front() else {
+                break;
+            };
+            self.completed += 1;
+            self.ask = true;
+            out.recorder.step(&step.row);
+            self.hand_out_tokens(now, &step.plan, out);
+            self.scheduler.complete(&step.plan, &self.stopped);
+            while let Some(id) = self.stopped.pop() {
+                self.retire(id);
+            }
+            self.spare.push(step.plan);
+        }
+    }
+
+    fn hand_out_tokens(&mut self, now: SimTime, plan: &StepPlan, out: &mut Out) {
+        let at_client = now + self.around.output_delay;
+        let (mut gap, mut equal) = (SimDuration::ZERO, 0);
+        for e in plan.entries.iter().filter(|e| e.samples) {
+            let local = self.locals[e.id as usize];
+            if !local.live {
+                continue;
+            }
+            let r = out.requests.get_mut(local.slot);
+            r.produced += 1;
+            if r.produced == 1 {
+                r.first_token = at_client;
+            } else {
+                let g = now - r.last_token;
+                if g != gap && equal > 0 {
+                    out.recorder.gaps(at_client, gap, equal);
+                    equal = 0;
+                }
+                gap = g;
+                equal += 1;
+            }
+            r.last_token = now;
+            if r.produced == r.output_tokens {
+                self.stopped.push(e.id);
+                out.done.push((local.slot, true));
+            }
+        }
+        if equal > 0 {
+            out.recorder.gaps(at_client, gap, equal);
+        }
+    }
+
+    pub(super) fn start(&mut self, now: SimTime, out: &mut Out) {
+        self.ask |= self.wake <= now;
+        while self.ask && self.in_flight.len() < self.depth && self.admits_at <= now {
+            let mut plan = self.spare.pop().unwrap_or_default();
+            let runs = self.scheduler.plan(now, &mut plan);
+            self.note_plan(now, &plan, out);
+            if !runs {
+                self.spare.push(plan);
+                self.ask = false;
+                // A wake-up that is not in the future would be asked for again and again.
+                self.wake = self
+                    .scheduler
+                    .next_wake()
+                    .filter(|&t| t > now)
+                    .unwrap_or(SimTime::NEVER);
+                return;
+            }
+            self.wake = SimTime::NEVER;
+            self.launch(now, plan);
+        }
+    }
+
+    /// Notes first schedulings, preemptions and drops.
+    fn note_plan(&mut self, now: SimTime, plan: &StepPlan, out: &mut Out) {
+        if !plan.admitted.is_empty() {
+            for e in &plan.entries {
+                let r = out.requests.get_mut(self.locals[e.id as usize].slot);
+                if self.locals[e.id as usize].live && r.first_scheduled == SimTime::NEVER {
+                    r.cached_tokens = e.context.min(r.prompt_tokens);
+                    r.first_scheduled = now;
+                }
+            }
+            for &id in &plan.admitted {
+                let r = out.requests.get_mut(self.locals[id as usize].slot);
+                r.first_scheduled = r.first_scheduled.min(now);
+            }
+        }
+        for &id in &plan.preempted {
+            out.requests
+                .get_mut(self.locals[id as usize].slot)
+                .preemptions += 1;
+        }
+        self.scheduler.take_failed(&mut self.failed);
+        while let Some(id) = self.failed.pop() {
+            out.done.push((self.locals[id as usize].slot, false));
+            self.retire(id);
+        }
+    }
+
+    fn launch(&mut self, now: SimTime, plan: StepPlan) {
+        let cost = self.around.step.step(&plan.stats);
+        let mut end = now + SimDuration::from_secs(cost.latency);
+        if self.depth > 1 {
+            let interval = SimDuration::from_secs(cost.interval);
+            // The pipeline takes steps in every `interval` and gives them out no faster.
+            if !self.in_flight.is_empty() {
+                end = end.max(self.last_end + interval);
+            }
+            self.admits_at = now + interval;
+        }
+        self.last_end = end;
+        let load = self.scheduler.load();
+        self.planned += 1;
+        self.in_flight.push_back(InFlight {
+            row: StepRow {
+                replica: self.around.replica,
+                start: now,
+                end,
+                stats: plan.stats,
+                parts: cost.parts,
+                running: load.running,
+                waiting: load.waiting,
+                kv_used_blocks: load.kv_used_blocks,
+                blocked: plan.blocked,
+            },
+            plan,
+        });
+    }
+
+    pub(super) fn close(&mut self, now: SimTime, out: &mut Out) {
+        for step in &self.in_flight {
+            out.recorder.step(&cut(step.row, now));
+        }
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.scheduler.load()
+    }
+
+    pub(super) fn check(&self) {
+        let load = self.scheduler.load();
+        let live = self.locals.iter().filter(|l| l.live).count();
+        assert_eq!(
+            (load.running + load.waiting) as usize,
+            live,
+            "the scheduler holds other requests than its driver: {load:?}"
+        );
+        assert!(
+            live == 0 || !self.in_flight.is_empty() || self.wake != SimTime::NEVER,
+            "idle with {live} requests and no wake-up: {load:?}"
+        );
+    }
+}
+
+/// A step that the end of the run at `now` cuts short: the share of it that was done.
+pub(crate) fn cut(mut row: StepRow, now: SimTime) -> StepRow {
+    if row.end > now {
+        let share = now.since(row.start).0 as f64 / row.end.since(row.start).0 as f64;
+        row.end = now.max(row.start);
+        let p = &mut row.parts;
+        for part in [
+            &mut p.weights,
+            &mut p.kv,
+            &mut p.compute,
+            &mut p.communication,
+            &mut p.host,
+            &mut p.bubble,
+        ] {
+            *part *= share;
+        }
+    }
+    row
+}
