@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit_code;
 
+pub mod calibrate;
 pub mod catalog;
 
 /// Simulator and digital twin of LLM serving clusters.
@@ -25,6 +26,7 @@ const EXIT_CODES: &str =
 /// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
 #[derive(Debug, Subcommand)]
 enum Command {
+    Calibrate(calibrate::Args),
     Catalog(catalog::Args),
 }
 
@@ -32,6 +34,7 @@ impl Cli {
     /// Runs the chosen subcommand and returns the exit code.
     pub fn run(self) -> anyhow::Result<u8> {
         match self.command {
+            Command::Calibrate(args) => calibrate::run(args),
             Command::Catalog(args) => catalog::run(args),
         }
     }

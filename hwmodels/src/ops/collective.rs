@@ -509,6 +509,27 @@ pub fn parameters(fabric: &Fabric) -> Vec<(String, Prior)> {
     asked
 }
 
+/// Every parameter of every link and network class, sorted by name.
+pub fn all_parameters() -> Vec<(String, Prior)> {
+    let network = |class| Network {
+        class,
+        node_bandwidth: 1.0,
+    };
+    let mut all: Vec<_> = LinkClass::ALL
+        .into_iter()
+        .flat_map(|link| parameters(&Fabric::single_node(link, 8, 1.0)))
+        .chain(NetworkClass::ALL.into_iter().flat_map(|class| {
+            parameters(&Fabric {
+                network: Some(network(class)),
+                ..Fabric::single_node(LinkClass::NvLink4, 8, 1.0)
+            })
+        }))
+        .collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.dedup_by(|a, b| a.0 == b.0);
+    all
+}
+
 /// `prior` as a profile parameter with another value, kept within the bounds.
 pub fn fitted_param(prior: &Prior, value: f64) -> Param {
     Param {
@@ -1018,8 +1039,7 @@ mod tests {
 
     #[test]
     fn shipped_profile_parses_and_every_value_is_a_known_parameter_within_its_bounds() {
-        let known: std::collections::BTreeMap<_, _> =
-            fabrics().iter().flat_map(parameters).collect();
+        let known: std::collections::BTreeMap<_, _> = all_parameters().into_iter().collect();
         for (name, p) in &shipped_profile().params {
             let prior = known
                 .get(name)
@@ -1183,7 +1203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_collective_is_finite_positive_and_grows_with_size_and_ranks(
+        fn every_collective_is_finite_positive_and_grows_with_size_and_ranks_but_where_nccl_changes_protocol(
             which in 0usize..35, exponent in 8.0f64..33.0, factor in 1.0f64..8.0
         ) {
             let fabric = fabrics()[which];
@@ -1204,8 +1224,13 @@ mod tests {
                     for n in [2, 3, 4] {
                         let t = op(bytes, n);
                         prop_assert!(t.is_finite() && t > 0.0);
-                        prop_assert!(op(bytes * factor, n) >= t * (1.0 - 1e-12));
-                        prop_assert!(t >= last * (1.0 - 1e-12));
+                        // NCCL changes protocol where its estimates cross, not where times do, and
+                        // for more ranks later: 1 MiB over 2 A100 takes 41 us, over 4 only 30.
+                        let drop = 0.35;
+                        let more = op(bytes * factor, n);
+                        prop_assert!(more >= t * (1.0 - drop), "{more} after {t}, {n} ranks");
+                        let one_protocol = !(64.0 * KIB..64.0 * MIB).contains(&bytes);
+                        prop_assert!(!one_protocol || t >= last, "{t} after {last}, {n} ranks");
                         last = t;
                     }
                 }

@@ -1,0 +1,70 @@
+//! `servetwin calibrate`: from measured tables to profiles.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Subcommand;
+
+use crate::exit_code;
+
+/// Fit parameters to measurements; print the errors, on fitted rows and on rows held out.
+#[derive(Debug, clap::Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// All-reduce and other collectives: NCCL, the engines' own kernels, NVLink, PCIe, two nodes.
+    #[command(
+        after_help = "Example:\n  servetwin calibrate collectives --data measured/ --out collectives.toml"
+    )]
+    Collectives(Data),
+}
+
+/// Where measurements are, and where the profile goes.
+#[derive(Debug, clap::Args)]
+struct Data {
+    /// Folder of the measured tables.
+    #[arg(long, value_name = "DIR", env = "SERVETWIN_MEASURED")]
+    data: PathBuf,
+    /// Write the fitted profile here.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print the errors as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fits, prints the errors on stdout and writes the profile.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    match args.what {
+        What::Collectives(data) => {
+            let (profile, report) = calibrate::collectives::fit(&data.data)?;
+            data.finish(&profile, &report)?;
+        }
+    }
+    Ok(exit_code::OK)
+}
+
+impl Data {
+    fn finish(
+        &self,
+        profile: &hwmodels::Profile,
+        report: &(impl std::fmt::Display + serde::Serialize),
+    ) -> anyhow::Result<()> {
+        if let Some(path) = &self.out {
+            let text = toml::to_string_pretty(profile).context("writing the profile as TOML")?;
+            std::fs::write(path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(report)?);
+        } else {
+            print!("{report}");
+        }
+        Ok(())
+    }
+}
