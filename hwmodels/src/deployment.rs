@@ -214,8 +214,8 @@ fn known_parameters() -> BTreeMap<String, (f64, f64, String)> {
     }
     all.insert(ROOFLINE[0].into(), (0.1, 100.0, "ratio".into()));
     all.insert(ROOFLINE[1].into(), (0.0, 1.0, "s".into()));
-    for p in crate::ops::collective::shipped_profile().params.iter() {
-        all.insert(p.0.clone(), (p.1.min, p.1.max, p.1.unit.clone()));
+    for (name, p) in crate::ops::collective::all_parameters() {
+        all.insert(name, (p.min, p.max, p.unit.to_owned()));
     }
     all
 }
@@ -260,7 +260,9 @@ pub fn all_reduce_name(implementation: AllReduceImpl) -> &'static str {
         AllReduceImpl::Nccl => "NCCL",
         AllReduceImpl::Vllm { .. } => "vLLM's own, NCCL above its limit",
         AllReduceImpl::Sglang => "SGLang's own, NCCL above its limit",
-        AllReduceImpl::TrtLlm => "TensorRT-LLM's own, NCCL above its limit",
+        AllReduceImpl::TrtLlm | AllReduceImpl::TrtLlmOneShot => {
+            "TensorRT-LLM's own, NCCL above its limit"
+        }
         AllReduceImpl::Neuron => "Neuron ring",
     }
 }
