@@ -28,8 +28,7 @@ pub struct SteppedReplica {
     depth: usize,
     in_flight: VecDeque<InFlight>,
     spare: Vec<StepPlan>,
-    /// When the pipeline admits the next step, and when the last one leaves it.
-    admits_at: SimTime,
+    /// When the last planned step leaves the pipeline.
     last_end: SimTime,
     /// Something has changed since the scheduler last had nothing to run.
     ask: bool,
@@ -53,7 +52,6 @@ impl SteppedReplica {
             scheduler,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
-            admits_at: SimTime::ZERO,
             last_end: SimTime::ZERO,
             ask: false,
             wake: SimTime::NEVER,
@@ -118,7 +116,7 @@ impl SteppedReplica {
         if self.in_flight.len() >= self.depth {
             return end;
         }
-        let start = if self.ask { self.admits_at } else { self.wake };
+        let start = if self.ask { SimTime::ZERO } else { self.wake };
         end.min(start)
     }
 
@@ -173,7 +171,7 @@ impl SteppedReplica {
 
     pub(super) fn start(&mut self, now: SimTime, out: &mut Out) {
         self.ask |= self.wake <= now;
-        while self.ask && self.in_flight.len() < self.depth && self.admits_at <= now {
+        while self.ask && self.in_flight.len() < self.depth {
             let mut plan = self.spare.pop().unwrap_or_default();
             let runs = self.scheduler.plan(now, &mut plan);
             self.note_plan(now, &plan, out);
@@ -222,14 +220,12 @@ impl SteppedReplica {
 
     fn launch(&mut self, now: SimTime, plan: StepPlan) {
         let cost = self.around.step.step(&plan.stats);
-        let mut end = now + SimDuration::from_secs(cost.latency);
-        if self.depth > 1 {
-            let interval = SimDuration::from_secs(cost.interval);
-            // The pipeline takes steps in every `interval` and gives them out no faster.
-            if !self.in_flight.is_empty() {
-                end = end.max(self.last_end + interval);
-            }
-            self.admits_at = now + interval;
+        let latency = SimDuration::from_secs(cost.latency);
+        let mut end = now + latency;
+        // A step is planned as soon as there is a place in flight (serving-semantics 1.4), queues behind the
+        // one before it, and leaves the pipeline an `interval` after that at the earliest.
+        if !self.in_flight.is_empty() {
+            end = end.max(self.last_end + SimDuration::from_secs(cost.interval));
         }
         self.last_end = end;
         let load = self.scheduler.load();
@@ -237,7 +233,8 @@ impl SteppedReplica {
         self.in_flight.push_back(InFlight {
             row: StepRow {
                 replica: self.around.replica,
-                start: now,
+                // Planned at `now`; it runs from when the device gets to it.
+                start: SimTime(end.0 - latency.0),
                 end,
                 stats: plan.stats,
                 parts: cost.parts,
