@@ -274,6 +274,9 @@ impl Kind {
 
     /// Prints a base value in the unit that gives the shortest text that reads back exactly.
     fn print(&self, base: f64) -> String {
+        if base == 0.0 {
+            return format!("0 {}", self.default_unit);
+        }
         let mut best: Option<(usize, String)> = None;
         for u in self.printed {
             let number = base * u.den / u.num;

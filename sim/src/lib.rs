@@ -9,4 +9,5 @@ pub mod record;
 pub mod report;
 pub mod request;
 pub mod simulation;
+pub mod scenario;
 pub mod workload;

@@ -1,0 +1,566 @@
+//! Scenario files as written: every key, optional where it has a default, values not yet checked.
+//!
+//! [`super::resolve`] turns these into the checked types of [`super`]; the comments here are what
+//! `servetwin scenario schema` and `docs/scenario.md` say about each key, with its unit and default.
+
+use std::fmt;
+
+use hwmodels::Dtype;
+use hwmodels::units::{PerSec, Ratio, Secs, UsdPerHour};
+use schemars::JsonSchema;
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize};
+
+use crate::workload::TraceFormat;
+
+/// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
+/// depend on its `kind`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioFile {
+    /// Name of the scenario. Default: the file's name without `.toml`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What the scenario shows, in a sentence. Default: empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Seed of all randomness, 0 to 2^63 - 1. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The model that is served. Needed unless `[step]` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelFile>,
+    /// The hardware it is served on. Needed unless `[step]` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<HardwareFile>,
+    /// How a replica is spread over devices, and how many replicas there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<LayoutFile>,
+    /// A step time of constant terms in place of model and hardware, for queueing theory and teaching.
+    /// Needs `engine.kv_blocks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepFile>,
+    /// What stands between clients and replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router: Option<RouterFile>,
+    /// Streams of requests; at least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workload: Vec<StreamFile>,
+    /// When the run ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunFile>,
+    /// Latency targets that goodput counts by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<SloFile>,
+}
+
+/// The model that is served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelFile {
+    /// Name in the catalog (`servetwin catalog list`), e.g. "llama-2-7b". This or `config` is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Path of a Hugging Face `config.json`, relative to the scenario file. This or `name` is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Format of the weights: fp32, bf16 (also fp16), fp8, int8, int4 or mxfp4. Default: the format that
+    /// the model is published in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Dtype>,
+    /// Format of the KV cache: fp32, bf16, fp8 or int8. Default: bf16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<Dtype>,
+}
+
+/// The hardware that serves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HardwareFile {
+    /// Instance type in the catalog, e.g. "g5.2xlarge". A replica takes as many nodes as its layout needs;
+    /// replicas that fit share a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Date (YYYY-MM-DD) of the catalog's price to use. Default: the newest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_date: Option<String>,
+    /// Price of one instance, e.g. "1.21 USD/h". Default: the catalog's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<UsdPerHour>,
+    /// Calibrated profile: "auto" (the built-in one for accelerator and engine, analytic where there is none),
+    /// "analytic", a built-in profile's name, or the path of a profile file. Default: "auto".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// Folder of catalog files that add to or replace the built-in ones, relative to the scenario file.
+    /// Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catalog: Option<String>,
+}
+
+/// How a replica is spread over devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutFile {
+    /// Tensor-parallel ranks per pipeline stage. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tp: Option<u32>,
+    /// Pipeline stages. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pp: Option<u32>,
+    /// Expert-parallel ranks within a stage: 1 splits every expert over the `tp` ranks, `tp` gives each
+    /// rank whole experts. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ep: Option<u32>,
+    /// Data-parallel replicas behind the router. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+}
+
+/// Step time = base + per_token x new tokens + per_context_token x decode contexts + per_pair x prefill
+/// query-key pairs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepFile {
+    /// Cost of any step. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<Secs>,
+    /// Cost per new token. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_token: Option<Secs>,
+    /// Cost per token of decode context. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_context_token: Option<Secs>,
+    /// Cost per query-key pair of prefill. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_pair: Option<Secs>,
+}
+
+/// What stands between clients and replicas.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouterFile {
+    /// How the replica of a request is chosen. Default: "round_robin".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<RouterPolicy>,
+    /// The gateway gives up on a request this long after it came (SageMaker: "60 s"). Default: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Secs>,
+    /// Delay that gateway and network add to a request on its way in. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Secs>,
+}
+
+/// How a router chooses (serving-semantics 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterPolicy {
+    /// Each replica in turn.
+    #[default]
+    RoundRobin,
+    /// Any replica, with equal chance.
+    Random,
+    /// The replica with the fewest unfinished requests.
+    LeastOutstanding,
+    /// The replica with the smallest share of KV blocks in use.
+    LeastKv,
+    /// The less loaded of two drawn replicas.
+    PowerOfTwo,
+    /// The replica that holds the longest prefix of the prompt.
+    PrefixAware,
+    /// Requests of a session stay on one replica.
+    Session,
+}
+
+/// One stream of requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamFile {
+    /// Name of the stream in reports; unique. Default: "stream-0", "stream-1", ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// When its requests are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<ArrivalFile>,
+    /// Prompt lengths [tokens]; of a session's turn: the new text, without what is sent back. A number is a
+    /// fixed length. Needed unless `lengths` or a trace gives them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<LengthFile>,
+    /// Output lengths [tokens]. A number is a fixed length. Needed unless `lengths` or a trace gives them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<LengthFile>,
+    /// Prompt and output lengths drawn together from the rows of a file, instead of `prompt` and `output`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<PairsFile>,
+    /// `max_tokens` that the calls carry, at least the output length [tokens]. Default: the output length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Prompts start with one of a few shared texts. Default: nothing shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<PrefixFile>,
+    /// Requests come as dialogues of several turns. Default: single requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionsFile>,
+    /// The client gives up on a request after this long. Default: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Secs>,
+    /// Clients that leave on their own account. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<CancelFile>,
+    /// Clients send again what was not served. Default: they do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<RetriesFile>,
+    /// Priority; lower is more urgent. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The stream stops after this many requests (retries not counted). Default: `run.requests` alone limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+}
+
+/// When requests are sent. Which of the keys apply depends on `kind`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArrivalFile {
+    /// The arrival process.
+    pub kind: ArrivalKind,
+    /// Mean rate, e.g. "2.5 req/s" (poisson, gamma, constant); needed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<PerSec>,
+    /// Coefficient of variation of the gaps: 0 is constant, 1 Poisson. Needed for gamma; for steps, ramp and
+    /// rate_table the default is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
+    /// Stretches of constant rate, one after another (steps); at least one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Vec<RateStepFile>>,
+    /// Start again when the curve is over (steps, rate_table). Default: false, the stream ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<bool>,
+    /// Rate at the start (ramp).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<PerSec>,
+    /// Rate at the end (ramp), held from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<PerSec>,
+    /// How long the rate takes from `from` to `to` (ramp).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over: Option<Secs>,
+    /// File of the rate curve (rate_table) or of the requests (trace), relative to the scenario file; may
+    /// end in `.gz`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Column of the time [s] (rate_table). Default: "t_s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_column: Option<String>,
+    /// Column of the rate [req/s] (rate_table). Default: "rate_rps".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_column: Option<String>,
+    /// Factor on all rates of the table (rate_table). Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// Users that each have one request under way (closed).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Mean pause of a user between an answer and the next request (closed). Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think: Option<Secs>,
+    /// Coefficient of variation of the pause: 0 is constant, 1 exponential (closed). Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think_cv: Option<f64>,
+    /// Least pause after a refusal before the same user or place sends again (closed, burst). Default: "100 ms".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_pause: Option<Secs>,
+    /// Requests sent at once at the start (burst).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// Most requests that the client keeps under way (burst; GuideLLM's throughput mode: 128). Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+    /// Format of the trace. Default: "auto", told from its first line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<TraceFormat>,
+    /// Factor on the trace's times: 0.5 sends twice as fast (trace). Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_scale: Option<f64>,
+}
+
+/// Arrival processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrivalKind {
+    /// Open loop, independent clients: exponential gaps. Keys: rate.
+    #[default]
+    Poisson,
+    /// Open loop, gamma gaps: bursty above cv 1, smooth below. Keys: rate, cv.
+    Gamma,
+    /// Open loop, equal gaps. Keys: rate.
+    Constant,
+    /// Open loop, a staircase of rates. Keys: steps, cv, repeat.
+    Steps,
+    /// Open loop, a rate that grows or falls linearly and then stays. Keys: from, to, over, cv.
+    Ramp,
+    /// Open loop, a rate curve from a file, linear between its points. Keys: file, time_column, rate_column,
+    /// scale, cv, repeat.
+    RateTable,
+    /// Closed loop: each user sends the next request when the last is answered. Keys: concurrency, think,
+    /// think_cv, refused_pause.
+    Closed,
+    /// All at once. Keys: requests, max_in_flight, refused_pause.
+    Burst,
+    /// The requests of a file, at their times. Keys: file, format, time_scale.
+    Trace,
+}
+
+/// A stretch of constant rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateStepFile {
+    /// Mean rate; "0 req/s" is a pause.
+    pub rate: PerSec,
+    /// How long it lasts.
+    pub duration: Secs,
+}
+
+/// Lengths as written: a number, or a table with `kind`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct LengthFile(pub LengthTable);
+
+/// A distribution of token counts. Which of the keys apply depends on `kind`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LengthTable {
+    /// The distribution.
+    pub kind: LengthKind,
+    /// The length (fixed).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u32>,
+    /// Mean before limits (normal, lognormal, exponential).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+    /// Standard deviation before limits (normal, lognormal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std: Option<f64>,
+    /// Median, instead of `mean` and together with `sigma` (lognormal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
+    /// Standard deviation of the logarithm, instead of `std` (lognormal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sigma: Option<f64>,
+    /// Smallest length; shorter draws are lifted to it. Default: 1; needed for uniform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Largest length; longer draws are cut to it. Default: 1000000; needed for uniform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Points `[share, tokens]` of the inverse distribution, shares rising from 0 to 1 (quantiles).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub points: Option<Vec<[f64; 2]>>,
+    /// CSV file with a column of lengths, drawn with equal chance; may end in `.gz` (empirical).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Name of that column (empirical).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+}
+
+/// Distributions of lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LengthKind {
+    /// Always the same. Keys: tokens.
+    #[default]
+    Fixed,
+    /// Every length from min to max alike. Keys: min, max.
+    Uniform,
+    /// Bell curve. Keys: mean, std, min, max.
+    Normal,
+    /// Skewed, as real prompts are. Keys: mean and std, or median and sigma; min, max.
+    Lognormal,
+    /// Memoryless, for queueing theory. Keys: mean, min, max.
+    Exponential,
+    /// From a table of quantiles, linear in between. Keys: points.
+    Quantiles,
+    /// Rows of a file. Keys: file, column.
+    Empirical,
+}
+
+impl<'de> Deserialize<'de> for LengthFile {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct LengthVisitor;
+        impl<'de> Visitor<'de> for LengthVisitor {
+            type Value = LengthFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of tokens, or a table such as { kind = \"normal\", mean = 512, std = 64 }")
+            }
+
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<LengthFile, E> {
+                let tokens = u32::try_from(v)
+                    .map_err(|_| E::custom(format!("must be from 1 to 4294967295, got {v}")))?;
+                Ok(LengthFile(LengthTable {
+                    tokens: Some(tokens),
+                    ..LengthTable::default()
+                }))
+            }
+
+            fn visit_u64<E: de::Error>(self, v: u64) -> Result<LengthFile, E> {
+                match i64::try_from(v) {
+                    Ok(v) => self.visit_i64(v),
+                    Err(_) => Err(E::custom(format!("must be from 1 to 4294967295, got {v}"))),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LengthFile, A::Error> {
+                LengthTable::deserialize(MapAccessDeserializer::new(map)).map(LengthFile)
+            }
+        }
+        d.deserialize_any(LengthVisitor)
+    }
+}
+
+impl JsonSchema for LengthFile {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Length".into()
+    }
+
+    fn json_schema(g: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let table = g.subschema_for::<LengthTable>();
+        schemars::json_schema!({
+            "description": "a number of tokens, or a distribution",
+            "anyOf": [{ "type": "integer", "minimum": 1 }, table],
+        })
+    }
+}
+
+/// Pairs of lengths from a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PairsFile {
+    /// CSV file with a header, relative to the scenario file; may end in `.gz`. Rows are drawn with equal chance.
+    pub file: String,
+    /// Column of the prompt lengths. Default: "input_tokens".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_column: Option<String>,
+    /// Column of the output lengths. Default: "output_tokens".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_column: Option<String>,
+}
+
+/// Shared beginnings of prompts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixFile {
+    /// Tokens that requests of one group share, in front of their own prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u32>,
+    /// How many different texts there are. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<u32>,
+    /// Popularity: group k is drawn with weight 1/k^zipf; 0 is uniform. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zipf: Option<f64>,
+}
+
+/// Dialogues: each turn sends back all that was said before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionsFile {
+    /// Turns per session; a number or a distribution.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<LengthFile>,
+    /// Mean pause between an answer and the next turn. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think: Option<Secs>,
+    /// Coefficient of variation of the pause: 0 is constant, 1 exponential. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think_cv: Option<f64>,
+    /// A session ends before its prompt would pass this [tokens]. Default: 1000000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_context: Option<u32>,
+}
+
+/// Clients that leave on their own account.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelFile {
+    /// Share of the requests whose client may leave, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<Ratio>,
+    /// Mean time until it leaves (exponential).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Secs>,
+}
+
+/// Clients that send again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetriesFile {
+    /// Most times that a request is sent again, 1 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Pause before the first retry. Default: "1 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Secs>,
+    /// Factor on the pause from one retry to the next, 1 to 100. Default: 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// Each pause is drawn uniformly within this share around its length. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Ratio>,
+    /// What is tried again: rejected, timed_out, failed. Default: ["rejected", "failed"].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on: Option<Vec<RetryOn>>,
+}
+
+/// Ends of a request after which its client may send it again.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryOn {
+    /// Refused on arrival (429, 503).
+    Rejected,
+    /// Given up by the client or the gateway.
+    TimedOut,
+    /// Accepted but not served.
+    Failed,
+}
+
+/// When the run ends. At least one of `requests` and `duration` is needed unless every stream ends by itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// Requests sent by all streams together, retries not counted; then the run ends when all are answered.
+    /// Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// Nothing is sent after this. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Secs>,
+    /// Wait for what is under way when nothing more is sent. If false the run stops at `duration`, and what is
+    /// under way then counts as in flight. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<bool>,
+    /// Requests sent before this are served but left out of the statistics. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<Secs>,
+}
+
+/// Latency targets; a request is good when it meets all that are given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SloFile {
+    /// Time to first token. Default: no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft: Option<Secs>,
+    /// Longest mean gap between tokens. Default: no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub itl: Option<Secs>,
+    /// Time per output token after the first. Default: no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpot: Option<Secs>,
+    /// Arrival to last token. Default: no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub e2e: Option<Secs>,
+}

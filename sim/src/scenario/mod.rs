@@ -1,0 +1,221 @@
+//! Scenarios: a deployment, the load on it, and the limits of the run, in one TOML file.
+//!
+//! The way of a scenario:
+//! - [`document`]: text and overrides (`--set`) become a tree that knows the line of every key;
+//! - [`schema`]: unknown keys and values are refused with the nearest known one; JSON schema for editors;
+//! - [`file`]: the keys as written, all optional where they have a default;
+//! - [`resolve`]: every value checked, every default filled: a [`Scenario`];
+//! - [`build`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
+//!
+//! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
+
+pub mod document;
+pub mod engine;
+pub mod error;
+pub mod file;
+pub mod reference;
+pub mod resolve;
+pub mod schema;
+mod show;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use hwmodels::units::{Secs, UsdPerHour};
+use hwmodels::{Dtype, Layout};
+
+pub use document::Places;
+pub use engine::EngineParams;
+pub use error::{Issue, ScenarioError};
+pub use file::RouterPolicy;
+
+use crate::workload::{Limits, StreamSpec};
+
+/// A scenario with every value checked and every default filled in.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Name in reports.
+    pub name: String,
+    /// What it shows.
+    pub description: String,
+    /// Seed of every random stream, at most 2^63 - 1.
+    pub seed: u64,
+    /// The model. `None` only where `step` is given.
+    pub model: Option<ModelChoice>,
+    /// The hardware. `None` only where `step` is given.
+    pub hardware: Option<HardwareChoice>,
+    /// A step time of constant terms in place of model and hardware.
+    pub step: Option<ConstantStep>,
+    /// How a replica is spread.
+    pub layout: Layout,
+    /// Replicas behind the router.
+    pub replicas: u32,
+    /// The serving engine.
+    pub engine: EngineChoice,
+    /// What stands between clients and replicas.
+    pub router: RouterChoice,
+    /// Streams of requests, at least one. File names are as written: relative to [`Scenario::base`].
+    pub workload: Vec<StreamSpec>,
+    /// What ends the sending.
+    pub limits: Limits,
+    /// Whether the run waits for what is under way when nothing more is sent.
+    pub drain: bool,
+    /// Requests sent before this stay out of the statistics.
+    pub warmup: Secs,
+    /// Targets that goodput counts by.
+    pub slo: SloChoice,
+    /// Folder that file names are relative to.
+    pub base: PathBuf,
+    /// Where each key was written, for errors that only building finds.
+    pub places: Places,
+}
+
+impl PartialEq for Scenario {
+    /// Equal when they describe the same run, wherever they were written.
+    fn eq(&self, o: &Scenario) -> bool {
+        let Scenario {
+            name,
+            description,
+            seed,
+            model,
+            hardware,
+            step,
+            layout,
+            replicas,
+            engine,
+            router,
+            workload,
+            limits,
+            drain,
+            warmup,
+            slo,
+            base: _,
+            places: _,
+        } = self;
+        *name == o.name
+            && *description == o.description
+            && *seed == o.seed
+            && *model == o.model
+            && *hardware == o.hardware
+            && *step == o.step
+            && *layout == o.layout
+            && *replicas == o.replicas
+            && *engine == o.engine
+            && *router == o.router
+            && *workload == o.workload
+            && *limits == o.limits
+            && *drain == o.drain
+            && *warmup == o.warmup
+            && *slo == o.slo
+    }
+}
+
+/// Which model, and in which formats.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelChoice {
+    /// Where its shape comes from.
+    pub source: ModelSource,
+    /// Format of the weights. `None`: the format it is published in.
+    pub weights: Option<Dtype>,
+    /// Format of the KV cache.
+    pub kv_cache: Dtype,
+}
+
+/// Where a model's shape comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// The catalog.
+    Catalog(String),
+    /// A Hugging Face `config.json`, relative to the scenario file.
+    Config(PathBuf),
+}
+
+/// Which hardware, and what it costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HardwareChoice {
+    /// Instance type.
+    pub instance: String,
+    /// Which of the catalog's prices. `None`: the newest.
+    pub price_date: Option<String>,
+    /// Price of an instance in place of the catalog's.
+    pub price: Option<UsdPerHour>,
+    /// Calibrated profile: "auto", "analytic", a name, or a path.
+    pub profile: String,
+    /// The user's own catalog, relative to the scenario file.
+    pub catalog: Option<PathBuf>,
+}
+
+/// A step time of constant terms (see [`hwmodels::LinearStep`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ConstantStep {
+    /// Cost of any step.
+    pub base: Secs,
+    /// Cost per new token.
+    pub per_token: Secs,
+    /// Cost per token of decode context.
+    pub per_context_token: Secs,
+    /// Cost per query-key pair of prefill.
+    pub per_pair: Secs,
+}
+
+/// The serving engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineChoice {
+    /// Its parameters, under its own names.
+    pub params: EngineParams,
+    /// What a memory plan needs to know of it.
+    pub common: engine::EngineCommon,
+}
+
+/// What stands between clients and replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouterChoice {
+    /// How a replica is chosen.
+    pub policy: RouterPolicy,
+    /// The gateway gives up after this long.
+    pub timeout: Option<Secs>,
+    /// Delay of a request on its way in.
+    pub overhead: Secs,
+}
+
+/// Latency targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SloChoice {
+    /// Time to first token.
+    pub ttft: Option<Secs>,
+    /// Time per output token after the first, which is a request's mean gap between tokens.
+    pub tpot: Option<Secs>,
+    /// Arrival to last token.
+    pub e2e: Option<Secs>,
+}
+
+impl Scenario {
+    /// Reads a scenario file and lays `overrides` (`key.path=value`) over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, each with file, line and key. Files that the scenario names are
+    /// opened only when it is built.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, ScenarioError> {
+        let text = document::read_text(path)?;
+        Scenario::parse(&text, &path.display().to_string(), overrides)
+    }
+
+    /// Reads a scenario from text. `origin` is the file it came from: it stands in messages, its folder is
+    /// the one that file names are relative to, and it names the scenario where `name` is missing.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        overrides: &[String],
+    ) -> Result<Scenario, ScenarioError> {
+        resolve::resolve(&document::Document::parse(text, origin, overrides)?, origin)
+    }
+
+    /// The scenario as TOML with every default visible; [`Scenario::parse`] reads it back to the same scenario.
+    pub fn show(&self) -> String {
+        show::show(self)
+    }
+}

@@ -1,0 +1,325 @@
+//! A scenario back as TOML, with every default visible.
+
+use super::file::{
+    ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
+    LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
+    RunFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
+};
+use super::{ModelSource, Scenario};
+use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
+
+/// The scenario as TOML.
+pub fn show(s: &Scenario) -> String {
+    let file = written(s);
+    let mut root = match toml::Table::try_from(&file) {
+        Ok(t) => t,
+        Err(e) => return format!("# cannot be shown: {e}\n"),
+    };
+    let mut engine = toml::Table::new();
+    engine.insert("kind".into(), s.engine.params.kind().name().into());
+    if let Ok(common) = toml::Table::try_from(s.engine.common) {
+        engine.extend(common);
+    }
+    engine.extend(s.engine.params.to_table());
+    // Plain keys come before tables in TOML, and the engine before the load on it.
+    let workload = root.remove("workload");
+    let mut out = String::new();
+    let scalars: toml::Table = ["name", "description", "seed"]
+        .into_iter()
+        .filter_map(|k| Some((k.to_string(), root.remove(k)?)))
+        .collect();
+    out.push_str(&scalars.to_string());
+    for key in ["model", "hardware", "step", "layout"] {
+        section(&mut out, key, root.remove(key));
+    }
+    section(&mut out, "engine", Some(engine.into()));
+    section(&mut out, "router", root.remove("router"));
+    for stream in workload
+        .as_ref()
+        .and_then(|w| w.as_array())
+        .into_iter()
+        .flatten()
+    {
+        out.push_str("\n[[workload]]\n");
+        lines(&mut out, stream);
+    }
+    for key in ["run", "slo"] {
+        section(&mut out, key, root.remove(key));
+    }
+    out
+}
+
+fn section(out: &mut String, name: &str, value: Option<toml::Value>) {
+    if let Some(value) = value
+        && value.as_table().is_some_and(|t| !t.is_empty())
+    {
+        out.push_str(&format!("\n[{name}]\n"));
+        lines(out, &value);
+    }
+}
+
+/// `key = value` per line, tables inline.
+fn lines(out: &mut String, value: &toml::Value) {
+    for (k, v) in value.as_table().into_iter().flatten() {
+        out.push_str(&format!("{k} = {v}\n"));
+    }
+}
+
+/// The resolved scenario in the words of a file.
+fn written(s: &Scenario) -> ScenarioFile {
+    ScenarioFile {
+        name: Some(s.name.clone()),
+        description: Some(s.description.clone()),
+        seed: Some(s.seed),
+        model: s.model.as_ref().map(|m| ModelFile {
+            name: match &m.source {
+                ModelSource::Catalog(name) => Some(name.clone()),
+                ModelSource::Config(_) => None,
+            },
+            config: match &m.source {
+                ModelSource::Catalog(_) => None,
+                ModelSource::Config(path) => Some(path.display().to_string()),
+            },
+            weights: m.weights,
+            kv_cache: Some(m.kv_cache),
+        }),
+        hardware: s.hardware.as_ref().map(|h| HardwareFile {
+            instance: Some(h.instance.clone()),
+            price_date: h.price_date.clone(),
+            price: h.price,
+            profile: Some(h.profile.clone()),
+            catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
+        }),
+        layout: Some(LayoutFile {
+            tp: Some(s.layout.tp),
+            pp: Some(s.layout.pp),
+            ep: Some(s.layout.ep),
+            replicas: Some(s.replicas),
+        }),
+        step: s.step.map(|t| StepFile {
+            base: Some(t.base),
+            per_token: Some(t.per_token),
+            per_context_token: Some(t.per_context_token),
+            per_pair: Some(t.per_pair),
+        }),
+        router: Some(RouterFile {
+            policy: Some(s.router.policy),
+            timeout: s.router.timeout,
+            overhead: Some(s.router.overhead),
+        }),
+        workload: s.workload.iter().map(stream).collect(),
+        run: Some(RunFile {
+            requests: s.limits.requests,
+            duration: s.limits.duration,
+            drain: Some(s.drain),
+            warmup: Some(s.warmup),
+        }),
+        slo: Some(SloFile {
+            ttft: s.slo.ttft,
+            itl: None,
+            tpot: s.slo.tpot,
+            e2e: s.slo.e2e,
+        }),
+    }
+}
+
+fn stream(s: &StreamSpec) -> StreamFile {
+    let mut file = StreamFile {
+        name: Some(s.name.clone()),
+        arrival: Some(arrival(&s.arrival)),
+        max_tokens: s.max_tokens,
+        prefix: s.prefix.map(|p| PrefixFile {
+            tokens: Some(p.tokens),
+            groups: Some(p.groups),
+            zipf: Some(p.zipf),
+        }),
+        sessions: s.sessions.as_ref().map(|x| SessionsFile {
+            turns: Some(length(&x.turns)),
+            think: Some(x.think),
+            think_cv: Some(x.think_cv),
+            max_context: Some(x.max_context),
+        }),
+        timeout: s.timeout,
+        cancel: s.cancel.map(|c| CancelFile {
+            fraction: Some(c.fraction),
+            after: Some(c.after),
+        }),
+        retries: s.retries.map(|r| RetriesFile {
+            max: Some(r.max),
+            backoff: Some(r.backoff),
+            factor: Some(r.factor),
+            jitter: Some(r.jitter),
+            on: Some(
+                [
+                    (r.on_rejected, RetryOn::Rejected),
+                    (r.on_timed_out, RetryOn::TimedOut),
+                    (r.on_failed, RetryOn::Failed),
+                ]
+                .into_iter()
+                .filter_map(|(on, what)| on.then_some(what))
+                .collect(),
+            ),
+        }),
+        priority: Some(s.priority),
+        requests: s.requests,
+        ..StreamFile::default()
+    };
+    match &s.lengths {
+        Lengths::Separate { prompt, output } => {
+            file.prompt = Some(length(prompt));
+            file.output = Some(length(output));
+        }
+        Lengths::Pairs {
+            file: path,
+            prompt_column,
+            output_column,
+        } => {
+            file.lengths = Some(PairsFile {
+                file: path.display().to_string(),
+                prompt_column: Some(prompt_column.clone()),
+                output_column: Some(output_column.clone()),
+            });
+        }
+        Lengths::OfTrace => {}
+    }
+    file
+}
+
+fn arrival(a: &Arrival) -> ArrivalFile {
+    let mut f = ArrivalFile::default();
+    match a {
+        Arrival::Poisson { rate } => {
+            f.kind = ArrivalKind::Poisson;
+            f.rate = Some(*rate);
+        }
+        Arrival::Gamma { rate, cv } => {
+            f.kind = ArrivalKind::Gamma;
+            f.rate = Some(*rate);
+            f.cv = Some(*cv);
+        }
+        Arrival::Constant { rate } => {
+            f.kind = ArrivalKind::Constant;
+            f.rate = Some(*rate);
+        }
+        Arrival::Steps { steps, cv, repeat } => {
+            f.kind = ArrivalKind::Steps;
+            let step = |&(rate, duration): &_| RateStepFile { rate, duration };
+            f.steps = Some(steps.iter().map(step).collect());
+            f.cv = Some(*cv);
+            f.repeat = Some(*repeat);
+        }
+        Arrival::Ramp { from, to, over, cv } => {
+            f.kind = ArrivalKind::Ramp;
+            f.from = Some(*from);
+            f.to = Some(*to);
+            f.over = Some(*over);
+            f.cv = Some(*cv);
+        }
+        Arrival::RateTable {
+            file,
+            time_column,
+            rate_column,
+            scale,
+            cv,
+            repeat,
+        } => {
+            f.kind = ArrivalKind::RateTable;
+            f.file = Some(file.display().to_string());
+            f.time_column = Some(time_column.clone());
+            f.rate_column = Some(rate_column.clone());
+            f.scale = Some(*scale);
+            f.cv = Some(*cv);
+            f.repeat = Some(*repeat);
+        }
+        Arrival::Closed {
+            concurrency,
+            think,
+            think_cv,
+            refused_pause,
+        } => {
+            f.kind = ArrivalKind::Closed;
+            f.concurrency = Some(*concurrency);
+            f.think = Some(*think);
+            f.think_cv = Some(*think_cv);
+            f.refused_pause = Some(*refused_pause);
+        }
+        Arrival::Burst {
+            requests,
+            max_in_flight,
+            refused_pause,
+        } => {
+            f.kind = ArrivalKind::Burst;
+            f.requests = Some(*requests);
+            f.max_in_flight = *max_in_flight;
+            f.refused_pause = Some(*refused_pause);
+        }
+        Arrival::Trace {
+            file,
+            format,
+            time_scale,
+        } => {
+            f.kind = ArrivalKind::Trace;
+            f.file = Some(file.display().to_string());
+            f.format = Some(*format);
+            f.time_scale = Some(*time_scale);
+        }
+    }
+    f
+}
+
+fn length(l: &Length) -> LengthFile {
+    let mut t = LengthTable::default();
+    let mut limits = |min: u32, max: u32| (t.min, t.max) = (Some(min), Some(max));
+    match l {
+        Length::Fixed(n) => t.tokens = Some(*n),
+        Length::Uniform { min, max } => {
+            limits(*min, *max);
+            t.kind = LengthKind::Uniform;
+        }
+        Length::Normal {
+            mean,
+            std,
+            min,
+            max,
+        } => {
+            limits(*min, *max);
+            t.kind = LengthKind::Normal;
+            (t.mean, t.std) = (Some(*mean), Some(*std));
+        }
+        Length::Lognormal {
+            mean,
+            std,
+            min,
+            max,
+        } => {
+            limits(*min, *max);
+            t.kind = LengthKind::Lognormal;
+            (t.mean, t.std) = (Some(*mean), Some(*std));
+        }
+        Length::LognormalMedian {
+            median,
+            sigma,
+            min,
+            max,
+        } => {
+            limits(*min, *max);
+            t.kind = LengthKind::Lognormal;
+            (t.median, t.sigma) = (Some(*median), Some(*sigma));
+        }
+        Length::Exponential { mean, min, max } => {
+            limits(*min, *max);
+            t.kind = LengthKind::Exponential;
+            t.mean = Some(*mean);
+        }
+        Length::Quantiles(points) => {
+            t.kind = LengthKind::Quantiles;
+            t.points = Some(points.clone());
+        }
+        Length::Empirical { file, column } => {
+            t.kind = LengthKind::Empirical;
+            t.file = Some(file.display().to_string());
+            t.column = Some(column.clone());
+        }
+    }
+    LengthFile(t)
+}
