@@ -8,6 +8,6 @@ pub mod policy;
 pub mod record;
 pub mod report;
 pub mod request;
-pub mod simulation;
 pub mod scenario;
+pub mod simulation;
 pub mod workload;

@@ -1,7 +1,6 @@
 //! Workloads: where requests come from, and how their clients react to what they get.
 
 pub mod arrival;
-pub mod content;
 pub mod input;
 pub mod lengths;
 pub mod mix;
@@ -9,7 +8,6 @@ pub mod spec;
 pub mod stream;
 pub mod trace;
 
-pub use content::block_hashes;
 pub use mix::Mix;
 pub use spec::{Arrival, Length, Lengths, Limits, StreamSpec, WorkloadError};
 pub use trace::TraceFormat;
