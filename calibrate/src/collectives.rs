@@ -161,7 +161,7 @@ fn open(path: &Path) -> Result<csv::Reader<Box<dyn Read>>, Error> {
     Ok(csv::Reader::from_reader(reader))
 }
 
-fn records<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>, Error> {
+pub(crate) fn records<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>, Error> {
     open(path)?
         .deserialize()
         .collect::<Result<_, _>>()
@@ -708,8 +708,11 @@ fn summary(device: &str, library: &str, op: &str, split: &str, signed: Vec<f64>)
     }
 }
 
-/// Quantile of sorted values by linear interpolation between order statistics.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+/// Quantile of sorted values by linear interpolation between order statistics; 0 of none.
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
+    if sorted.is_empty() {
+        return 0.0;
+    }
     let at = q * (sorted.len() - 1) as f64;
     let (low, high) = (at.floor() as usize, at.ceil() as usize);
     sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
@@ -818,6 +821,7 @@ mod tests {
         assert_eq!(quantile(&sorted, 0.5), 3.0);
         assert_eq!(quantile(&sorted, 1.0), 8.0);
         assert_eq!(quantile(&[5.0], 0.9), 5.0);
+        assert_eq!(quantile(&[], 0.5), 0.0);
     }
 
     #[test]

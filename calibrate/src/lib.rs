@@ -2,5 +2,6 @@
 
 pub mod collectives;
 pub mod fit;
+pub mod host;
 pub mod neuron;
 pub mod validate;

@@ -22,6 +22,9 @@ enum What {
         after_help = "Example:\n  servetwin calibrate collectives --data measured/ --out collectives.toml"
     )]
     Collectives(Data),
+    /// Host time of a step, per step and per sequence, of a Python engine of early 2024.
+    #[command(after_help = "Example:\n  servetwin calibrate host --data measured/")]
+    Host(Data),
 }
 
 /// Where measurements are, and where the profile goes.
@@ -43,6 +46,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
         What::Collectives(data) => {
             let (profile, report) = calibrate::collectives::fit(&data.data)?;
+            data.finish(&profile, &report)?;
+        }
+        What::Host(data) => {
+            let (profile, report) = calibrate::host::fit(&data.data)?;
             data.finish(&profile, &report)?;
         }
     }
