@@ -6,11 +6,13 @@
 //! section numbers in the files are those of the serving-semantics specification in `docs/`.
 
 pub mod check;
+pub mod static_batch;
 #[cfg(test)]
 pub(crate) mod testkit;
 pub mod tgi;
 pub mod tgi_neuron;
 pub mod trt_llm;
+pub mod vllm_v0;
 pub mod vllm_v1;
 
 use hwmodels::BatchStats;
