@@ -3,6 +3,7 @@
 //! [`super::resolve`] turns these into the checked types of [`super`]; the comments here are what
 //! `servetwin scenario schema` and `docs/scenario.md` say about each key, with its unit and default.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hwmodels::Dtype;
@@ -95,6 +96,10 @@ pub struct HardwareFile {
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catalog: Option<String>,
+    /// Parameters laid over the profile, by dotted name, e.g. { "engine.tgi.step_host" = 0.002 }; within the
+    /// physical bounds of each. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<BTreeMap<String, f64>>,
 }
 
 /// How a replica is spread over devices.

@@ -20,6 +20,7 @@ mod show;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hwmodels::units::{Secs, UsdPerHour};
@@ -144,6 +145,8 @@ pub struct HardwareChoice {
     pub profile: String,
     /// The user's own catalog, relative to the scenario file.
     pub catalog: Option<PathBuf>,
+    /// Parameters laid over the profile, by dotted name.
+    pub params: BTreeMap<String, f64>,
 }
 
 /// A step time of constant terms (see [`hwmodels::LinearStep`]).

@@ -89,6 +89,7 @@ fn written(s: &Scenario) -> ScenarioFile {
             price: h.price,
             profile: Some(h.profile.clone()),
             catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
+            params: (!h.params.is_empty()).then(|| h.params.clone()),
         }),
         layout: Some(LayoutFile {
             tp: Some(s.layout.tp),
