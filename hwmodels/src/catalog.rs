@@ -25,6 +25,34 @@ const BUILTIN: &[(&str, &str)] = &[
     ("links.toml", include_str!("../data/links.toml")),
     ("instances.toml", include_str!("../data/instances.toml")),
     (
+        "models/bloom.toml",
+        include_str!("../data/models/bloom.toml"),
+    ),
+    (
+        "models/deepseek.toml",
+        include_str!("../data/models/deepseek.toml"),
+    ),
+    (
+        "models/falcon.toml",
+        include_str!("../data/models/falcon.toml"),
+    ),
+    (
+        "models/gemma.toml",
+        include_str!("../data/models/gemma.toml"),
+    ),
+    (
+        "models/gpt-neox.toml",
+        include_str!("../data/models/gpt-neox.toml"),
+    ),
+    (
+        "models/gpt-oss.toml",
+        include_str!("../data/models/gpt-oss.toml"),
+    ),
+    (
+        "models/granite.toml",
+        include_str!("../data/models/granite.toml"),
+    ),
+    (
         "models/llama.toml",
         include_str!("../data/models/llama.toml"),
     ),
@@ -32,23 +60,8 @@ const BUILTIN: &[(&str, &str)] = &[
         "models/mistral.toml",
         include_str!("../data/models/mistral.toml"),
     ),
-    (
-        "models/falcon.toml",
-        include_str!("../data/models/falcon.toml"),
-    ),
+    ("models/phi.toml", include_str!("../data/models/phi.toml")),
     ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
-    (
-        "models/gpt-oss.toml",
-        include_str!("../data/models/gpt-oss.toml"),
-    ),
-    (
-        "models/deepseek.toml",
-        include_str!("../data/models/deepseek.toml"),
-    ),
-    (
-        "models/bloom.toml",
-        include_str!("../data/models/bloom.toml"),
-    ),
 ];
 
 /// Largest catalog file that is read [bytes].
@@ -669,6 +682,28 @@ mod tests {
         assert_eq!(c.model("tiny").unwrap().layers, 2);
         assert!(c.model("llama-2-7b").is_ok());
         assert!(c.instance("p5.48xlarge").is_ok());
+    }
+
+    #[test]
+    fn every_embedded_file_of_the_data_folder_is_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+        let mut files: Vec<String> = list(&folder)
+            .unwrap()
+            .into_iter()
+            .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        for p in list(&folder.join("models")).unwrap() {
+            files.push(format!(
+                "models/{}",
+                p.file_name().unwrap().to_string_lossy()
+            ));
+        }
+        for f in files.iter().filter(|f| f.ends_with(".toml")) {
+            assert!(
+                BUILTIN.iter().any(|(name, _)| name == f),
+                "{f} is not embedded"
+            );
+        }
     }
 
     #[test]

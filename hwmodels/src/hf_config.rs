@@ -592,4 +592,39 @@ mod tests {
             assert!(e.contains("`test`"), "{text}: {e}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_configuration_makes_the_reader_panic(
+            family in proptest::sample::select(vec!["llama", "falcon", "bloom", "gpt_oss", "deepseek_v3", "qwen3_moe", "llama4", "gemma3", "gpt_neox", "odd"]),
+            numbers in proptest::collection::vec(proptest::option::of(proptest::num::u64::ANY), 16),
+            small in proptest::collection::vec(proptest::option::weighted(0.97, 1u64..300), 16),
+            take_small: bool,
+        ) {
+            let names = [
+                "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
+                "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                "n_shared_experts", "first_k_dense_replace", "sliding_window", "sliding_window_pattern",
+                "kv_lora_rank", "max_position_embeddings",
+            ];
+            let values = if take_small { small } else { numbers };
+            let mut map = serde_json::Map::new();
+            map.insert("model_type".into(), family.into());
+            for (name, value) in names.iter().zip(values) {
+                if let Some(v) = value {
+                    map.insert((*name).to_owned(), v.into());
+                }
+            }
+            for name in ["qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"] {
+                map.insert(name.to_owned(), 64.into());
+            }
+            if let Ok(p) = from_value("any", &Value::Object(map)) {
+                let arch = p.arch;
+                proptest::prop_assert!(arch.parameters() > 0);
+                proptest::prop_assert!(arch.active_parameters() <= arch.parameters());
+                proptest::prop_assert!(arch.kv_bytes_per_token(Dtype::Bf16) > 0.0);
+                proptest::prop_assert!(arch.weight_bytes(Dtype::Int4) <= arch.weight_bytes(Dtype::Fp32));
+            }
+        }
+    }
 }
