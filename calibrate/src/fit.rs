@@ -430,14 +430,43 @@ where
         let variance = weighted / (p.r.len() - free.len()).max(1) as f64;
         let mut covariance = vec![vec![0.0; n]; n];
         let mut std_errors = vec![None; n];
-        let sub = DMatrix::from_fn(free.len(), free.len(), |i, j| a[(free[i], free[j])]);
-        if let Some(inverse) = sub.cholesky().map(|c| c.inverse()) {
+        if !free.is_empty() {
+            // Scaled to a unit diagonal, so that "tiny" means the same for every parameter.
+            let scale: Vec<f64> = free.iter().map(|&i| a[(i, i)].sqrt()).collect();
+            let scaled = DMatrix::from_fn(free.len(), free.len(), |i, j| {
+                a[(free[i], free[j])] / (scale[i] * scale[j])
+            });
+            let eigen = scaled.symmetric_eigen();
+            let known = |k: usize| eigen.eigenvalues[k] > 1e-10;
             let range = |i: usize| self.bounds[i].max - self.bounds[i].min;
             for (i, &fi) in free.iter().enumerate() {
+                // A parameter with a share in a direction that the data do not determine has no error.
+                let undetermined: f64 = (0..free.len())
+                    .filter(|&k| !known(k))
+                    .map(|k| eigen.eigenvectors[(i, k)].powi(2))
+                    .sum();
+                if undetermined > 1e-3 {
+                    continue;
+                }
                 for (j, &fj) in free.iter().enumerate() {
-                    covariance[fi][fj] = variance * inverse[(i, j)] * range(fi) * range(fj);
+                    let inverse: f64 = (0..free.len())
+                        .filter(|&k| known(k))
+                        .map(|k| {
+                            eigen.eigenvectors[(i, k)] * eigen.eigenvectors[(j, k)]
+                                / eigen.eigenvalues[k]
+                        })
+                        .sum();
+                    covariance[fi][fj] =
+                        variance * inverse / (scale[i] * scale[j]) * range(fi) * range(fj);
                 }
                 std_errors[fi] = Some(covariance[fi][fi].max(0.0).sqrt());
+            }
+            for i in 0..n {
+                for j in 0..n {
+                    if std_errors[i].is_none() || std_errors[j].is_none() {
+                        covariance[i][j] = 0.0;
+                    }
+                }
             }
         }
         FitResult {
@@ -554,6 +583,30 @@ mod tests {
         .unwrap();
         assert!(f.std_errors[0].is_some());
         assert_eq!(f.std_errors[1], None);
+    }
+
+    #[test]
+    fn two_parameters_that_only_show_as_a_sum_have_no_standard_error_and_others_keep_theirs() {
+        let bounds = [
+            Bound::new("a", 0.1, -10.0, 10.0),
+            Bound::new("b", 0.2, -10.0, 10.0),
+            Bound::new("slope", 0.0, -10.0, 10.0),
+        ];
+        let noise = [0.1, -0.1, 0.0, -0.1, 0.1];
+        let f = bounded(
+            |p| {
+                (0..5)
+                    .map(|i| p[0] + p[1] + p[2] * (i as f64 - 2.0) - 1.0 - noise[i])
+                    .collect()
+            },
+            &bounds,
+            &Options::default(),
+        )
+        .unwrap();
+        assert_eq!(f.std_errors[0], None);
+        assert_eq!(f.std_errors[1], None);
+        let s = f.std_errors[2].unwrap();
+        assert!((s - (0.04f64 / 4.0 / 10.0).sqrt()).abs() < 1e-3, "{s}");
     }
 
     #[test]

@@ -4,4 +4,5 @@ pub mod collectives;
 pub mod fit;
 pub mod host;
 pub mod neuron;
+pub mod operators;
 pub mod validate;

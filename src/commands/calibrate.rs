@@ -25,6 +25,17 @@ enum What {
     /// Host time of a step, per step and per sequence, of a Python engine of early 2024.
     #[command(after_help = "Example:\n  servetwin calibrate host --data measured/")]
     Host(Data),
+    /// GEMM, attention, expert and element-wise kernels of one accelerator.
+    #[command(
+        after_help = "Example:\n  servetwin calibrate operators --data measured/ --system h100_sxm --out h100.toml"
+    )]
+    Operators {
+        #[command(flatten)]
+        data: Data,
+        /// System whose kernel tables to use: h100_sxm or a100_sxm.
+        #[arg(long, value_name = "NAME")]
+        system: String,
+    },
 }
 
 /// Where measurements are, and where the profile goes.
@@ -50,6 +61,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
         What::Host(data) => {
             let (profile, report) = calibrate::host::fit(&data.data)?;
+            data.finish(&profile, &report)?;
+        }
+        What::Operators { data, system } => {
+            let (profile, report) = calibrate::operators::fit(&data.data, &system)?;
             data.finish(&profile, &report)?;
         }
     }

@@ -150,7 +150,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
         name: "unit_bandwidth_share",
         prior: 1.5,
         min: 0.5,
-        max: 6.0,
+        max: 4.0,
         unit: "ratio",
         meaning: "bandwidth that one unit can pull alone, over an even share of the device's",
     },

@@ -140,7 +140,7 @@ pub const SPECS: [ParamSpec; 11] = [
         name: "unit_bandwidth_share",
         prior: 1.8,
         min: 1.0,
-        max: 6.0,
+        max: 4.0,
         unit: "ratio",
         meaning: "bandwidth that one unit can pull alone, over an even share of the device's",
     },
