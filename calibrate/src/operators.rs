@@ -579,7 +579,10 @@ impl<R: Row> Task<'_, R> {
             set: format!("{system} {} kernels, shapes not fitted", self.op),
             metric: "kernel time".to_owned(),
             n: report[0].held_out.map_or(0, |e| e.n as u64),
-            median_ape: round_to(report[0].held_out.map_or(f64::INFINITY, |e| e.median_ape), 3),
+            median_ape: round_to(
+                report[0].held_out.map_or(f64::INFINITY, |e| e.median_ape),
+                3,
+            ),
             tolerance: self.tolerance,
         };
         Ok(Outcome {
