@@ -10,10 +10,20 @@ use crate::error::{Error, nearest};
 use crate::profile::Profile;
 
 /// Embedded profile files, in the order in which they are laid over each other.
-const FILES: &[(&str, &str)] = &[(
-    "inferentia2.toml",
-    include_str!("../data/profiles/inferentia2.toml"),
-)];
+const FILES: &[(&str, &str)] = &[
+    (
+        "a100-sxm.operators.toml",
+        include_str!("../data/profiles/a100-sxm.operators.toml"),
+    ),
+    (
+        "h100-sxm.operators.toml",
+        include_str!("../data/profiles/h100-sxm.operators.toml"),
+    ),
+    (
+        "inferentia2.toml",
+        include_str!("../data/profiles/inferentia2.toml"),
+    ),
+];
 
 /// Which profile a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
