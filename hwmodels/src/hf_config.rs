@@ -425,6 +425,11 @@ fn read_window(f: &Fields, family: &str, layers: u32) -> Result<Option<Window>, 
                 .count() as u32
         })
     });
+    let rotary = f
+        .find(&["no_rope_layers"])
+        .and_then(|(v, _)| v.as_array())
+        .filter(|a| !a.is_empty())
+        .map(|a| a.iter().filter(|x| x.as_u64() == Some(1)).count() as u32);
     let windowed = match listed {
         Some(n) => n,
         None => match family {
@@ -434,10 +439,14 @@ fn read_window(f: &Fields, family: &str, layers: u32) -> Result<Option<Window>, 
                 let pattern = f.opt_u32(&["sliding_window_pattern"])?.unwrap_or(6).max(1);
                 layers - layers / pattern
             }
-            _ if family.starts_with("llama4") => {
-                let every = f.opt_u32(&["no_rope_layer_interval"])?.unwrap_or(4).max(1);
-                layers - layers / every
-            }
+            // Layers with rotary positions (1) are the chunked ones; every fourth has none unless listed.
+            _ if family.starts_with("llama4") => match rotary {
+                Some(n) => n,
+                None => {
+                    let every = f.opt_u32(&["no_rope_layer_interval"])?.unwrap_or(4).max(1);
+                    layers - layers / every
+                }
+            },
             _ => layers,
         },
     };
