@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{RejectReason, ReqId};
 
@@ -143,6 +143,8 @@ pub struct StaticBatch {
     row_tokens: u32,
     /// Steps run: the tokens every row has produced.
     generated: u32,
+    /// What kept the batch from being larger.
+    blocked: Blocked,
     in_flight: bool,
 }
 
@@ -158,6 +160,7 @@ impl StaticBatch {
             prompt: 0,
             row_tokens: 0,
             generated: 0,
+            blocked: Blocked::Nothing,
             in_flight: false,
         }
     }
@@ -188,6 +191,7 @@ impl StaticBatch {
     /// Takes up to `size` requests in order, as far as their padded rows fit into memory.
     fn form(&mut self, size: usize) {
         let (mut prompt, mut output) = (0, 0);
+        self.blocked = Blocked::MaxSeqs;
         while self.live.len() < size
             && let Some(&id) = self.waiting.front()
         {
@@ -196,6 +200,7 @@ impl StaticBatch {
             let row = u64::from(p) + u64::from(o);
             // A single row always fits: longer requests were refused.
             if !self.live.is_empty() && (self.live.len() as u64 + 1) * row > self.config.kv_tokens {
+                self.blocked = Blocked::KvFull;
                 break;
             }
             (prompt, output) = (p, o);
@@ -274,6 +279,9 @@ impl Scheduler for StaticBatch {
                 samples: true,
                 decode,
             });
+        }
+        if !self.waiting.is_empty() {
+            plan.blocked = self.blocked;
         }
         self.in_flight = true;
         true

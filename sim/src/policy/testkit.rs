@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use hwmodels::BatchStats;
 use proptest::prelude::*;
 
-use super::{Load, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -345,6 +345,11 @@ fn check_plan(
     assert!(
         load.kv_used_blocks <= load.kv_total_blocks,
         "KV beyond capacity: {load:?}"
+    );
+    assert!(
+        plan.blocked == Blocked::Nothing || load.waiting > 0,
+        "{:?} keeps nobody out",
+        plan.blocked
     );
     if let Some(block) = checks.block {
         let held = live.iter().filter(|l| l.alive);

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -338,6 +338,8 @@ pub struct Tgi {
     /// The requests that `next_batch` chose, with the tokens of their first forward.
     batch: Vec<(ReqId, u32)>,
     failed: Vec<ReqId>,
+    /// What ended the last `next_batch`.
+    blocked: Blocked,
     permits: u32,
     waiting_tokens: u32,
     /// A prefill has just joined: the next step is a decode, whoever waits.
@@ -368,6 +370,7 @@ impl Tgi {
             running: Vec::new(),
             batch: Vec::new(),
             failed: Vec::new(),
+            blocked: Blocked::Nothing,
             permits: 0,
             waiting_tokens: 0,
             decode_due: false,
@@ -424,10 +427,12 @@ impl Tgi {
         token_budget: u64,
     ) -> bool {
         self.batch.clear();
-        if self.waiting.is_empty()
-            || min_size.is_some_and(|m| self.waiting.len() < m)
-            || max_size == Some(0)
-        {
+        self.blocked = Blocked::Nothing;
+        if max_size == Some(0) {
+            self.blocked = Blocked::MaxSeqs;
+            return false;
+        }
+        if self.waiting.is_empty() || min_size.is_some_and(|m| self.waiting.len() < m) {
             return false;
         }
         let prefill_budget = u64::from(prefill_budget);
@@ -449,9 +454,16 @@ impl Tgi {
                         decode + u64::from(seq.max_new),
                     )
                 };
-                let fits = p <= prefill_budget && p + d <= token_budget && self.reserve(id);
                 (prefill, decode) = (p, d);
-                fits.then_some(seq.prompt)
+                if p > prefill_budget {
+                    self.blocked = Blocked::TokenBudget;
+                    None
+                } else if p + d > token_budget || !self.reserve(id) {
+                    self.blocked = Blocked::KvFull;
+                    None
+                } else {
+                    Some(seq.prompt)
+                }
             };
             let Some(chunk) = accepted else {
                 if self.batch.is_empty() && self.running.is_empty() {
@@ -470,10 +482,12 @@ impl Tgi {
                 prefill += u64::from(chunk);
                 let s = &self.seqs[id as usize];
                 if chunk < s.prompt - s.done {
+                    self.blocked = Blocked::TokenBudget;
                     break;
                 }
             }
             if Some(self.batch.len()) == max_size {
+                self.blocked = Blocked::MaxSeqs;
                 break;
             }
         }
@@ -487,6 +501,14 @@ impl Tgi {
             }
         }
         !self.batch.is_empty()
+    }
+
+    fn blocked_if_waiting(&self) -> Blocked {
+        if self.waiting.is_empty() {
+            Blocked::Nothing
+        } else {
+            self.blocked
+        }
     }
 
     /// Reserves blocks for the worst case of a v2 request: its last token is never written (2.3).
@@ -506,6 +528,7 @@ impl Tgi {
         // TGI finds a prompt whole and then computes its last token again, where vLLM stops a block earlier.
         let hits = kv.hits(id, seq.prompt + 1);
         if !kv.admit(id, seq.tokens() - 1, hits) {
+            self.blocked = Blocked::KvFull;
             return None;
         }
         let prefix = (hits * self.config.block_size).min(seq.prompt - 1);
@@ -516,6 +539,7 @@ impl Tgi {
             budget as u32
         } else {
             kv.release(id);
+            self.blocked = Blocked::TokenBudget;
             return None;
         };
         seq.done = prefix;
@@ -655,6 +679,7 @@ impl Scheduler for Tgi {
                 return false;
             }
             self.plan_prefill(false, plan);
+            plan.blocked = self.blocked_if_waiting();
             self.step = Step::First;
             return true;
         }
@@ -672,9 +697,11 @@ impl Scheduler for Tgi {
             };
             if joins {
                 self.plan_prefill(self.config.prefill_chunking, plan);
+                plan.blocked = self.blocked_if_waiting();
                 self.step = Step::Join;
                 return true;
             }
+            plan.blocked = self.blocked_if_waiting();
         }
         self.plan_decode(plan);
         self.step = Step::Decode;
@@ -1140,6 +1167,20 @@ mod tests {
         assert!(r.fates[0].cancelled);
         assert_eq!(r.fates[1].rejected, None);
         assert_eq!(r.fates[1].first_token, Some(3 * STEP));
+    }
+
+    #[test]
+    fn a_step_tells_what_kept_the_queue_out_2_3() {
+        let why = |p: &TgiParams, kv, reqs: &[Req]| go(p, kv, reqs).rows[0].plan.blocked;
+        let two = [req(0, 100, 50), req(0, 90, 50)];
+        assert_eq!(why(&v2(), 2000, &two), Blocked::Nothing);
+        assert_eq!(why(&v2(), 220, &two), Blocked::KvFull);
+        assert_eq!(why(&v3(), 220, &two), Blocked::KvFull);
+        let mut p = v2();
+        p.max_batch_prefill_tokens = Some(120);
+        assert_eq!(why(&p, 2000, &two), Blocked::TokenBudget);
+        p.max_batch_size = Some(1);
+        assert_eq!(why(&p, 2000, &two), Blocked::MaxSeqs);
     }
 
     fn any_params() -> impl Strategy<Value = TgiParams> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
 use super::tgi::{Tgi, TgiParams, TgiVersion};
-use super::{Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -407,6 +407,13 @@ impl Scheduler for SlotScheduler {
                 decode: false,
             });
             self.running.push(id);
+        }
+        if !self.waiting.is_empty() {
+            plan.blocked = if self.running.len() >= self.slots {
+                Blocked::MaxSeqs
+            } else {
+                Blocked::TokenBudget
+            };
         }
         self.in_flight = !plan.entries.is_empty();
         self.in_flight

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -238,6 +238,8 @@ pub struct TrtLlm {
     started: Vec<ReqId>,
     /// Scratch: the capacity scheduler's choice, the micro-batch, the blocks being produced.
     fitting: Vec<ReqId>,
+    /// What kept requests out of the step being chosen.
+    blocked: Blocked,
     /// Paused since the last step was told.
     lost: Vec<ReqId>,
     contexts: Vec<ReqId>,
@@ -264,6 +266,7 @@ impl TrtLlm {
             queued: 0,
             started: Vec::new(),
             fitting: Vec::new(),
+            blocked: Blocked::Nothing,
             lost: Vec::new(),
             contexts: Vec::new(),
             generations: Vec::new(),
@@ -351,6 +354,7 @@ impl TrtLlm {
     /// The capacity scheduler (3.2): fills `fitting`, pauses into `paused`.
     fn choose_owners(&mut self, paused: &mut Vec<ReqId>) {
         self.fitting.clear();
+        self.blocked = Blocked::Nothing;
         self.note_running_contexts();
         match self.config.params.batch_scheduler_policy {
             BatchSchedulerPolicy::MaxUtilization => self.choose_max_utilization(paused),
@@ -375,6 +379,7 @@ impl TrtLlm {
         let is_static =
             self.config.params.batch_scheduler_policy == BatchSchedulerPolicy::StaticBatch;
         if is_static && !self.fitting.is_empty() {
+            self.blocked = Blocked::MaxSeqs;
             return;
         }
         let (mut i, mut j) = (0, 0);
@@ -395,10 +400,14 @@ impl TrtLlm {
             }
             let need = self.blocks_to_completion(id);
             if need > available {
-                break;
+                self.blocked = Blocked::KvFull;
+                return;
             }
             available -= need;
             self.fitting.push(id);
+        }
+        if self.fitting.len() >= max {
+            self.blocked = Blocked::MaxSeqs;
         }
     }
 
@@ -430,6 +439,11 @@ impl TrtLlm {
                 }
                 continue;
             }
+            self.blocked = if self.fitting.len() >= max {
+                Blocked::MaxSeqs
+            } else {
+                Blocked::KvFull
+            };
             // Pausing puts the victim behind everything looked at so far, so the cursors stay valid.
             let Some(&victim) = self.started[i..].last() else {
                 break;
@@ -517,6 +531,7 @@ impl TrtLlm {
             }
             if s.generating() {
                 if tokens + 1 > budget {
+                    self.blocked = Blocked::TokenBudget;
                     break;
                 }
                 tokens += 1;
@@ -532,6 +547,7 @@ impl TrtLlm {
                     // A paused request may have outgrown the budget: it then runs alone (3.2).
                     let alone = rest > budget && self.contexts.is_empty() && tokens == 0;
                     if u64::from(tokens) + u64::from(rest) > u64::from(budget) && !alone {
+                        self.blocked = Blocked::TokenBudget;
                         break;
                     }
                     tokens = tokens.saturating_add(rest);
@@ -547,11 +563,13 @@ impl TrtLlm {
             }
             size += 1;
             if size >= p.max_batch_size {
+                self.blocked = Blocked::MaxSeqs;
                 break;
             }
         }
         let room = budget.saturating_sub(tokens);
         if p.enable_chunked_context && context_tokens > u64::from(room) {
+            self.blocked = Blocked::TokenBudget;
             self.split_budget(room);
         }
         let seqs = &self.seqs;
@@ -611,8 +629,6 @@ impl TrtLlm {
                     continue;
                 }
                 self.waiting.retain(|&w| w != id);
-                plan.cached_tokens += u64::from(done);
-                plan.admitted.push(id);
                 let key = self.seqs[id as usize].key;
                 let seqs = &self.seqs;
                 let at = self
@@ -622,8 +638,12 @@ impl TrtLlm {
                 let s = &mut self.seqs[id as usize];
                 s.state = State::Started;
                 s.reused = hits;
-                self.queued -= u32::from(!s.has_started);
-                s.has_started = true;
+                if !s.has_started {
+                    s.has_started = true;
+                    self.queued -= 1;
+                    plan.cached_tokens += u64::from(done);
+                    plan.admitted.push(id);
+                }
             }
             let s = &mut self.seqs[id as usize];
             s.in_flight = true;
@@ -708,6 +728,9 @@ impl Scheduler for TrtLlm {
         let runs = !plan.entries.is_empty();
         if runs {
             plan.preempted.append(&mut lost);
+        }
+        if !self.waiting.is_empty() {
+            plan.blocked = self.blocked;
         }
         // Without a step there is no plan to tell it in: the next one will.
         self.lost = lost;
@@ -1117,6 +1140,18 @@ mod tests {
         };
         let r = go(&p, 10_000, &[req(0, 16, 4), late]);
         assert_eq!(r.fates[1].first_step, Some(0));
+    }
+
+    #[test]
+    fn a_step_tells_what_kept_the_queue_out_3_2() {
+        let why = |p: &TrtLlmParams, kv, reqs: &[Req]| go(p, kv, reqs).rows[0].plan.blocked;
+        let two = [req(0, 60, 40), req(0, 80, 40)];
+        assert_eq!(why(&params(), 128, &two), Blocked::KvFull);
+        assert_eq!(why(&max_utilization(), 128, &two), Blocked::KvFull);
+        assert_eq!(why(&params(), 1000, &two), Blocked::TokenBudget);
+        let mut p = params();
+        p.max_batch_size = 1;
+        assert_eq!(why(&p, 1000, &two), Blocked::MaxSeqs);
     }
 
     fn any_params() -> impl Strategy<Value = TrtLlmParams> {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -267,6 +267,8 @@ struct Seq {
     generated: u32,
     /// Tokens whose KV exists [tokens].
     done: u32,
+    /// It has been scheduled before.
+    has_run: bool,
 }
 
 impl Seq {
@@ -494,6 +496,7 @@ impl VllmV0 {
                 continue;
             }
             if self.kv.free() < need + watermark {
+                plan.blocked = Blocked::KvFull;
                 break;
             }
             let hits = self.kv.hits(id, length);
@@ -504,9 +507,15 @@ impl VllmV0 {
                 rest
             };
             if tokens == 0 || tokens > budget.tokens || budget.seqs >= seats {
+                plan.blocked = if budget.seqs >= seats {
+                    Blocked::MaxSeqs
+                } else {
+                    Blocked::TokenBudget
+                };
                 break;
             }
             if !self.kv.admit(id, length, hits) {
+                plan.blocked = Blocked::KvFull;
                 break;
             }
             self.waiting.pop_front();
@@ -516,8 +525,11 @@ impl VllmV0 {
             let s = &mut self.seqs[id as usize];
             s.done = hits * block;
             s.state = State::Running;
-            plan.cached_tokens += u64::from(s.done);
-            plan.admitted.push(id);
+            if !s.has_run {
+                s.has_run = true;
+                plan.cached_tokens += u64::from(s.done);
+                plan.admitted.push(id);
+            }
             self.schedule(id, tokens, false, plan);
             taken.push(id);
         }
@@ -613,6 +625,7 @@ impl Scheduler for VllmV0 {
         }
         // The last one preempted is the earliest arrival: it ends up in front.
         for &id in &plan.preempted {
+            plan.blocked = Blocked::KvFull;
             self.waiting.push_front(id);
         }
         self.in_flight = !plan.entries.is_empty();
@@ -937,6 +950,17 @@ mod tests {
         assert_eq!(r.fates[0].prefilled, 60);
         assert_eq!(r.fates[1].prefilled, 12);
         assert_eq!(r.rows[1].plan.cached_tokens, 48);
+    }
+
+    #[test]
+    fn a_step_tells_what_kept_the_queue_out_1_8() {
+        let why = |p: &VllmV0Params, kv, reqs: &[Req]| go(p, kv, reqs).rows[0].plan.blocked;
+        let two = [req(0, 60, 40), req(0, 80, 40)];
+        assert_eq!(why(&params(), 128, &two), Blocked::KvFull);
+        assert_eq!(why(&params(), 1000, &two), Blocked::TokenBudget);
+        let mut p = params();
+        p.max_num_seqs = 1;
+        assert_eq!(why(&p, 1000, &two), Blocked::MaxSeqs);
     }
 
     proptest! {
