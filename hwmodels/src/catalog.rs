@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -191,11 +192,20 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The embedded catalog.
+    /// The embedded catalog, parsed once per process.
     ///
     /// # Panics
-    /// Never in a released build: a test reads every embedded file.
+    /// Never in a released build: tests read every embedded file.
     pub fn builtin() -> Self {
+        static PARSED: OnceLock<Catalog> = OnceLock::new();
+        PARSED
+            .get_or_init(|| {
+                Self::parse_builtin().unwrap_or_else(|e| panic!("embedded catalog: {e}"))
+            })
+            .clone()
+    }
+
+    fn parse_builtin() -> Result<Self, Error> {
         let mut catalog = Self {
             accelerators: Table::new("accelerator"),
             links: Table::new("link"),
@@ -203,14 +213,10 @@ impl Catalog {
             models: Table::new("model"),
         };
         for (name, text) in BUILTIN {
-            if let Err(e) = catalog.add_toml(&format!("built-in {name}"), text) {
-                panic!("embedded catalog: {e}");
-            }
+            catalog.add_toml(&format!("built-in {name}"), text)?;
         }
-        if let Err(e) = catalog.check_references("built-in catalog") {
-            panic!("embedded catalog: {e}");
-        }
-        catalog
+        catalog.check_references("built-in catalog")?;
+        Ok(catalog)
     }
 
     /// The embedded catalog plus the files of `dir` and of its folder `models`: `*.toml` as described in

@@ -77,9 +77,9 @@ pub struct DoesNotFit {
     pub hardware: String,
     /// The layout asked for.
     pub layout: String,
-    /// Memory needed per device, in words.
+    /// Memory needed per device (or core), in words.
     pub needs: String,
-    /// Memory that there is per device, in words.
+    /// Memory that there is per device (or core), in words.
     pub has: String,
     /// The smallest layout that fits, or that none does.
     pub advice: String,

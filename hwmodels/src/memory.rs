@@ -317,6 +317,8 @@ struct Shortfall {
     kv_tokens: Option<u64>,
     /// What the needs are made of.
     parts: String,
+    /// What a rank is on this hardware.
+    rank: &'static str,
 }
 
 impl Shortfall {
@@ -340,7 +342,7 @@ impl Shortfall {
             model: model.name.clone(),
             hardware: hardware.to_owned(),
             layout: layout.to_string(),
-            needs: format!("{} per device ({})", size(self.needs), self.parts),
+            needs: format!("{} per {} ({})", size(self.needs), self.rank, self.parts),
             has: size(self.has),
             advice,
         }))
@@ -420,6 +422,11 @@ fn plan(
         return Err(Shortfall {
             needs: fixed + kv,
             has: stage.limit,
+            rank: if device.ranks_per_device > 1 {
+                "core"
+            } else {
+                "device"
+            },
             kv_tokens: (limits_length && plan.kv_tokens > 0
                 || s.engine == EngineKind::TgiNeuron && room > 0)
                 .then_some(room),
