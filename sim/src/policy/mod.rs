@@ -3,7 +3,7 @@
 //! A policy knows nothing of time passing or of how long a step takes. The simulator drives it with a
 //! predicted step time and a virtual clock; a real engine drives the same code with a real forward pass.
 //! One policy per file, named after the system it reproduces and configured by that system's parameters;
-//! section numbers in the files are those of the serving-semantics specification in `docs/`.
+//! section numbers in the files are those of `docs/serving-policies.md`.
 
 pub mod check;
 pub mod static_batch;
