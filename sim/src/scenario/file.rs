@@ -72,6 +72,10 @@ pub struct ModelFile {
     /// Format of the KV cache: fp32, bf16, fp8 or int8. Default: bf16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<Dtype>,
+    /// How unevenly tokens spread over experts: popularity of the i-th expert proportional to i^-skew; 0 is even, 1 is
+    /// strongly skewed. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_skew: Option<f64>,
 }
 
 /// The hardware that serves.
@@ -92,6 +96,10 @@ pub struct HardwareFile {
     /// "analytic", a built-in profile's name, or the path of a profile file. Default: "auto".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Parameters laid over the profile, by dotted name, e.g. { "engine.tgi.step_host" = 0.001 }; each within its
+    /// physical bounds. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<BTreeMap<String, f64>>,
     /// Folder of catalog files that add to or replace the built-in ones, relative to the scenario file.
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,6 +161,10 @@ pub struct RouterFile {
     /// Delay that gateway and network add to a request on its way in. Default: "0 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Secs>,
+    /// How often the router reads the engines' state (least_kv, prefix_aware); between two readings it decides on
+    /// old news. "0 s" is always fresh. Default: "50 ms".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrape_period: Option<Secs>,
 }
 
 /// How a router chooses (serving-semantics 6).

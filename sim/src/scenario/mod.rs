@@ -9,6 +9,7 @@
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
+pub mod build;
 pub mod document;
 pub mod engine;
 pub mod error;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
+pub use build::{Built, ScenarioRunError};
 pub use document::Places;
 pub use engine::EngineParams;
 pub use error::{Issue, ScenarioError};
@@ -121,6 +123,8 @@ pub struct ModelChoice {
     pub weights: Option<Dtype>,
     /// Format of the KV cache.
     pub kv_cache: Dtype,
+    /// Exponent of the experts' popularity.
+    pub expert_skew: f64,
 }
 
 /// Where a model's shape comes from.
@@ -143,6 +147,8 @@ pub struct HardwareChoice {
     pub price: Option<UsdPerHour>,
     /// Calibrated profile: "auto", "analytic", a name, or a path.
     pub profile: String,
+    /// Parameters laid over the profile, by dotted name.
+    pub params: BTreeMap<String, f64>,
     /// The user's own catalog, relative to the scenario file.
     pub catalog: Option<PathBuf>,
     /// Parameters laid over the profile, by dotted name.
@@ -180,6 +186,8 @@ pub struct RouterChoice {
     pub timeout: Option<Secs>,
     /// Delay of a request on its way in.
     pub overhead: Secs,
+    /// How often the router reads the engines' state; zero: always fresh.
+    pub scrape_period: Secs,
 }
 
 /// Latency targets.

@@ -1,5 +1,6 @@
 //! From the keys as written to a checked [`Scenario`] with every default filled in.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hwmodels::units::{PerSec, Secs};
@@ -9,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams};
+use super::engine::{EngineCommon, EngineParams, memory_key};
 use super::error::ScenarioError;
 use super::file::{
     ArrivalFile, ArrivalKind, HardwareFile, LengthFile, LengthKind, ModelFile, RetriesFile,
@@ -201,7 +202,9 @@ impl Checker<'_, '_> {
         let (mut common, mut own) = (DeTable::new(), DeTable::new());
         for (key, value) in table.into_inner() {
             let name: &str = key.get_ref();
-            if common_keys.iter().any(|k| k == name) {
+            if name == memory_key(kind) {
+                common.insert(Spanned::new(key.span(), "memory_fraction".into()), value);
+            } else if common_keys.iter().any(|k| k == name) {
                 common.insert(key, value);
             } else if name != "kind" {
                 own.insert(key, value);
@@ -384,6 +387,7 @@ impl Checker<'_, '_> {
                 policy: router.policy.unwrap_or_default(),
                 timeout: self.optional_secs(router.timeout, "router.timeout")?,
                 overhead: self.secs_or(router.overhead, 0.0, "router.overhead")?,
+                scrape_period: self.secs_or(router.scrape_period, 0.05, "router.scrape_period")?,
             },
             workload: streams,
             limits,
@@ -437,7 +441,9 @@ impl Checker<'_, '_> {
                 "4-bit formats hold weights only; use bf16, fp8 or int8",
             );
         }
+        let expert_skew = m.expert_skew.unwrap_or(0.0);
         Ok(ModelChoice {
+            expert_skew: self.number(expert_skew, 0.0, 3.0, "model.expert_skew")?,
             source,
             weights: m.weights,
             kv_cache,
@@ -474,6 +480,7 @@ impl Checker<'_, '_> {
                 h.profile.clone().unwrap_or("auto".into()),
                 "hardware.profile",
             )?,
+            params: self.profile_params(h)?,
             catalog: h
                 .catalog
                 .as_ref()
@@ -481,6 +488,19 @@ impl Checker<'_, '_> {
                 .transpose()?,
             params: h.params.clone().unwrap_or_default(),
         })
+    }
+
+    fn profile_params(&self, h: &HardwareFile) -> Result<BTreeMap<String, f64>> {
+        let params = h.params.clone().unwrap_or_default();
+        for (name, value) in &params {
+            if !value.is_finite() {
+                return self.fail(
+                    "hardware.params",
+                    format!("{name}: must be a finite number, got {value}"),
+                );
+            }
+        }
+        Ok(params)
     }
 
     fn layout(&self, l: &super::file::LayoutFile) -> Result<Layout> {

@@ -6,12 +6,17 @@ use serde_json::{Map, Value, json};
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams};
+use super::engine::{EngineCommon, EngineParams, memory_key};
 use super::error::{Issue, ScenarioError};
 use super::file::ScenarioFile;
 
 /// JSON schema (draft 2020-12) of scenario files, for editors.
 pub fn schema() -> Value {
+    static SCHEMA: std::sync::OnceLock<Value> = std::sync::OnceLock::new();
+    SCHEMA.get_or_init(generate).clone()
+}
+
+fn generate() -> Value {
     let mut g = schemars::generate::SchemaSettings::draft2020_12().into_generator();
     let mut root = ScenarioFile::json_schema(&mut g).to_value();
     let engines: Vec<Value> = EngineKind::ALL
@@ -55,7 +60,12 @@ fn engine_schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> Value {
             .into_iter()
             .flatten()
         {
-            properties.insert(k.clone(), v.clone());
+            let name = if k == "memory_fraction" {
+                memory_key(kind)
+            } else {
+                k
+            };
+            properties.insert(name.into(), v.clone());
         }
     }
     let mut required = vec![json!("kind")];
@@ -75,7 +85,7 @@ fn engine_schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> Value {
     })
 }
 
-/// Names of the keys common to all engines.
+/// Names of the keys common to all engines, as [`EngineCommon`] has them.
 pub fn common_engine_keys() -> Vec<String> {
     let mut g = schemars::SchemaGenerator::default();
     let schema = EngineCommon::json_schema(&mut g).to_value();

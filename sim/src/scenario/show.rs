@@ -1,5 +1,6 @@
 //! A scenario back as TOML, with every default visible.
 
+use super::engine::memory_key;
 use super::file::{
     ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
@@ -17,7 +18,10 @@ pub fn show(s: &Scenario) -> String {
     };
     let mut engine = toml::Table::new();
     engine.insert("kind".into(), s.engine.params.kind().name().into());
-    if let Ok(common) = toml::Table::try_from(s.engine.common) {
+    if let Ok(mut common) = toml::Table::try_from(s.engine.common) {
+        if let Some(fraction) = common.remove("memory_fraction") {
+            engine.insert(memory_key(s.engine.params.kind()).into(), fraction);
+        }
         engine.extend(common);
     }
     engine.extend(s.engine.params.to_table());
@@ -82,12 +86,14 @@ fn written(s: &Scenario) -> ScenarioFile {
             },
             weights: m.weights,
             kv_cache: Some(m.kv_cache),
+            expert_skew: Some(m.expert_skew),
         }),
         hardware: s.hardware.as_ref().map(|h| HardwareFile {
             instance: Some(h.instance.clone()),
             price_date: h.price_date.clone(),
             price: h.price,
             profile: Some(h.profile.clone()),
+            params: (!h.params.is_empty()).then(|| h.params.clone()),
             catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
             params: (!h.params.is_empty()).then(|| h.params.clone()),
         }),
@@ -107,6 +113,7 @@ fn written(s: &Scenario) -> ScenarioFile {
             policy: Some(s.router.policy),
             timeout: s.router.timeout,
             overhead: Some(s.router.overhead),
+            scrape_period: Some(s.router.scrape_period),
         }),
         workload: s.workload.iter().map(stream).collect(),
         run: Some(RunFile {

@@ -1,0 +1,739 @@
+//! From a scenario to a simulation that can run: catalog, placement, memory plan, step model, schedulers, workload.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hwmodels::catalog::Catalog;
+use hwmodels::deployment::{DeploymentSpec, deploy};
+use hwmodels::layout::Placement;
+use hwmodels::memory::{MemoryPlan, MemorySettings};
+use hwmodels::ops::Routing;
+use hwmodels::profiles::Choice;
+use hwmodels::{EngineKind, LinearStep, ModelArch, StepModel};
+
+use super::engine::{EngineParams, VllmV1Keys};
+use super::document::join;
+use super::error::ScenarioError;
+use super::file::RouterPolicy;
+use super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
+use crate::cluster::router::RouterConfig;
+use crate::cluster::router::prefix::PrefixAwareParams;
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::metrics::definition::Slo;
+use crate::policy::check::ParamError;
+use crate::policy::tgi::Tgi;
+use crate::policy::tgi_neuron::{NeuronServer, TgiNeuron};
+use crate::policy::trt_llm::TrtLlm;
+use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
+use crate::record::{ProfileUse, ReplicaInfo, RunInfo, RunRecord};
+use crate::simulation::{EngineSpec, ReplicaSpec, RunError, RunOptions, Simulation};
+use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
+use crate::workload::Mix;
+
+/// First minor release of vLLM whose scheduling is taken to be that of 0.33; those before follow 0.11.
+const RULES_OF_0_33: u32 = 22;
+
+/// First minor release of vLLM that schedules asynchronously unless told otherwise (recalled from its release notes).
+const ASYNC_BY_DEFAULT: u32 = 14;
+
+/// A scenario, ready to run.
+pub struct Built {
+    /// The deployment.
+    pub simulation: Simulation,
+    /// The load on it.
+    pub workload: Mix,
+    /// What reports say about both.
+    pub info: RunInfo,
+    /// Where a replica's memory goes; `None` where the scenario gives the KV blocks itself.
+    pub memory: Option<MemoryPlan>,
+    /// Requests sent before this stay out of the statistics.
+    pub warmup: SimDuration,
+    /// Targets that goodput counts by.
+    pub slo: Slo,
+    /// When the run stops though requests are under way.
+    pub until: Option<SimTime>,
+}
+
+/// Why a scenario did not give a record.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioRunError {
+    /// The scenario is wrong.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A file changed while the run read it.
+    #[error("a file changed while the run read it: {0}")]
+    Changed(String),
+}
+
+impl Built {
+    /// Runs it. Of `options`, the scenario sets warm-up, SLO and end.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn run(mut self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+        let mut options = options.clone();
+        options.record.warmup = self.warmup;
+        options.record.slo = self.slo;
+        options.until = match (options.until, self.until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let failure = self.workload.failure();
+        let record = self.simulation.run(&mut self.workload, &options, self.info)?;
+        let changed = failure.lock().ok().and_then(|mut f| f.take());
+        match changed {
+            Some(message) => Err(ScenarioRunError::Changed(message)),
+            None => Ok(record),
+        }
+    }
+}
+
+/// What the engine's start-up has to know of hardware and model.
+struct Start {
+    /// KV tokens that memory has room for, and the plan that says so.
+    plan: Option<MemoryPlan>,
+    /// Longest sequence of the model [tokens].
+    model_tokens: u32,
+}
+
+/// An engine after start-up.
+struct Started {
+    engine: EngineSpec,
+    block_tokens: u32,
+    kv_blocks: u64,
+    /// Most tokens in one step [tokens].
+    step_tokens: u32,
+    overlap: Option<bool>,
+    warnings: Vec<String>,
+}
+
+/// A replica's hardware side.
+struct Hardware {
+    step: Arc<dyn StepModel>,
+    input_delay: SimDuration,
+    input_delay_per_token: SimDuration,
+    output_delay: SimDuration,
+    devices: u32,
+    usd_per_hour: Option<f64>,
+    deployment: String,
+    replica_name: String,
+    profiles: Vec<ProfileUse>,
+    warnings: Vec<String>,
+}
+
+impl Scenario {
+    /// Makes the simulation: reads catalog, profile and trace files, plans memory, starts the engines.
+    ///
+    /// # Errors
+    /// Names that the catalog does not have, layouts that cannot be, models that do not fit ("needs X, has Y"),
+    /// parameters that the engine would refuse at start-up, files that cannot be read: each at its key.
+    pub fn build(&self) -> Result<Built, ScenarioError> {
+        let (started, hardware, memory) = match (&self.model, &self.hardware) {
+            (Some(model), Some(hardware)) => self.on_hardware(model, hardware)?,
+            _ => self.on_constant_steps()?,
+        };
+        let replica = ReplicaSpec {
+            engine: started.engine,
+            step: hardware.step,
+            input_delay: hardware.input_delay
+                + SimDuration::from_secs(self.router.overhead.secs()),
+            input_delay_per_token: hardware.input_delay_per_token,
+            output_delay: hardware.output_delay,
+        };
+        let n = self.replicas as usize;
+        let scrape = self.router.scrape_period.secs();
+        let simulation = Simulation {
+            replicas: vec![replica; n],
+            router: match self.router.policy {
+                RouterPolicy::RoundRobin => RouterConfig::RoundRobin,
+                RouterPolicy::Random => RouterConfig::Random,
+                RouterPolicy::LeastOutstanding => RouterConfig::LeastOutstanding,
+                RouterPolicy::LeastKv => RouterConfig::LeastKv,
+                RouterPolicy::PowerOfTwo => RouterConfig::PowerOfTwo,
+                RouterPolicy::PrefixAware => RouterConfig::PrefixAware(PrefixAwareParams::default()),
+                RouterPolicy::Session => RouterConfig::Session,
+            },
+            scrape_period: (scrape > 0.0).then(|| SimDuration::from_secs(scrape)),
+            request_timeout: self.router.timeout.map(|t| SimDuration::from_secs(t.secs())),
+            seed: self.seed,
+        };
+        let streams: Vec<StreamSpec> = self.workload.iter().map(|s| based(s, &self.base)).collect();
+        let workload = Mix::new(&streams, &self.limits, self.seed).map_err(|e| {
+            let path = join(&format!("workload[{}]", e.stream), &e.error.path);
+            self.places.error(&path, e.error.message)
+        })?;
+        let mut warnings = hardware.warnings;
+        warnings.extend(started.warnings);
+        let replicas = (0..n)
+            .map(|i| ReplicaInfo {
+                name: format!("{}/{i}", hardware.replica_name),
+                devices: hardware.devices,
+                stages: self.layout.pp,
+                kv_blocks: started.kv_blocks,
+                block_tokens: started.block_tokens,
+            })
+            .collect();
+        let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
+        Ok(Built {
+            simulation,
+            workload,
+            info: RunInfo {
+                name: self.name.clone(),
+                description: self.description.clone(),
+                config: self.show(),
+                seed: self.seed,
+                load: self.load_in_words(),
+                deployment: hardware.deployment,
+                streams: self.workload.iter().map(|s| s.name.clone()).collect(),
+                replicas,
+                usd_per_hour: hardware.usd_per_hour,
+                profiles: hardware.profiles,
+                warnings,
+            },
+            memory,
+            warmup: SimDuration::from_secs(self.warmup.secs()),
+            slo: Slo {
+                ttft: nanos(self.slo.ttft),
+                tpot: nanos(self.slo.tpot),
+                e2e: nanos(self.slo.e2e),
+            },
+            until: match self.limits.duration {
+                Some(d) if !self.drain => Some(SimTime::from_secs(d.secs())),
+                _ => None,
+            },
+        })
+    }
+
+    /// Builds and runs the scenario. Of `options`, the scenario sets warm-up, SLO and end.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn run(&self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+        self.build()?.run(options)
+    }
+
+    fn on_constant_steps(&self) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
+        let step = self.step.unwrap_or_default();
+        let started = self.start(&Start {
+            plan: None,
+            model_tokens: MAX_TOKENS,
+        })?;
+        let hardware = Hardware {
+            step: Arc::new(LinearStep {
+                base: step.base.secs(),
+                per_token: step.per_token.secs(),
+                per_ctx: step.per_context_token.secs(),
+                per_pair: step.per_pair.secs(),
+            }),
+            input_delay: SimDuration::ZERO,
+            input_delay_per_token: SimDuration::ZERO,
+            output_delay: SimDuration::ZERO,
+            devices: self.layout.devices(),
+            usd_per_hour: None,
+            deployment: format!(
+                "constant step times, {}, {} replica(s)",
+                self.engine.params.kind(),
+                self.replicas
+            ),
+            replica_name: "replica".into(),
+            profiles: Vec::new(),
+            warnings: Vec::new(),
+        };
+        Ok((started, hardware, None))
+    }
+
+    fn on_hardware(
+        &self,
+        model: &ModelChoice,
+        hardware: &HardwareChoice,
+    ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
+        let at = |path: &'static str| move |e: hwmodels::error::Error| self.places.error(path, e.to_string());
+        let mut catalog = match &hardware.catalog {
+            Some(dir) => Catalog::with_dir(&self.base.join(dir)).map_err(at("hardware.catalog"))?,
+            None => Catalog::builtin(),
+        };
+        let name = self.add_model(model, &mut catalog)?;
+        let entry = catalog.model_entry(&name).map_err(at("model.name"))?;
+        let arch = &entry.arch;
+        let instance = catalog
+            .instance(&hardware.instance)
+            .map_err(at("hardware.instance"))?;
+        let chip = catalog
+            .accelerator(&instance.accelerator)
+            .map_err(at("hardware.instance"))?;
+        let kind = self.engine.params.kind();
+        if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
+            return Err(self.places.error(
+                "engine.kind",
+                format!(
+                    "{kind} does not run on {}: tgi_neuron is for Inferentia and Trainium, the others for GPUs",
+                    chip.name
+                ),
+            ));
+        }
+        let placement = Placement::new(&catalog, arch, &instance.name, self.layout, kind)
+            .map_err(at("layout"))?;
+        let mut settings = MemorySettings::defaults(kind, self.vllm_minor(), chip, arch);
+        settings.weights = model.weights.unwrap_or(arch.native_dtype);
+        settings.kv_cache = model.kv_cache;
+        if let Some(fraction) = self.engine.common.memory_fraction {
+            settings.memory_fraction = fraction.get();
+        }
+        if let Some(graphs) = self.engine.common.cuda_graphs {
+            settings.cuda_graphs = graphs;
+        }
+        self.engine_settings(arch, &mut settings)?;
+        // A given number of blocks is what the engine reported, so there is nothing to plan.
+        let plan = match self.engine.common.kv_blocks {
+            Some(_) => None,
+            None => Some(
+                MemoryPlan::for_placement(&catalog, &placement, arch, &settings)
+                    .map_err(at("layout"))?,
+            ),
+        };
+        let started = self.start_with(
+            &Start {
+                plan: plan.clone(),
+                model_tokens: arch.max_positions,
+            },
+            Some(&settings),
+        )?;
+        let profile = match Choice::parse(&hardware.profile) {
+            Choice::Named(name) if name.ends_with(".toml") => {
+                Choice::Named(self.base.join(name).display().to_string())
+            }
+            other => other,
+        };
+        let deployment = deploy(&DeploymentSpec {
+            catalog: &catalog,
+            instance,
+            model: arch,
+            layout: self.layout,
+            weights: settings.weights,
+            kv_cache: settings.kv_cache,
+            engine: kind,
+            overlap: started.overlap,
+            graphs: self.engine.common.cuda_graphs,
+            max_tokens: started.step_tokens,
+            profile,
+            params: &hardware.params,
+            routing: if model.expert_skew > 0.0 {
+                Routing::PowerLaw(model.expert_skew)
+            } else {
+                Routing::Balanced
+            },
+        })
+        .map_err(at("hardware"))?;
+        let nodes = match placement.replicas_per_node {
+            0 => u64::from(placement.nodes) * u64::from(self.replicas),
+            per_node => u64::from(self.replicas.div_ceil(per_node)),
+        };
+        let price = self.price(hardware, instance)?;
+        let mut warnings = entry.warnings.clone();
+        warnings.extend(deployment.warnings.iter().cloned());
+        let text = format!(
+            "{} on {nodes} x {} ({} x {} each), {kind}, {}, {} replica(s)",
+            arch.name, instance.name, instance.devices, chip.name, self.layout, self.replicas
+        );
+        let hardware = Hardware {
+            step: deployment.step,
+            input_delay: SimDuration::from_secs(deployment.cost.request_in),
+            input_delay_per_token: SimDuration::from_secs(deployment.cost.prompt_token_in),
+            output_delay: SimDuration::from_secs(deployment.cost.token_out),
+            devices: self.layout.devices(),
+            usd_per_hour: price.map(|p| p * nodes as f64),
+            deployment: text,
+            replica_name: instance.name.clone(),
+            profiles: deployment
+                .profile
+                .used
+                .iter()
+                .map(|u| ProfileUse {
+                    name: u.name.clone(),
+                    trusted: u.trusted,
+                    note: u.description.clone(),
+                })
+                .collect(),
+            warnings,
+        };
+        Ok((started, hardware, plan))
+    }
+
+    /// Adds a model of a Hugging Face file to the catalog; the name of the model.
+    fn add_model(&self, model: &ModelChoice, catalog: &mut Catalog) -> Result<String, ScenarioError> {
+        let path = match &model.source {
+            ModelSource::Catalog(name) => return Ok(name.clone()),
+            ModelSource::Config(path) => path,
+        };
+        let full = self.base.join(path);
+        let at = |message: String| self.places.error("model.config", message);
+        let text = super::document::read_text(&full).map_err(|e| at(e.to_string()))?;
+        // The folder is what people name a model's files by; a bare config.json says nothing.
+        let folder = full.parent().and_then(Path::file_name);
+        let stem = full.file_stem();
+        let name = match stem {
+            Some(s) if s != "config" => Some(s),
+            _ => folder,
+        };
+        let name = name.map_or("custom".into(), |n| n.to_string_lossy().into_owned());
+        catalog
+            .add_hf_config(&name, &text, &full.display().to_string())
+            .map_err(|e| at(e.to_string()))?;
+        Ok(name)
+    }
+
+    fn price(
+        &self,
+        hardware: &HardwareChoice,
+        instance: &hwmodels::instance::Instance,
+    ) -> Result<Option<f64>, ScenarioError> {
+        if let Some(price) = hardware.price {
+            return Ok(Some(price.usd_per_hour()));
+        }
+        let Some(date) = &hardware.price_date else {
+            return Ok(instance.price().map(|p| p.usd.usd_per_hour()));
+        };
+        match instance.price_on(date) {
+            Some(p) => Ok(Some(p.usd.usd_per_hour())),
+            None => {
+                let known: Vec<&str> = instance.prices.iter().map(|p| p.date.as_str()).collect();
+                Err(self.places.error(
+                    "hardware.price_date",
+                    format!(
+                        "the catalog has no price of {} for {date}; it has {}, or give hardware.price",
+                        instance.name,
+                        if known.is_empty() { "none".into() } else { known.join(", ") }
+                    ),
+                ))
+            }
+        }
+    }
+
+    fn vllm_minor(&self) -> u32 {
+        match &self.engine.params {
+            EngineParams::VllmV1(p) => p.version.minor,
+            _ => hwmodels::memory::DEFAULT_VLLM_MINOR,
+        }
+    }
+
+    fn param_error(&self, e: &ParamError) -> ScenarioError {
+        self.places.error(&join("engine", e.param), e.problem.clone())
+    }
+
+    /// Tells the memory plan what the engine's parameters say.
+    fn engine_settings(&self, arch: &ModelArch, s: &mut MemorySettings) -> Result<(), ScenarioError> {
+        match &self.engine.params {
+            EngineParams::VllmV1(p) => {
+                if let Some(n) = p.max_model_len {
+                    s.max_model_len = n;
+                }
+                if let Some(n) = p.max_num_seqs {
+                    s.max_num_seqs = n;
+                }
+                if let Some(n) = p.max_num_batched_tokens {
+                    s.max_num_batched_tokens = n;
+                }
+                s.block_size = p.block_size;
+                self.vllm_v1(p, s, 1 << 20)?;
+            }
+            EngineParams::Tgi(p) => {
+                // What the launcher takes for granted before it knows its memory.
+                let config = p
+                    .resolve(u64::from(u32::MAX), arch.max_positions)
+                    .map_err(|e| self.param_error(&e))?;
+                s.max_num_batched_tokens = config.max_batch_prefill_tokens;
+                s.max_num_seqs = config.max_concurrent_requests;
+                s.max_model_len = config.max_total_tokens;
+                s.block_size = config.block_size;
+            }
+            EngineParams::TgiNeuron(p) => {
+                let p = p.resolve().map_err(|e| self.param_error(&e))?;
+                s.max_num_seqs = p.batch_size;
+                s.max_model_len = p.sequence_length;
+                s.block_size = p.sequence_length;
+                s.max_num_batched_tokens = match p.server {
+                    NeuronServer::Tgi => p.context_buckets.iter().copied().max(),
+                    NeuronServer::OptimumVllm => Some(p.context_chunk),
+                }
+                .unwrap_or(p.sequence_length);
+            }
+            EngineParams::TrtLlm(p) => {
+                let config = p
+                    .resolve(u64::from(u32::MAX), arch.max_positions, self.layout.pp)
+                    .map_err(|e| self.param_error(&e))?;
+                s.max_num_batched_tokens = p.max_num_tokens;
+                s.max_num_seqs = p.max_batch_size;
+                s.max_model_len = config.max_seq_len;
+                s.block_size = p.tokens_per_block;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, start: &Start) -> Result<Started, ScenarioError> {
+        self.start_with(start, None)
+    }
+
+    /// The engine's start-up. Without `settings` there is no device, and vLLM's largest class of defaults holds.
+    fn start_with(
+        &self,
+        start: &Start,
+        settings: Option<&MemorySettings>,
+    ) -> Result<Started, ScenarioError> {
+        let at = |e: ParamError| self.param_error(&e);
+        let given = self.engine.common.kv_blocks;
+        let planned = |block: u32| -> (u64, u64) {
+            let blocks = given
+                .or(start.plan.as_ref().map(|p| p.kv_blocks))
+                .unwrap_or(0);
+            (blocks, blocks.saturating_mul(u64::from(block)))
+        };
+        Ok(match &self.engine.params {
+            EngineParams::VllmV1(p) => {
+                let fallback;
+                let settings = match settings {
+                    Some(s) => s,
+                    None => {
+                        fallback = vllm_without_device(p);
+                        &fallback
+                    }
+                };
+                let (blocks, _) = planned(p.block_size);
+                let params = self.vllm_v1(p, settings, blocks)?;
+                Started {
+                    block_tokens: p.block_size,
+                    kv_blocks: blocks,
+                    step_tokens: params.budget(),
+                    overlap: Some(params.async_scheduling),
+                    warnings: Vec::new(),
+                    engine: EngineSpec::VllmV1(params),
+                }
+            }
+            EngineParams::Tgi(p) => {
+                let block = p
+                    .resolve(u64::from(u32::MAX), start.model_tokens)
+                    .map_err(at)?
+                    .block_size;
+                let (blocks, tokens) = planned(block);
+                let config = p.resolve(tokens, start.model_tokens).map_err(at)?;
+                let hash = config.prefix_caching.then_some(config.block_size);
+                Started {
+                    block_tokens: config.block_size,
+                    kv_blocks: blocks,
+                    // Decodes run beside a prefill of the full budget.
+                    step_tokens: config
+                        .max_batch_prefill_tokens
+                        .saturating_add(config.max_concurrent_requests),
+                    overlap: None,
+                    warnings: config.warnings.clone(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |shared| Box::new(Tgi::new(config.clone(), shared))),
+                        hash_block: hash,
+                    },
+                }
+            }
+            EngineParams::TgiNeuron(p) => {
+                let params = p.resolve().map_err(at)?;
+                // Started once here, so that a refusal is an error and not a panic later.
+                TgiNeuron::new(&params).map_err(at)?;
+                Started {
+                    block_tokens: params.sequence_length,
+                    kv_blocks: u64::from(params.batch_size),
+                    step_tokens: params
+                        .context_buckets
+                        .iter()
+                        .copied()
+                        .max()
+                        .unwrap_or(params.sequence_length)
+                        .max(params.context_chunk)
+                        .saturating_mul(params.batch_size),
+                    overlap: None,
+                    warnings: Vec::new(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |_| match TgiNeuron::new(&params) {
+                            Ok(engine) => Box::new(engine),
+                            Err(e) => unreachable!("these parameters have started before: {e}"),
+                        }),
+                        hash_block: None,
+                    },
+                }
+            }
+            EngineParams::TrtLlm(p) => {
+                let (_, tokens) = planned(p.tokens_per_block);
+                let config = p
+                    .resolve(tokens, start.model_tokens, self.layout.pp)
+                    .map_err(at)?;
+                let hash = p.enable_kv_cache_reuse.then_some(p.tokens_per_block);
+                Started {
+                    block_tokens: p.tokens_per_block,
+                    kv_blocks: config.blocks,
+                    step_tokens: p.max_num_tokens.max(p.max_batch_size),
+                    overlap: None,
+                    warnings: config.warnings.clone(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |shared| Box::new(TrtLlm::new(config.clone(), shared))),
+                        hash_block: hash,
+                    },
+                }
+            }
+        })
+    }
+
+    /// vLLM's parameters with the device's defaults and `blocks` KV blocks.
+    fn vllm_v1(
+        &self,
+        p: &VllmV1Keys,
+        s: &MemorySettings,
+        blocks: u64,
+    ) -> Result<VllmV1Params, ScenarioError> {
+        let fail = |key: &str, message: String| Err(self.places.error(&join("engine", key), message));
+        for (key, value, least) in [
+            ("max_num_batched_tokens", s.max_num_batched_tokens, 1),
+            ("max_num_seqs", s.max_num_seqs, 1),
+            ("max_model_len", s.max_model_len, 2),
+            ("block_size", s.block_size, 1),
+            ("max_num_queued_reqs", p.max_num_queued_reqs.unwrap_or(1), 1),
+        ] {
+            if value < least {
+                return fail(key, format!("must be >= {least}, got {value}"));
+            }
+            if value > MAX_TOKENS {
+                return fail(key, format!("must be <= {MAX_TOKENS}, got {value}"));
+            }
+        }
+        if !(0.0..1.0).contains(&p.watermark) {
+            return fail("watermark", format!("must be from 0 to below 1, got {}", p.watermark));
+        }
+        let async_scheduling = p
+            .async_scheduling
+            .unwrap_or(p.version.minor >= ASYNC_BY_DEFAULT && self.layout.pp == 1);
+        if async_scheduling && self.layout.pp > 1 {
+            return fail(
+                "async_scheduling",
+                "does not go together with pipeline stages; leave it out or set layout.pp = 1".into(),
+            );
+        }
+        if self.engine.common.kv_blocks.is_some()
+            && u64::from(s.max_model_len).div_ceil(u64::from(s.block_size)) > blocks.saturating_sub(1)
+            && p.max_model_len.is_some()
+        {
+            return fail(
+                "max_model_len",
+                format!(
+                    "a sequence of {} tokens needs more than the {blocks} KV blocks of {} tokens; vLLM would not start",
+                    s.max_model_len, s.block_size
+                ),
+            );
+        }
+        Ok(VllmV1Params {
+            version: if p.version.minor >= RULES_OF_0_33 {
+                VllmVersion::V0_33
+            } else {
+                VllmVersion::V0_11
+            },
+            max_num_batched_tokens: s.max_num_batched_tokens,
+            max_num_seqs: s.max_num_seqs,
+            max_model_len: s.max_model_len,
+            enable_chunked_prefill: p.enable_chunked_prefill,
+            long_prefill_token_threshold: p.long_prefill_token_threshold,
+            scheduling_policy: p.scheduling_policy,
+            enable_prefix_caching: p.enable_prefix_caching,
+            async_scheduling,
+            pipeline_parallel_size: self.layout.pp,
+            max_num_queued_reqs: p.max_num_queued_reqs,
+            max_num_queued_tokens: p.max_num_queued_tokens,
+            scheduler_reserve_full_isl: p.scheduler_reserve_full_isl,
+            watermark: p.watermark,
+            block_size: s.block_size,
+            num_gpu_blocks: blocks,
+            // The run sets it from the workload.
+            shared_content: false,
+        })
+    }
+
+    /// What is offered, for the reader.
+    fn load_in_words(&self) -> String {
+        let streams: Vec<String> = self
+            .workload
+            .iter()
+            .map(|s| {
+                let what = match &s.arrival {
+                    Arrival::Poisson { rate } => format!("Poisson {rate}"),
+                    Arrival::Gamma { rate, cv } => format!("gamma {rate}, cv {cv}"),
+                    Arrival::Constant { rate } => format!("constant {rate}"),
+                    Arrival::Steps { steps, .. } => format!("{} steps of rate", steps.len()),
+                    Arrival::Ramp { from, to, over, .. } => format!("ramp from {from} to {to} over {over}"),
+                    Arrival::RateTable { file, .. } => format!("rate curve {}", file.display()),
+                    Arrival::Closed { concurrency, think, .. } if think.secs() == 0.0 => {
+                        format!("closed loop at {concurrency}")
+                    }
+                    Arrival::Closed { concurrency, think, .. } => {
+                        format!("closed loop of {concurrency} users, {think} apart")
+                    }
+                    Arrival::Burst { requests, max_in_flight: None, .. } => format!("{requests} at once"),
+                    Arrival::Burst { requests, max_in_flight: Some(n), .. } => {
+                        format!("{requests} at once, {n} in flight")
+                    }
+                    Arrival::Trace { file, time_scale, .. } if *time_scale == 1.0 => {
+                        format!("trace {}", file.display())
+                    }
+                    Arrival::Trace { file, time_scale, .. } => {
+                        format!("trace {}, times x {time_scale}", file.display())
+                    }
+                };
+                match &s.lengths {
+                    Lengths::Separate { prompt: Length::Fixed(p), output: Length::Fixed(o) } => {
+                        format!("{}: {what}, {p} in / {o} out", s.name)
+                    }
+                    _ => format!("{}: {what}", s.name),
+                }
+            })
+            .collect();
+        streams.join("; ")
+    }
+}
+
+/// vLLM's settings where there is no device to take defaults from: those of its largest class.
+fn vllm_without_device(p: &VllmV1Keys) -> MemorySettings {
+    MemorySettings {
+        engine: EngineKind::VllmV1,
+        vllm_minor: p.version.minor,
+        weights: hwmodels::Dtype::Bf16,
+        kv_cache: hwmodels::Dtype::Bf16,
+        memory_fraction: 0.9,
+        max_num_batched_tokens: p.max_num_batched_tokens.unwrap_or(8192),
+        max_num_seqs: p.max_num_seqs.unwrap_or(1024),
+        max_model_len: p.max_model_len.unwrap_or(MAX_TOKENS),
+        block_size: p.block_size,
+        cuda_graphs: true,
+    }
+}
+
+/// The stream with its file names made relative to `base`.
+fn based(stream: &StreamSpec, base: &Path) -> StreamSpec {
+    let mut s = stream.clone();
+    match &mut s.arrival {
+        Arrival::RateTable { file, .. } | Arrival::Trace { file, .. } => *file = base.join(&*file),
+        _ => {}
+    }
+    let length = |l: &mut Length| {
+        if let Length::Empirical { file, .. } = l {
+            *file = base.join(&*file);
+        }
+    };
+    match &mut s.lengths {
+        Lengths::Separate { prompt, output } => {
+            length(prompt);
+            length(output);
+        }
+        Lengths::Pairs { file, .. } => *file = base.join(&*file),
+        Lengths::OfTrace => {}
+    }
+    if let Some(sessions) = &mut s.sessions {
+        length(&mut sessions.turns);
+    }
+    s
+}
