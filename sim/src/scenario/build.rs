@@ -11,8 +11,8 @@ use hwmodels::ops::Routing;
 use hwmodels::profiles::Choice;
 use hwmodels::{EngineKind, LinearStep, ModelArch, StepModel};
 
-use super::engine::{EngineParams, VllmV1Keys};
 use super::document::join;
+use super::engine::{EngineParams, VllmV1Keys};
 use super::error::ScenarioError;
 use super::file::RouterPolicy;
 use super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
@@ -21,20 +21,25 @@ use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Slo;
 use crate::policy::check::ParamError;
+use crate::policy::static_batch::StaticBatch;
 use crate::policy::tgi::Tgi;
 use crate::policy::tgi_neuron::{NeuronServer, TgiNeuron};
 use crate::policy::trt_llm::TrtLlm;
+use crate::policy::vllm_v0::VllmV0;
 use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
 use crate::record::{ProfileUse, ReplicaInfo, RunInfo, RunRecord};
 use crate::simulation::{EngineSpec, ReplicaSpec, RunError, RunOptions, Simulation};
-use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
 use crate::workload::Mix;
+use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
 
 /// First minor release of vLLM whose scheduling is taken to be that of 0.33; those before follow 0.11.
 const RULES_OF_0_33: u32 = 22;
 
 /// First minor release of vLLM that schedules asynchronously unless told otherwise (recalled from its release notes).
 const ASYNC_BY_DEFAULT: u32 = 14;
+
+/// Tokens per block in which the KV of static batching is counted where `engine.kv_blocks` gives it [tokens].
+const STATIC_BLOCK: u32 = 16;
 
 /// A scenario, ready to run.
 pub struct Built {
@@ -82,7 +87,9 @@ impl Built {
             (a, b) => a.or(b),
         };
         let failure = self.workload.failure();
-        let record = self.simulation.run(&mut self.workload, &options, self.info)?;
+        let record = self
+            .simulation
+            .run(&mut self.workload, &options, self.info)?;
         let changed = failure.lock().ok().and_then(|mut f| f.take());
         match changed {
             Some(message) => Err(ScenarioRunError::Changed(message)),
@@ -138,8 +145,7 @@ impl Scenario {
         let replica = ReplicaSpec {
             engine: started.engine,
             step: hardware.step,
-            input_delay: hardware.input_delay
-                + SimDuration::from_secs(self.router.overhead.secs()),
+            input_delay: hardware.input_delay + SimDuration::from_secs(self.router.overhead.secs()),
             input_delay_per_token: hardware.input_delay_per_token,
             output_delay: hardware.output_delay,
         };
@@ -153,11 +159,16 @@ impl Scenario {
                 RouterPolicy::LeastOutstanding => RouterConfig::LeastOutstanding,
                 RouterPolicy::LeastKv => RouterConfig::LeastKv,
                 RouterPolicy::PowerOfTwo => RouterConfig::PowerOfTwo,
-                RouterPolicy::PrefixAware => RouterConfig::PrefixAware(PrefixAwareParams::default()),
+                RouterPolicy::PrefixAware => {
+                    RouterConfig::PrefixAware(PrefixAwareParams::default())
+                }
                 RouterPolicy::Session => RouterConfig::Session,
             },
             scrape_period: (scrape > 0.0).then(|| SimDuration::from_secs(scrape)),
-            request_timeout: self.router.timeout.map(|t| SimDuration::from_secs(t.secs())),
+            request_timeout: self
+                .router
+                .timeout
+                .map(|t| SimDuration::from_secs(t.secs())),
             seed: self.seed,
         };
         let streams: Vec<StreamSpec> = self.workload.iter().map(|s| based(s, &self.base)).collect();
@@ -250,7 +261,9 @@ impl Scenario {
         model: &ModelChoice,
         hardware: &HardwareChoice,
     ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
-        let at = |path: &'static str| move |e: hwmodels::error::Error| self.places.error(path, e.to_string());
+        let at = |path: &'static str| {
+            move |e: hwmodels::error::Error| self.places.error(path, e.to_string())
+        };
         let mut catalog = match &hardware.catalog {
             Some(dir) => Catalog::with_dir(&self.base.join(dir)).map_err(at("hardware.catalog"))?,
             None => Catalog::builtin(),
@@ -363,7 +376,11 @@ impl Scenario {
     }
 
     /// Adds a model of a Hugging Face file to the catalog; the name of the model.
-    fn add_model(&self, model: &ModelChoice, catalog: &mut Catalog) -> Result<String, ScenarioError> {
+    fn add_model(
+        &self,
+        model: &ModelChoice,
+        catalog: &mut Catalog,
+    ) -> Result<String, ScenarioError> {
         let path = match &model.source {
             ModelSource::Catalog(name) => return Ok(name.clone()),
             ModelSource::Config(path) => path,
@@ -420,11 +437,16 @@ impl Scenario {
     }
 
     fn param_error(&self, e: &ParamError) -> ScenarioError {
-        self.places.error(&join("engine", e.param), e.problem.clone())
+        self.places
+            .error(&join("engine", e.param), e.problem.clone())
     }
 
     /// Tells the memory plan what the engine's parameters say.
-    fn engine_settings(&self, arch: &ModelArch, s: &mut MemorySettings) -> Result<(), ScenarioError> {
+    fn engine_settings(
+        &self,
+        arch: &ModelArch,
+        s: &mut MemorySettings,
+    ) -> Result<(), ScenarioError> {
         match &self.engine.params {
             EngineParams::VllmV1(p) => {
                 if let Some(n) = p.max_model_len {
@@ -468,6 +490,23 @@ impl Scenario {
                 s.max_num_seqs = p.max_batch_size;
                 s.max_model_len = config.max_seq_len;
                 s.block_size = p.tokens_per_block;
+            }
+            EngineParams::VllmV0(p) => {
+                let config = p
+                    .resolve(u64::from(u32::MAX), arch.max_positions)
+                    .map_err(|e| self.param_error(&e))?;
+                s.max_num_batched_tokens = config.max_num_batched_tokens;
+                s.max_num_seqs = config.max_num_seqs;
+                s.max_model_len = config.max_model_len;
+                s.block_size = config.block_size;
+            }
+            EngineParams::Static(p) => {
+                let config = p
+                    .resolve(u64::from(u32::MAX), arch.max_positions)
+                    .map_err(|e| self.param_error(&e))?;
+                s.max_num_seqs = config.max_batch_size;
+                s.max_model_len = config.max_seq_len;
+                s.max_num_batched_tokens = config.max_seq_len;
             }
         }
         Ok(())
@@ -579,7 +618,50 @@ impl Scenario {
                     },
                 }
             }
+            EngineParams::VllmV0(p) => {
+                let (blocks, tokens) = planned(p.block_size);
+                let config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                let hash = config.enable_prefix_caching.then_some(config.block_size);
+                Started {
+                    block_tokens: config.block_size,
+                    kv_blocks: blocks,
+                    step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
+                    overlap: None,
+                    warnings: Vec::new(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |shared| Box::new(VllmV0::new(config.clone(), shared))),
+                        hash_block: hash,
+                    },
+                }
+            }
+            EngineParams::Static(p) => {
+                let block = settings.map_or(STATIC_BLOCK, |s| s.block_size);
+                let (blocks, tokens) = planned(block);
+                let config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                Started {
+                    block_tokens: block,
+                    kv_blocks: blocks,
+                    // The prompts of a batch enter together, padded to the longest.
+                    step_tokens: config.max_seq_len.saturating_mul(config.max_batch_size),
+                    overlap: None,
+                    warnings: Vec::new(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |_| Box::new(StaticBatch::new(config.clone()))),
+                        hash_block: None,
+                    },
+                }
+            }
         })
+    }
+
+    /// Longest sequence of the model, or without a model what the KV cache holds [tokens].
+    fn longest(&self, start: &Start, kv_tokens: u64) -> u32 {
+        match self.model {
+            Some(_) => start.model_tokens,
+            None => u32::try_from(kv_tokens)
+                .unwrap_or(u32::MAX)
+                .min(start.model_tokens),
+        }
     }
 
     /// vLLM's parameters with the device's defaults and `blocks` KV blocks.
@@ -589,7 +671,8 @@ impl Scenario {
         s: &MemorySettings,
         blocks: u64,
     ) -> Result<VllmV1Params, ScenarioError> {
-        let fail = |key: &str, message: String| Err(self.places.error(&join("engine", key), message));
+        let fail =
+            |key: &str, message: String| Err(self.places.error(&join("engine", key), message));
         for (key, value, least) in [
             ("max_num_batched_tokens", s.max_num_batched_tokens, 1),
             ("max_num_seqs", s.max_num_seqs, 1),
@@ -605,7 +688,10 @@ impl Scenario {
             }
         }
         if !(0.0..1.0).contains(&p.watermark) {
-            return fail("watermark", format!("must be from 0 to below 1, got {}", p.watermark));
+            return fail(
+                "watermark",
+                format!("must be from 0 to below 1, got {}", p.watermark),
+            );
         }
         let async_scheduling = p
             .async_scheduling
@@ -613,11 +699,13 @@ impl Scenario {
         if async_scheduling && self.layout.pp > 1 {
             return fail(
                 "async_scheduling",
-                "does not go together with pipeline stages; leave it out or set layout.pp = 1".into(),
+                "does not go together with pipeline stages; leave it out or set layout.pp = 1"
+                    .into(),
             );
         }
         if self.engine.common.kv_blocks.is_some()
-            && u64::from(s.max_model_len).div_ceil(u64::from(s.block_size)) > blocks.saturating_sub(1)
+            && u64::from(s.max_model_len).div_ceil(u64::from(s.block_size))
+                > blocks.saturating_sub(1)
             && p.max_model_len.is_some()
         {
             return fail(
@@ -665,27 +753,48 @@ impl Scenario {
                     Arrival::Gamma { rate, cv } => format!("gamma {rate}, cv {cv}"),
                     Arrival::Constant { rate } => format!("constant {rate}"),
                     Arrival::Steps { steps, .. } => format!("{} steps of rate", steps.len()),
-                    Arrival::Ramp { from, to, over, .. } => format!("ramp from {from} to {to} over {over}"),
+                    Arrival::Ramp { from, to, over, .. } => {
+                        format!("ramp from {from} to {to} over {over}")
+                    }
                     Arrival::RateTable { file, .. } => format!("rate curve {}", file.display()),
-                    Arrival::Closed { concurrency, think, .. } if think.secs() == 0.0 => {
+                    Arrival::Closed {
+                        concurrency, think, ..
+                    } if think.secs() == 0.0 => {
                         format!("closed loop at {concurrency}")
                     }
-                    Arrival::Closed { concurrency, think, .. } => {
+                    Arrival::Closed {
+                        concurrency, think, ..
+                    } => {
                         format!("closed loop of {concurrency} users, {think} apart")
                     }
-                    Arrival::Burst { requests, max_in_flight: None, .. } => format!("{requests} at once"),
-                    Arrival::Burst { requests, max_in_flight: Some(n), .. } => {
+                    Arrival::Burst {
+                        requests,
+                        max_in_flight: None,
+                        ..
+                    } => format!("{requests} at once"),
+                    Arrival::Burst {
+                        requests,
+                        max_in_flight: Some(n),
+                        ..
+                    } => {
                         format!("{requests} at once, {n} in flight")
                     }
-                    Arrival::Trace { file, time_scale, .. } if *time_scale == 1.0 => {
+                    Arrival::Trace {
+                        file, time_scale, ..
+                    } if *time_scale == 1.0 => {
                         format!("trace {}", file.display())
                     }
-                    Arrival::Trace { file, time_scale, .. } => {
+                    Arrival::Trace {
+                        file, time_scale, ..
+                    } => {
                         format!("trace {}, times x {time_scale}", file.display())
                     }
                 };
                 match &s.lengths {
-                    Lengths::Separate { prompt: Length::Fixed(p), output: Length::Fixed(o) } => {
+                    Lengths::Separate {
+                        prompt: Length::Fixed(p),
+                        output: Length::Fixed(o),
+                    } => {
                         format!("{}: {what}, {p} in / {o} out", s.name)
                     }
                     _ => format!("{}: {what}", s.name),

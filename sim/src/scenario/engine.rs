@@ -8,9 +8,11 @@ use hwmodels::units::Ratio;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;
 use crate::policy::tgi_neuron::TgiNeuronParams;
 use crate::policy::trt_llm::TrtLlmParams;
+use crate::policy::vllm_v0::VllmV0Params;
 use crate::policy::vllm_v1::SchedulingPolicy;
 
 /// Keys of `[engine]` that every kind has.
@@ -179,10 +181,8 @@ macro_rules! engines {
                 kind: EngineKind,
                 keys: D,
             ) -> Result<EngineParams, D::Error> {
-                #[allow(unreachable_patterns)]
                 match kind {
                     $(EngineKind::$variant => <$params>::deserialize(keys).map(EngineParams::$variant),)*
-                    other => Err(serde::de::Error::custom(format!("engine {other} is not simulated yet"))),
                 }
             }
 
@@ -197,10 +197,8 @@ macro_rules! engines {
 
             /// JSON schema of the parameters of `kind`.
             pub fn schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                #[allow(unreachable_patterns)]
                 match kind {
                     $(EngineKind::$variant => <$params>::json_schema(g),)*
-                    _ => false.into(),
                 }
             }
         }
@@ -212,4 +210,6 @@ engines! {
     Tgi: TgiParams, "Text Generation Inference.";
     TgiNeuron: TgiNeuronParams, "Static slots on Neuron devices.";
     TrtLlm: TrtLlmParams, "TensorRT-LLM in-flight batching.";
+    VllmV0: VllmV0Params, "vLLM, V0 scheduler.";
+    Static: StaticBatchParams, "Plain static batching.";
 }

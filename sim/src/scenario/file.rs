@@ -104,10 +104,6 @@ pub struct HardwareFile {
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catalog: Option<String>,
-    /// Parameters laid over the profile, by dotted name, e.g. { "engine.tgi.step_host" = 0.002 }; within the
-    /// physical bounds of each. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub params: Option<BTreeMap<String, f64>>,
 }
 
 /// How a replica is spread over devices.

@@ -147,8 +147,6 @@ pub struct HardwareChoice {
     pub price: Option<UsdPerHour>,
     /// Calibrated profile: "auto", "analytic", a name, or a path.
     pub profile: String,
-    /// Parameters laid over the profile, by dotted name.
-    pub params: BTreeMap<String, f64>,
     /// The user's own catalog, relative to the scenario file.
     pub catalog: Option<PathBuf>,
     /// Parameters laid over the profile, by dotted name.

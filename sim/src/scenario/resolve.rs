@@ -486,7 +486,6 @@ impl Checker<'_, '_> {
                 .as_ref()
                 .map(|c| self.path(c, "hardware.catalog"))
                 .transpose()?,
-            params: h.params.clone().unwrap_or_default(),
         })
     }
 

@@ -93,7 +93,6 @@ fn written(s: &Scenario) -> ScenarioFile {
             price_date: h.price_date.clone(),
             price: h.price,
             profile: Some(h.profile.clone()),
-            params: (!h.params.is_empty()).then(|| h.params.clone()),
             catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
             params: (!h.params.is_empty()).then(|| h.params.clone()),
         }),
