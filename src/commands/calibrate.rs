@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Subcommand;
 
+use super::BadInput;
 use crate::exit_code;
 
 /// Fit parameters to measurements; print the errors, on fitted rows and on rows held out.
@@ -56,11 +57,11 @@ struct Data {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
         What::Collectives(data) => {
-            let (profile, report) = calibrate::collectives::fit(&data.data)?;
+            let (profile, report) = calibrate::collectives::fit(&data.data).map_err(bad_input)?;
             data.finish(&profile, &report)?;
         }
         What::Host(data) => {
-            let (profile, report) = calibrate::host::fit(&data.data)?;
+            let (profile, report) = calibrate::host::fit(&data.data).map_err(bad_input)?;
             data.finish(&profile, &report)?;
         }
         What::Operators { data, system } => {
@@ -69,6 +70,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
     }
     Ok(exit_code::OK)
+}
+
+/// Tables that are missing, malformed or too short are the caller's.
+fn bad_input(error: calibrate::collectives::Error) -> BadInput {
+    BadInput(error.to_string())
 }
 
 impl Data {
