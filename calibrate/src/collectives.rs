@@ -311,7 +311,8 @@ fn table_row(r: &TableRow) -> Option<Row> {
     let fitted_version = match r.library.as_str() {
         "nccl" => version == "2.27.3" && r.dtype == "half",
         "vllm" if on_hopper => version == "0.24.0" || version == "0.14.0",
-        "vllm" => version == "0.14.0" && link != LinkClass::PcieHost,
+        // Beyond a pair, a PCIe host's engine rows are NCCL's but for the host time.
+        "vllm" => version == "0.14.0" && (link != LinkClass::PcieHost || eager),
         "trtllm" if on_hopper => version == "1.2.0rc5" || version == "1.3.0rc20",
         "trtllm" => version == "1.0.0" && link == LinkClass::NvLink3,
         "sglang" => switched,
@@ -323,7 +324,6 @@ fn table_row(r: &TableRow) -> Option<Row> {
         match r.library.as_str() {
             "nccl" if version == "2.27.3" => "other type",
             "sglang" => "other library",
-            // Beyond a pair, engines leave this host to NCCL.
             "vllm" if link == LinkClass::PcieHost => "other library",
             _ => "other version",
         }
