@@ -1,6 +1,7 @@
 //! Discrete-event simulator of LLM serving.
 
 pub mod cluster;
+pub mod fast;
 pub mod kernel;
 pub mod kv;
 pub mod metrics;

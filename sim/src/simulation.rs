@@ -13,6 +13,7 @@ use crate::cluster::events::{Class, Events};
 use crate::cluster::requests::{Requests, Slot, Stage};
 use crate::cluster::router::{Router, RouterConfig};
 use crate::cluster::stepped::SteppedReplica;
+use crate::fast::{self, FastVllm};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
 use crate::kv::content::block_hashes;
@@ -162,8 +163,11 @@ impl Simulation {
                     shared_content: shared && params.enable_prefix_caching,
                     ..*params
                 };
-                match path {
-                    Path::Fast => Err(not_fast("it is not there yet")),
+                match (path, fast::applies(&params)) {
+                    (Path::Fast, Err(reason)) => Err(not_fast(reason)),
+                    (Path::Auto | Path::Fast, Ok(())) => {
+                        Ok(Engine::Fast(Box::new(FastVllm::new(params, around))))
+                    }
                     _ => Ok(stepped(around, Box::new(VllmV1::new(params)))),
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::requests::{Requests, Slot};
 use super::stepped::SteppedReplica;
+use crate::fast::FastVllm;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::Recorder;
 use crate::policy::Load;
@@ -35,12 +36,15 @@ pub struct Surroundings {
 pub enum Engine {
     /// Any policy, step by step.
     Stepped(Box<SteppedReplica>),
+    /// vLLM V1 with decodes in lockstep.
+    Fast(Box<FastVllm>),
 }
 
 macro_rules! forward {
     ($self:ident, $e:ident => $body:expr) => {
         match $self {
             Engine::Stepped($e) => $body,
+            Engine::Fast($e) => $body,
         }
     };
 }

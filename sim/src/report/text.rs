@@ -80,7 +80,7 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
             ("E2E", r.slo.e2e_ms),
         ]
         .into_iter()
-        .filter_map(|(name, limit)| limit.map(|l| format!("{name} <= {} ms", figure(l))))
+        .filter_map(|(name, limit)| limit.map(|l| format!("{name} <= {l} ms")))
         .collect();
         field(
             out,
