@@ -1,7 +1,149 @@
-//! Speed of the simulator: requests and steps per second.
-use criterion::{Criterion, criterion_group, criterion_main};
-fn nothing(c: &mut Criterion) {
-    c.bench_function("nothing", |b| b.iter(|| 1 + 1));
+//! Speed of the simulator: requests and steps simulated per second of wall time, on one core.
+//!
+//! The load is that of an 8B model on one H100: 256 tokens in, 256 out, Poisson arrivals at about 70 % of what the replica can
+//! serve, vLLM V1 with its defaults for such a machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hwmodels::step::{LinearStep, StepModel};
+use hwmodels::units::PerSec;
+use sim::cluster::router::RouterConfig;
+use sim::kernel::time::SimDuration;
+use sim::metrics::RecordOptions;
+use sim::policy::vllm_v1::VllmV1Params;
+use sim::record::{RunInfo, RunRecord};
+use sim::simulation::{EngineSpec, Path, ReplicaSpec, RunOptions, Simulation};
+use sim::workload::{Arrival, Length, Lengths, Limits, Mix, StreamSpec};
+
+/// Requests per second at which the replica below is about 70 % loaded [req/s].
+const RATE: f64 = 27.0;
+
+/// About an 8B model in bf16 on one H100: 16 GB of weights and 128 KiB of KV per token at 2.9 TB/s, 16 GFLOP per token at
+/// 500 TFLOP/s.
+fn step() -> Arc<dyn StepModel> {
+    Arc::new(LinearStep {
+        base: 5.5e-3,
+        per_token: 3.2e-5,
+        per_ctx: 4.5e-8,
+        per_pair: 1e-12,
+    })
 }
-criterion_group!(benches, nothing);
+
+fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
+    Simulation {
+        replicas: (0..replicas)
+            .map(|_| ReplicaSpec {
+                engine: EngineSpec::VllmV1(VllmV1Params {
+                    num_gpu_blocks: 27_000,
+                    ..VllmV1Params::default()
+                }),
+                step: step.clone(),
+                input_delay: SimDuration::ZERO,
+                input_delay_per_token: SimDuration::ZERO,
+                output_delay: SimDuration::ZERO,
+            })
+            .collect(),
+        router: RouterConfig::LeastOutstanding,
+        scrape_period: None,
+        request_timeout: None,
+        seed: 1,
+    }
+}
+
+fn run(sim: &Simulation, rate: f64, output: u32, requests: u64, path: Path) -> RunRecord {
+    let stream = StreamSpec {
+        name: "bench".into(),
+        arrival: Arrival::Poisson {
+            rate: PerSec::new(rate).expect("a positive rate"),
+        },
+        lengths: Lengths::Separate {
+            prompt: Length::Fixed(256),
+            output: Length::Fixed(output),
+        },
+        max_tokens: None,
+        prefix: None,
+        sessions: None,
+        timeout: None,
+        cancel: None,
+        retries: None,
+        priority: 0,
+        requests: Some(requests),
+    };
+    let mut mix = Mix::new(&[stream], &Limits::default(), 1).expect("a plain stream");
+    let options = RunOptions {
+        path,
+        record: RecordOptions {
+            max_request_rows: 0,
+            ..RecordOptions::default()
+        },
+        ..RunOptions::default()
+    };
+    sim.run(&mut mix, &options, RunInfo::default())
+        .expect("the run ends")
+}
+
+/// The bar: a million requests on one replica in at most a second.
+fn one_replica(c: &mut Criterion) {
+    let mut g = c.benchmark_group("one_replica_256_in_256_out");
+    g.sample_size(10).measurement_time(Duration::from_secs(8));
+    let sim = deployment(1, &step());
+    for requests in [10_000, 100_000, 1_000_000] {
+        let record = run(&sim, RATE, 256, requests, Path::Fast);
+        let batch = requests as f64 * 256.0 / record.steps as f64;
+        println!(
+            "{requests} requests: {} steps, mean batch {batch:.0}",
+            record.steps
+        );
+        g.throughput(Throughput::Elements(requests));
+        g.bench_function(BenchmarkId::new("fast", requests), |b| {
+            b.iter(|| run(&sim, RATE, 256, requests, Path::Fast));
+        });
+    }
+    g.throughput(Throughput::Elements(10_000));
+    g.bench_function(BenchmarkId::new("reference", 10_000), |b| {
+        b.iter(|| run(&sim, RATE, 256, 10_000, Path::Reference));
+    });
+    g.finish();
+}
+
+/// Cost per step must not grow with the batch.
+fn batch_size(c: &mut Criterion) {
+    let mut g = c.benchmark_group("steps_at_batch_size");
+    g.sample_size(10).measurement_time(Duration::from_secs(3));
+    let sim = deployment(1, &step());
+    for (rate, output) in [
+        (1.0, 256),
+        (10.0, 256),
+        (20.0, 256),
+        (30.0, 256),
+        (33.0, 256),
+    ] {
+        let steps = run(&sim, rate, output, 50_000, Path::Fast).steps;
+        let batch = 50_000.0 * f64::from(output) / steps as f64;
+        g.throughput(Throughput::Elements(steps));
+        g.bench_function(BenchmarkId::new("fast", format!("batch_{batch:.0}")), |b| {
+            b.iter(|| run(&sim, rate, output, 50_000, Path::Fast));
+        });
+    }
+    g.finish();
+}
+
+/// Least-outstanding routing over many replicas (the bar is 1000 replicas x 10 000 requests; here a hundredth of it each).
+fn replicas(c: &mut Criterion) {
+    let mut g = c.benchmark_group("replicas_least_outstanding");
+    g.sample_size(10).measurement_time(Duration::from_secs(5));
+    for (n, each) in [(8, 5_000), (1000, 100)] {
+        let sim = deployment(n, &step());
+        let requests = n as u64 * each;
+        g.throughput(Throughput::Elements(requests));
+        g.bench_function(BenchmarkId::new("fast", n), |b| {
+            b.iter(|| run(&sim, RATE * n as f64, 256, requests, Path::Fast));
+        });
+    }
+    g.finish();
+}
+
+criterion_group!(benches, one_replica, batch_size, replicas);
 criterion_main!(benches);

@@ -25,8 +25,6 @@ fn same(case: &Case) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 400 } else { 4000 }))]
-
     #[test]
     fn both_paths_give_the_same_record(case in fast_case()) {
         same(&case);

@@ -28,7 +28,8 @@ pub struct SteppedReplica {
     depth: usize,
     in_flight: VecDeque<InFlight>,
     spare: Vec<StepPlan>,
-    /// When the last planned step leaves the pipeline.
+    /// When the last planned step enters and leaves the pipeline.
+    last_start: SimTime,
     last_end: SimTime,
     /// Something has changed since the scheduler last had nothing to run.
     ask: bool,
@@ -52,6 +53,7 @@ impl SteppedReplica {
             scheduler,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
+            last_start: SimTime::ZERO,
             last_end: SimTime::ZERO,
             ask: false,
             wake: SimTime::NEVER,
@@ -227,14 +229,15 @@ impl SteppedReplica {
         if !self.in_flight.is_empty() {
             end = end.max(self.last_end + SimDuration::from_secs(cost.interval));
         }
-        self.last_end = end;
+        // Planned at `now`; it runs from when the device gets to it, never before its predecessor.
+        let start = SimTime(end.0 - latency.0).max(self.last_start);
+        (self.last_start, self.last_end) = (start, end);
         let load = self.scheduler.load();
         self.planned += 1;
         self.in_flight.push_back(InFlight {
             row: StepRow {
                 replica: self.around.replica,
-                // Planned at `now`; it runs from when the device gets to it.
-                start: SimTime(end.0 - latency.0),
+                start,
                 end,
                 stats: plan.stats,
                 parts: cost.parts,

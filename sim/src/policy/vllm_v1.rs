@@ -336,6 +336,7 @@ impl VllmV1 {
 
     /// Phase A: the running requests, in order. True if nobody was preempted.
     fn serve_running(&mut self, budget: &mut u32, plan: &mut StepPlan) -> bool {
+        let preempted = plan.preempted.len();
         let mut i = 0;
         'requests: while i < self.running.len() && *budget > 0 {
             let id = self.running[i];
@@ -375,7 +376,7 @@ impl VllmV1 {
             *budget -= n;
             i += 1;
         }
-        plan.preempted.is_empty()
+        plan.preempted.len() == preempted
     }
 
     fn least_urgent(&self) -> usize {
@@ -516,11 +517,18 @@ impl Scheduler for VllmV1 {
 
     fn plan(&mut self, _now: SimTime, plan: &mut StepPlan) -> bool {
         plan.clear();
-        let mut budget = self.budget;
-        if self.serve_running(&mut budget, plan) {
-            self.admit_waiting(&mut budget, plan);
-        } else {
-            plan.blocked = Blocked::KvFull;
+        loop {
+            let (mut budget, preempted) = (self.budget, plan.preempted.len());
+            if self.serve_running(&mut budget, plan) {
+                self.admit_waiting(&mut budget, plan);
+            } else {
+                plan.blocked = Blocked::KvFull;
+            }
+            // By priority the first running request may have preempted itself: then nothing is scheduled, and vLLM's
+            // engine loop asks again at once.
+            if !plan.entries.is_empty() || plan.preempted.len() == preempted {
+                break;
+            }
         }
         if plan.blocked == Blocked::Nothing && self.waiting_count > 0 {
             plan.blocked = if self.running.len() as u32 >= self.params.max_num_seqs {

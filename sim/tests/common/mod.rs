@@ -285,3 +285,42 @@ pub fn any_case() -> impl Strategy<Value = Case> {
             },
         )
 }
+
+/// A workload whose requests could share content, but do not.
+struct Unshared(Random);
+
+impl Workload for Unshared {
+    fn peek(&self) -> Option<SimTime> {
+        self.0.peek()
+    }
+    fn pop(&mut self, id: ReqId, out: &mut RequestSpec) {
+        self.0.pop(id, out);
+    }
+    fn on_end(&mut self, end: &RequestEnd) {
+        self.0.on_end(end);
+    }
+    fn shares_content(&self) -> bool {
+        true
+    }
+}
+
+/// The run of `case` with KV blocks named by content, though no two requests have any in common.
+pub fn run_with_unique_content(case: &Case) -> RunRecord {
+    let options = RunOptions {
+        path: Path::Reference,
+        record: RecordOptions {
+            max_step_rows: 1_000_000,
+            ..RecordOptions::default()
+        },
+        until: case.until.map(SimTime),
+        check: true,
+        ..RunOptions::default()
+    };
+    case.simulation()
+        .run(
+            &mut Unshared(Random::new(case.load)),
+            &options,
+            RunInfo::default(),
+        )
+        .unwrap()
+}
