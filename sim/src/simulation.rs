@@ -16,12 +16,13 @@ use crate::cluster::stepped::SteppedReplica;
 use crate::fast::{self, FastVllm};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
+use crate::kv::content::block_hashes;
 use crate::metrics::{RecordOptions, Recorder};
 use crate::policy::vllm_v1::{VllmV1, VllmV1Params};
 use crate::policy::{Load, Scheduler};
 use crate::record::{RecordError, RunInfo, RunRecord};
 use crate::request::{Outcome, RejectReason, ReqId, RequestSpec};
-use crate::workload::{Workload, block_hashes};
+use crate::workload::Workload;
 
 /// Makes a policy; told whether requests of the run can share prompt content.
 pub type MakeScheduler = Arc<dyn Fn(bool) -> Box<dyn Scheduler> + Send + Sync>;
@@ -392,7 +393,7 @@ impl<'a> Run<'a> {
         let r = self.requests.get_mut(slot);
         let block = self.hash_blocks[replica as usize];
         if block > 0 {
-            block_hashes(&self.spec, u64::from(id), block, &mut r.block_hashes);
+            block_hashes(&self.spec, id, block, &mut r.block_hashes);
         }
         let patience = match (self.spec.timeout, self.sim.request_timeout) {
             (Some(a), Some(b)) => Some(a.min(b)),

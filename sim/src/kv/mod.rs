@@ -4,6 +4,7 @@
 //! share content ([`block_pool`]), and only counts them when they cannot ([`counting`]); the decisions are the same.
 
 pub mod block_pool;
+pub mod content;
 pub mod counting;
 
 use crate::request::ReqId;

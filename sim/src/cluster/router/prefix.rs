@@ -8,9 +8,9 @@ use rand::RngExt;
 use super::kv_use;
 use crate::kernel::rng::Stream;
 use crate::kv::block_pool::PassThrough;
+use crate::kv::content::block_hashes;
 use crate::policy::Load;
 use crate::request::RequestSpec;
-use crate::workload::block_hashes;
 
 /// Parameters under the meaning of 6.3; the scores are added with these weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +133,7 @@ pub struct PrefixAware {
     draws: Stream,
     hashes: Vec<u64>,
     best: Vec<u32>,
-    routed: u64,
+    routed: u32,
 }
 
 impl PrefixAware {
