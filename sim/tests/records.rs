@@ -274,7 +274,7 @@ fn the_report_shows_every_figure_with_its_count() {
     let text = text::render(&report);
     for want in [
         "300 offered, 300 finished",
-        "TTFT <= 200",
+        "TTFT <= 200 ms",
         "USD per hour",
         "bound by",
         "fingerprint",
