@@ -10,6 +10,7 @@ use crate::exit_code;
 
 pub mod calibrate;
 pub mod catalog;
+pub mod validate;
 
 /// Simulator and digital twin of LLM serving clusters.
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ const EXIT_CODES: &str =
 enum Command {
     Calibrate(calibrate::Args),
     Catalog(catalog::Args),
+    Validate(validate::Args),
 }
 
 impl Cli {
@@ -36,6 +38,7 @@ impl Cli {
         match self.command {
             Command::Calibrate(args) => calibrate::run(args),
             Command::Catalog(args) => catalog::run(args),
+            Command::Validate(args) => validate::run(args),
         }
     }
 }

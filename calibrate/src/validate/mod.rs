@@ -1,5 +1,116 @@
 //! Replays what was measured and says how far the predictions were off.
+//!
+//! Every measured run becomes a scenario that a user could have written ([`case`]); it runs through the
+//! simulator like any other; its figures are held against the measured ones ([`report`]). The same runs with the plain
+//! roofline, times one factor plus one constant fitted on the same rows ([`baseline`]), say what the mechanism is worth.
 
+pub mod baseline;
+pub mod case;
+pub mod jumpstart;
+pub mod qwen3;
 pub mod report;
+pub mod serving_points;
+pub mod vllm;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+pub use case::{Case, Measured, SetError, Source};
 pub use report::{Direction, Errors, Report, Row, Summary};
+
+/// Reads a set's cases from a folder.
+type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
+
+/// The serving sets, by the name users select them by.
+pub const SETS: [(&str, Loader); 7] = [
+    ("jumpstart", jumpstart::cases),
+    ("vllm_requests", vllm::request_cases),
+    ("vllm_rate_sweep", vllm::sweep_cases),
+    ("qwen3_32b", qwen3::cases),
+    ("llama_405b", serving_points::llama_405b),
+    ("inf2", serving_points::inf2),
+    ("inf2_vllm", serving_points::inf2_vllm),
+];
+
+/// What to validate.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Sets to run; empty: all.
+    pub sets: Vec<String>,
+    /// Whether to run the baseline too.
+    pub baseline: bool,
+}
+
+/// Validates the serving sets found in `source`. `progress` is called with (done, total) runs.
+///
+/// # Errors
+/// A file is there but malformed. Missing files are noted in the report.
+pub fn serving(
+    source: &Source,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Report, SetError> {
+    let mut cases = Vec::new();
+    let mut notes = Vec::new();
+    for (name, load) in SETS {
+        if !options.sets.is_empty() && !options.sets.iter().any(|s| s == name) {
+            continue;
+        }
+        match load(source) {
+            Ok(c) => cases.extend(c),
+            Err(e) if e.missing => notes.push(format!("set `{name}` skipped: {e}")),
+            Err(e) => return Err(e),
+        }
+    }
+    let (done, total) = (AtomicUsize::new(0), cases.len());
+    let baselines = if options.baseline {
+        baseline::fit(&cases)
+    } else {
+        BTreeMap::new()
+    };
+    let results: Vec<Vec<Row>> = cases
+        .par_iter()
+        .map(|case| {
+            let rows = rows(case, baselines.get(case.set).map(Vec::as_slice));
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            rows
+        })
+        .collect();
+    let knobs = cases
+        .iter()
+        .filter(|c| !c.knobs.is_empty())
+        .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
+        .collect();
+    let mut report = Report::new(results.into_iter().flatten().collect(), &knobs);
+    report.notes = notes;
+    Ok(report)
+}
+
+/// Runs `case`, and the baseline where its parameters are given.
+fn rows(case: &Case, baseline: Option<&[(String, f64)]>) -> Vec<Row> {
+    let prediction = case.run(&[]);
+    let base = baseline.and_then(|b| case.run(b).ok());
+    case.measured
+        .iter()
+        .map(|m| {
+            let (predicted, note) = match &prediction {
+                Ok(r) => (sim::report::expect::number(r, m.path), String::new()),
+                Err(e) => (None, e.clone()),
+            };
+            Row {
+                set: case.set.to_owned(),
+                case: case.name.clone(),
+                metric: m.metric.to_owned(),
+                measured: m.value,
+                predicted,
+                baseline: base
+                    .as_ref()
+                    .and_then(|r| sim::report::expect::number(r, m.path)),
+                fitted: m.fitted,
+                note,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,184 @@
+//! One measured run as a scenario, and the figures it is held against.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use sim::report::RunReport;
+use sim::scenario::Scenario;
+
+/// A measured figure and where the prediction's report has its counterpart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Name in reports, with its unit.
+    pub metric: &'static str,
+    /// Path in `run --json`, e.g. `ttft_ms.mean`.
+    pub path: &'static str,
+    /// The measured value.
+    pub value: f64,
+    /// Whether parameters were fitted on it.
+    pub fitted: bool,
+}
+
+/// One measured run, described as a scenario anyone could write.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Data set.
+    pub set: &'static str,
+    /// Name within the set.
+    pub name: String,
+    /// One-knob coordinates; empty: not compared with others.
+    pub knobs: Vec<String>,
+    /// Scenario text; `{dir}` stands for the folder of `files`.
+    pub scenario: String,
+    /// Files that the scenario reads: name and text.
+    pub files: Vec<(String, String)>,
+    /// What was measured.
+    pub measured: Vec<Measured>,
+}
+
+/// Why a data set cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {message}")]
+pub struct SetError {
+    /// The file.
+    pub file: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// True when the file is not there at all.
+    pub missing: bool,
+}
+
+impl SetError {
+    /// `file` is there but cannot be used.
+    pub fn new(file: &str, message: String) -> SetError {
+        SetError {
+            file: file.to_owned(),
+            message,
+            missing: false,
+        }
+    }
+}
+
+/// Where measurements are read from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// A folder.
+    Folder(PathBuf),
+    /// The published tables that the binary carries (`calibrate/data/published/`).
+    Published,
+}
+
+/// The embedded tables by file name.
+const PUBLISHED: [(&str, &str); 2] = [
+    (
+        "jumpstart_tgi.csv",
+        include_str!("../../data/published/jumpstart_tgi.csv"),
+    ),
+    (
+        "serving_points.csv",
+        include_str!("../../data/published/serving_points.csv"),
+    ),
+];
+
+impl Source {
+    /// Reads the CSV file `name`, a path within the source; `.gz` is unpacked.
+    ///
+    /// # Errors
+    /// The file is missing, or a row does not have the expected columns.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, SetError> {
+        match self {
+            Source::Published => match PUBLISHED.iter().find(|(n, _)| *n == name) {
+                Some((_, text)) => parse(text.as_bytes(), name),
+                None => Err(SetError {
+                    file: name.to_owned(),
+                    message: "is not among the published tables; name a folder that holds it"
+                        .into(),
+                    missing: true,
+                }),
+            },
+            Source::Folder(dir) => {
+                let path = dir.join(name);
+                let shown = path.display().to_string();
+                let file = std::fs::File::open(&path).map_err(|e| SetError {
+                    file: shown.clone(),
+                    message: e.to_string(),
+                    missing: e.kind() == std::io::ErrorKind::NotFound,
+                })?;
+                if name.ends_with(".gz") {
+                    parse(flate2::read::MultiGzDecoder::new(file), &shown)
+                } else {
+                    parse(file, &shown)
+                }
+            }
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(input: impl Read, shown: &str) -> Result<Vec<T>, SetError> {
+    csv::Reader::from_reader(input)
+        .deserialize()
+        .collect::<Result<Vec<T>, csv::Error>>()
+        .map_err(|e| SetError::new(shown, e.to_string()))
+}
+
+impl Case {
+    /// Runs the case with `params` laid over its profile.
+    ///
+    /// # Errors
+    /// In words: the scenario does not parse, the deployment does not fit, or the run fails.
+    pub fn run(&self, params: &[(String, f64)]) -> Result<RunReport, String> {
+        let dir = Scratch::with(&self.files)?;
+        let text = self
+            .scenario
+            .replace("{dir}", &dir.path.display().to_string());
+        let mut overrides = Vec::new();
+        if !params.is_empty() {
+            let table: Vec<String> = params
+                .iter()
+                .map(|(name, value)| format!("\"{name}\" = {value:e}"))
+                .collect();
+            overrides.push(format!("hardware.params={{{}}}", table.join(", ")));
+        }
+        let origin = format!("{} {}", self.set, self.name);
+        let scenario = Scenario::parse(&text, &origin, &overrides).map_err(|e| e.to_string())?;
+        let record = scenario
+            .run(&sim::simulation::RunOptions::default())
+            .map_err(|e| e.to_string())?;
+        Ok(RunReport::new(&record, 0.0))
+    }
+}
+
+/// A folder for a case's files, removed when dropped.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn with(files: &[(String, String)]) -> Result<Scratch, String> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let path = std::env::temp_dir().join(format!(
+            "servetwin-validate-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        let scratch = Scratch { path };
+        if files.is_empty() {
+            return Ok(scratch);
+        }
+        let io = |e: std::io::Error| format!("cannot write {}: {e}", scratch.path.display());
+        std::fs::create_dir_all(&scratch.path).map_err(io)?;
+        for (name, text) in files {
+            std::fs::write(scratch.path.join(name), text).map_err(io)?;
+        }
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Left-over files in the system's folder for temporary files do no harm.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}

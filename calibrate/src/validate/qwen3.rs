@@ -1,0 +1,90 @@
+//! Qwen3-32B under vLLM 0.12 on H100, closed loop: TTFT and TPOT by concurrency, lengths and TP.
+//!
+//! `h100_qwen3_32b_vllm.csv`, AIConfigurator's sample of measured points. Fitted: TP 2 with 1024 prompt tokens. Only
+//! predicted: everything else. Rows without a concurrency give the batch size of a steady state at a stated layout
+//! (FP8, another protocol) and are predicted as a closed loop of that size; disaggregated rows are left out.
+
+use serde::Deserialize;
+
+use super::case::{Case, Measured, SetError, Source};
+
+/// Name of the data file.
+pub const FILE: &str = "h100_qwen3_32b_vllm.csv";
+
+#[derive(Debug, Deserialize)]
+struct Raw {
+    mode: String,
+    precision: Option<String>,
+    isl: u32,
+    osl: u32,
+    concurrency: Option<f64>,
+    batch_size: Option<f64>,
+    tp_size: Option<f64>,
+    silicon_ttft_ms: f64,
+    silicon_tpot_ms: f64,
+}
+
+/// Requests per user of a run: a closed loop that starts with all users at once and ends after ten rounds.
+const ROUNDS: u32 = 10;
+
+/// The cases of the table.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
+    let mut out = Vec::new();
+    for raw in source.read::<Raw>(FILE)? {
+        if raw.mode != "agg" {
+            continue;
+        }
+        let Some(tp) = raw.tp_size else { continue };
+        let Some(users) = raw.concurrency.or(raw.batch_size) else {
+            continue;
+        };
+        let (tp, users) = (tp as u32, users as u32);
+        let fp8 = raw.precision.as_deref() == Some("fp8");
+        let sweep = raw.concurrency.is_some();
+        let fitted = sweep && tp == 2 && raw.isl == 1024;
+        let (isl, osl) = (raw.isl, raw.osl);
+        let scenario = format!(
+            "[model]\nname = \"qwen3-32b\"\nweights = \"{}\"\n\
+             [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n\
+             [engine]\nkind = \"vllm_v1\"\nversion = \"0.11\"\nmax_num_batched_tokens = 8192\n\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
+             prompt = {{ kind = \"uniform\", min = {}, max = {isl} }}\n\
+             output = {{ kind = \"uniform\", min = {}, max = {osl} }}\n\
+             [run]\nrequests = {}\n",
+            if fp8 { "fp8" } else { "bf16" },
+            isl * 4 / 5,
+            osl * 4 / 5,
+            users * ROUNDS,
+        );
+        out.push(Case {
+            set: if sweep { "qwen3_32b" } else { "qwen3_32b_fp8" },
+            name: format!("qwen3-32b tp{tp} isl={isl} osl={osl} c={users}"),
+            knobs: vec![
+                tp.to_string(),
+                isl.to_string(),
+                osl.to_string(),
+                users.to_string(),
+            ],
+            scenario,
+            files: Vec::new(),
+            measured: vec![
+                Measured {
+                    metric: "ttft_ms",
+                    path: "ttft_ms.mean",
+                    value: raw.silicon_ttft_ms,
+                    fitted,
+                },
+                Measured {
+                    metric: "tpot_ms",
+                    path: "tpot_ms.mean",
+                    value: raw.silicon_tpot_ms,
+                    fitted,
+                },
+            ],
+        });
+    }
+    Ok(out)
+}

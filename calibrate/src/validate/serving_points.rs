@@ -1,0 +1,302 @@
+//! Published serving points: Llama-3.1-405B on two H100 nodes, and Llama-3.1-8B on Inferentia2.
+//!
+//! `serving_points.csv`. 405B: NVIDIA/AWS multi-node Triton guide, TensorRT-LLM, TP 8 x PP 2, one request at a time; nothing of
+//! it is fitted. Inferentia2: Hugging Face optimum-neuron blog, TGI on Neuron, three replicas of TP 8 behind nginx, GuideLLM;
+//! the fixed and the per-slot host time are fitted on two ITL figures, everything else is predicted. Also
+//! `inf2_guidellm.csv`: one replica under optimum-neuron's vLLM plug-in with a static batch of 32; nothing of it is fitted.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::case::{Case, Measured, SetError, Source};
+
+/// Name of the data file of published points.
+pub const FILE: &str = "serving_points.csv";
+/// Name of the data file of optimum-neuron's own benchmark.
+pub const GUIDELLM: &str = "inf2_guidellm.csv";
+
+#[derive(Debug, Deserialize)]
+struct Raw {
+    model: String,
+    load_mode: String,
+    concurrency: Option<u32>,
+    metric: String,
+    stat: String,
+    value: f64,
+}
+
+/// One benchmark's figures by (metric, statistic).
+type Figures = BTreeMap<(String, String), f64>;
+
+fn figures(rows: &[Raw], of: impl Fn(&Raw) -> bool) -> Figures {
+    rows.iter()
+        .filter(|r| of(r))
+        .map(|r| ((r.metric.clone(), r.stat.clone()), r.value))
+        .collect()
+}
+
+fn get(f: &Figures, metric: &str, stat: &str) -> Option<f64> {
+    f.get(&(metric.to_owned(), stat.to_owned())).copied()
+}
+
+fn push(
+    out: &mut Vec<Measured>,
+    f: &Figures,
+    (metric, stat): (&str, &str),
+    name: &'static str,
+    path: &'static str,
+    scale: f64,
+    fitted: bool,
+) {
+    if let Some(v) = get(f, metric, stat) {
+        out.push(Measured {
+            metric: name,
+            path,
+            value: v * scale,
+            fitted,
+        });
+    }
+}
+
+/// The 405B case.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
+    let rows: Vec<Raw> = source.read(FILE)?;
+    let f = figures(&rows, |r| r.model == "Llama-3.1-405B");
+    let mut measured = Vec::new();
+    push(
+        &mut measured,
+        &f,
+        ("ttft_ms", "avg"),
+        "ttft_ms",
+        "ttft_ms.mean",
+        1.0,
+        false,
+    );
+    push(
+        &mut measured,
+        &f,
+        ("itl_ms", "avg"),
+        "itl_ms",
+        "itl_ms.mean",
+        1.0,
+        false,
+    );
+    push(
+        &mut measured,
+        &f,
+        ("e2e_ms", "avg"),
+        "e2e_ms",
+        "e2e_ms.mean",
+        1.0,
+        false,
+    );
+    push(
+        &mut measured,
+        &f,
+        ("output_throughput", "avg"),
+        "output_tok_s",
+        "throughput.output_tokens_per_s",
+        1.0,
+        false,
+    );
+    let scenario = "[model]\nname = \"llama-3.1-405b\"\nweights = \"bf16\"\n\
+        [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = 8\npp = 2\n\
+        [engine]\nkind = \"trt_llm\"\nmax_batch_size = 8\nmax_num_tokens = 8192\n\
+        [[workload]]\narrival = { kind = \"closed\", concurrency = 1 }\nprompt = 1024\noutput = 1024\n\
+        [run]\nrequests = 5\n";
+    Ok(vec![Case {
+        set: "llama_405b",
+        name: "llama-3.1-405b 2 x p5.48xlarge tp8 pp2 c=1".into(),
+        knobs: Vec::new(),
+        scenario: scenario.into(),
+        files: Vec::new(),
+        measured,
+    }])
+}
+
+/// Output lengths as the benchmark reports them: quantiles of the tokens it got.
+fn output_quantiles(f: &Figures) -> String {
+    let mut points = vec![(0.0, get(f, "osl", "p1").unwrap_or(60.0))];
+    for (share, stat) in [
+        (0.01, "p1"),
+        (0.05, "p5"),
+        (0.5, "p50"),
+        (0.95, "p95"),
+        (0.99, "p99"),
+    ] {
+        if let Some(v) = get(f, "osl", stat) {
+            points.push((share, v));
+        }
+    }
+    points.push((1.0, get(f, "osl", "p99").unwrap_or(450.0)));
+    let points: Vec<String> = points.iter().map(|(s, v)| format!("[{s}, {v}]")).collect();
+    format!(
+        "{{ kind = \"quantiles\", points = [{}] }}",
+        points.join(", ")
+    )
+}
+
+/// The two modes of the Inferentia2 benchmark.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
+    let rows: Vec<Raw> = source.read(FILE)?;
+    let mut out = Vec::new();
+    for throughput in [false, true] {
+        let f = figures(&rows, |r| {
+            r.model == "Llama-3.1-8B-Instruct"
+                && (r.concurrency == Some(1)) != throughput
+                && r.load_mode.contains("all requests at once") == throughput
+        });
+        if f.is_empty() {
+            return Err(SetError::new(FILE, "no Inferentia2 rows".into()));
+        }
+        let requests = get(&f, "completed_requests", "total").unwrap_or(11.0);
+        let prompt = get(&f, "isl", "avg").unwrap_or(15_900.0);
+        let arrival = if throughput {
+            format!("{{ kind = \"burst\", requests = {requests}, max_in_flight = 128 }}")
+        } else {
+            "{ kind = \"closed\", concurrency = 1 }".to_owned()
+        };
+        let scenario = format!(
+            "[model]\nname = \"llama-3.1-8b\"\nweights = \"bf16\"\n\
+             [hardware]\ninstance = \"inf2.48xlarge\"\n[layout]\ntp = 8\nreplicas = 3\n\
+             [engine]\nkind = \"tgi_neuron\"\nbatch_size = 8\nsequence_length = 16512\n\
+             max_input_tokens = 16000\n\
+             [router]\npolicy = \"round_robin\"\n\
+             [[workload]]\narrival = {arrival}\nprompt = {}\noutput = {}\nmax_tokens = 512\n\
+             [run]\nrequests = {requests}\n",
+            prompt.round(),
+            output_quantiles(&f),
+        );
+        let mut m = Vec::new();
+        push(
+            &mut m,
+            &f,
+            ("output_throughput", "avg"),
+            "output_tok_s",
+            "throughput.output_tokens_per_s",
+            1.0,
+            false,
+        );
+        push(
+            &mut m,
+            &f,
+            ("ttft_ms", "p50"),
+            "ttft_p50_ms",
+            "ttft_ms.p50",
+            1.0,
+            false,
+        );
+        push(
+            &mut m,
+            &f,
+            ("itl_ms", "avg"),
+            "itl_mean_ms",
+            "itl_ms.mean",
+            1.0,
+            !throughput,
+        );
+        push(
+            &mut m,
+            &f,
+            ("itl_ms", "p50"),
+            "itl_p50_ms",
+            "itl_ms.p50",
+            1.0,
+            throughput,
+        );
+        push(
+            &mut m,
+            &f,
+            ("e2e_s", "avg"),
+            "e2e_mean_ms",
+            "e2e_ms.mean",
+            1e3,
+            false,
+        );
+        out.push(Case {
+            set: "inf2",
+            name: format!(
+                "llama-3.1-8b inf2.48xlarge 3 x tp8 {}",
+                if throughput {
+                    "throughput"
+                } else {
+                    "synchronous"
+                }
+            ),
+            knobs: Vec::new(),
+            scenario,
+            files: Vec::new(),
+            measured: m,
+        });
+    }
+    Ok(out)
+}
+
+#[derive(Debug, Deserialize)]
+struct GuideRow {
+    #[serde(rename = "Date")]
+    date: String,
+    max_batch: u32,
+    seq_len: u32,
+    max_users: u32,
+    load_mode: String,
+    input_tokens: u32,
+    output_tokens: u32,
+    ttft_mean_ms: f64,
+    itl_mean_ms: f64,
+    output_tok_s: f64,
+}
+
+/// optimum-neuron's vLLM plug-in.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
+    let mut out = Vec::new();
+    for r in source.read::<GuideRow>(GUIDELLM)? {
+        let synchronous = r.load_mode == "synchronous";
+        let users = if synchronous { 1 } else { r.max_users };
+        let scenario = format!(
+            "[model]\nname = \"llama-3.1-8b\"\nweights = \"bf16\"\n\
+             [hardware]\ninstance = \"inf2.48xlarge\"\n[layout]\ntp = 8\n\
+             [engine]\nkind = \"tgi_neuron\"\nserver = \"vllm\"\nbatch_size = {}\nsequence_length = {}\n\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n\
+             [run]\nrequests = {}\n",
+            r.max_batch,
+            r.seq_len,
+            r.input_tokens,
+            r.output_tokens,
+            if synchronous { 8 } else { 4 * users },
+        );
+        let m = |metric, path, value| Measured {
+            metric,
+            path,
+            value,
+            fitted: false,
+        };
+        out.push(Case {
+            set: "inf2_vllm",
+            name: format!("{} {} users={}", r.date, r.load_mode, users),
+            knobs: Vec::new(),
+            scenario,
+            files: Vec::new(),
+            measured: vec![
+                m("ttft_mean_ms", "ttft_ms.mean", r.ttft_mean_ms),
+                m("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),
+                m(
+                    "output_tok_s",
+                    "throughput.output_tokens_per_s",
+                    r.output_tok_s,
+                ),
+            ],
+        });
+    }
+    Ok(out)
+}

@@ -1,0 +1,73 @@
+//! `servetwin validate`: how far predictions are from measurements.
+
+use std::path::PathBuf;
+
+use calibrate::validate::{Options, Source, serving};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::commands::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json};
+
+/// Replay measured runs; print measured, predicted and error, fitted rows and predicted rows apart.
+///
+/// Without a folder: the published tables that the binary carries.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  servetwin validate\n  servetwin validate --set jumpstart --rows\n  servetwin validate measured/ --json"
+)]
+pub struct Args {
+    /// Folder of measurements in the tidy form that docs/validation.md describes.
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Only this set; may be given several times.
+    #[arg(long = "set", value_name = "NAME")]
+    sets: Vec<String>,
+    /// Print every row, not only the errors by set and metric.
+    #[arg(long)]
+    rows: bool,
+    /// Leave the roofline baseline out: faster.
+    #[arg(long)]
+    no_baseline: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the sets and prints the report.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    let known: Vec<&str> = calibrate::validate::SETS.iter().map(|(n, _)| *n).collect();
+    if let Some(unknown) = args.sets.iter().find(|s| !known.contains(&s.as_str())) {
+        let message = format!("unknown set `{unknown}`; sets are {}", known.join(", "));
+        return Err(BadInput(message).into());
+    }
+    let source = match args.dir {
+        Some(dir) if !dir.is_dir() => {
+            let message = format!("{} is not a folder of measurements", dir.display());
+            return Err(BadInput(message).into());
+        }
+        Some(dir) => Source::Folder(dir),
+        None => Source::Published,
+    };
+    let options = Options {
+        sets: args.sets,
+        baseline: !args.no_baseline,
+    };
+    // Hidden by itself where stderr is no terminal.
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {elapsed}") {
+        bar.set_style(style);
+    }
+    let report = serving(&source, &options, &|done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    })
+    .map_err(|e| BadInput(e.to_string()))?;
+    bar.finish_and_clear();
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.markdown(args.rows))?;
+    }
+    Ok(exit_code::OK)
+}
