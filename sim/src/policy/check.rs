@@ -22,3 +22,47 @@ impl ParamError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+
+    use super::super::{static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
+
+    /// Reads `toml`, writes it and reads it again; then tries a key that no system has.
+    fn round_trip<P>(toml: &str) -> P
+    where
+        P: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug + schemars::JsonSchema,
+    {
+        let params: P = toml::from_str(toml).unwrap();
+        let again: P = toml::from_str(&toml::to_string(&params).unwrap()).unwrap();
+        assert_eq!(params, again);
+        let error = toml::from_str::<P>(&format!("{toml}\nmax_bach_size = 1")).unwrap_err();
+        assert!(
+            error.to_string().contains("unknown field `max_bach_size`"),
+            "{error}"
+        );
+        let schema = schemars::schema_for!(P).to_value();
+        assert_eq!(schema["additionalProperties"], false);
+        params
+    }
+
+    #[test]
+    fn parameters_are_read_by_their_systems_names_and_unknown_ones_refused() {
+        let p: tgi::TgiParams = round_trip("version = \"v3\"\nmax_batch_prefill_tokens = 2048");
+        assert_eq!(p.max_batch_prefill_tokens, Some(2048));
+        let p: tgi_neuron::TgiNeuronParams =
+            round_trip("server = \"optimum_vllm\"\nbatch_size = 8\nsequence_length = 4096");
+        assert_eq!(p.server, tgi_neuron::NeuronServer::OptimumVllm);
+        let p: trt_llm::TrtLlmParams = round_trip("batch_scheduler_policy = \"max_utilization\"");
+        assert_eq!(
+            p.batch_scheduler_policy,
+            trt_llm::BatchSchedulerPolicy::MaxUtilization
+        );
+        let p: vllm_v0::VllmV0Params = round_trip("max_num_seqs = 64");
+        assert_eq!((p.max_num_seqs, p.block_size), (64, 16));
+        let p: static_batch::StaticBatchParams = round_trip("max_queue_delay_microseconds = 500");
+        assert_eq!(p.max_queue_delay_microseconds, 500);
+    }
+}

@@ -55,8 +55,8 @@ pub struct TgiParams {
     pub max_batch_size: Option<u32>,
     /// Whether a prompt may be split over several steps that it shares with decodes. v3 only, default on.
     pub prefill_chunking: Option<bool>,
-    /// Whether finished prompts stay findable. v3 only, default off.
-    pub prefix_caching: bool,
+    /// Whether finished prompts stay findable. v3 only, default on.
+    pub prefix_caching: Option<bool>,
     /// Tokens per KV block [tokens]. Default: v2 16, v3 1 (flashinfer).
     pub block_size: Option<u32>,
     /// Whether the back-end has paged attention. False (v2 only): prompts are padded to the longest of the batch.
@@ -76,7 +76,7 @@ impl Default for TgiParams {
             max_waiting_tokens: 20,
             max_batch_size: None,
             prefill_chunking: None,
-            prefix_caching: false,
+            prefix_caching: None,
             block_size: None,
             paged: true,
         }
@@ -133,7 +133,8 @@ impl TgiParams {
                 "version v2 has no chunked prefill; use version = \"v3\"".into(),
             );
         }
-        if self.prefix_caching && !v3 {
+        let prefix_caching = self.prefix_caching.unwrap_or(v3);
+        if prefix_caching && !v3 {
             return err(
                 "prefix_caching",
                 "version v2 has no prefix cache; use version = \"v3\"".into(),
@@ -267,7 +268,7 @@ impl TgiParams {
             max_waiting_tokens: self.max_waiting_tokens,
             max_batch_size: self.max_batch_size,
             prefill_chunking,
-            prefix_caching: self.prefix_caching,
+            prefix_caching,
             block_size,
             paged: self.paged,
             warnings,
@@ -815,7 +816,8 @@ mod tests {
     fn go(params: &TgiParams, kv_tokens: u64, reqs: &[Req]) -> Run {
         let checks = Checks {
             exact_stats: params.paged,
-            block: (params.paged && !params.prefix_caching)
+            // Without shared content there is nothing to hit, and blocks cover what is computed.
+            block: (params.paged && reqs.iter().all(|r| r.hashes.is_empty()))
                 .then(|| params.block_size.unwrap_or(16)),
         };
         run(&mut server(params, kv_tokens), reqs, checks)
@@ -839,7 +841,7 @@ mod tests {
         assert_eq!((c.max_input_tokens, c.max_total_tokens), (19_999, 20_000));
         assert_eq!((c.max_batch_prefill_tokens, c.block_size), (4096, 1));
         assert_eq!(c.waiting_served_ratio, 0.3);
-        assert!(c.prefill_chunking);
+        assert!(c.prefill_chunking && c.prefix_caching);
 
         let p = TgiParams {
             paged: false,
@@ -882,7 +884,10 @@ mod tests {
             refused(&|p| p.prefill_chunking = Some(true)),
             "prefill_chunking"
         );
-        assert_eq!(refused(&|p| p.prefix_caching = true), "prefix_caching");
+        assert_eq!(
+            refused(&|p| p.prefix_caching = Some(true)),
+            "prefix_caching"
+        );
         assert_eq!(refused(&|p| p.block_size = Some(0)), "block_size");
         assert_eq!(
             refused(&|p| p.waiting_served_ratio = Some(f32::NAN)),
@@ -1126,7 +1131,6 @@ mod tests {
     #[test]
     fn v3_finds_a_finished_prompt_whole_but_computes_its_last_token_2_3() {
         let p = TgiParams {
-            prefix_caching: true,
             block_size: Some(4),
             ..v3()
         };
@@ -1205,7 +1209,7 @@ mod tests {
                 max_waiting_tokens: wait,
                 max_batch_size: if kind == 3 { None } else { cap },
                 prefill_chunking: Some(kind == 3),
-                prefix_caching: false,
+                prefix_caching: None,
                 block_size: Some(block),
                 paged: kind != 1,
             },

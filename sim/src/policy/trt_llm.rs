@@ -494,6 +494,16 @@ impl TrtLlm {
         self.waiting.insert(at, id);
     }
 
+    /// Takes `id` out of the queue, which is in list order.
+    fn leave_queue(&mut self, id: ReqId) {
+        let (seqs, key) = (&self.seqs, self.seqs[id as usize].key);
+        let at = self
+            .waiting
+            .partition_point(|&w| seqs[w as usize].key < key);
+        debug_assert_eq!(self.waiting.get(at), Some(&id));
+        self.waiting.remove(at);
+    }
+
     /// Returns the blocks of `id`; what was computed can be reused.
     fn give_back(&mut self, id: ReqId) {
         self.kv.publish(id, self.seqs[id as usize].done);
@@ -504,7 +514,7 @@ impl TrtLlm {
         match self.seqs[id as usize].state {
             State::Gone => return,
             State::Waiting => {
-                self.waiting.retain(|&w| w != id);
+                self.leave_queue(id);
                 self.queued -= u32::from(!self.seqs[id as usize].has_started);
             }
             State::Started => {
@@ -628,7 +638,7 @@ impl TrtLlm {
                     debug_assert!(k > 0, "the capacity scheduler promised blocks to {id}");
                     continue;
                 }
-                self.waiting.retain(|&w| w != id);
+                self.leave_queue(id);
                 let key = self.seqs[id as usize].key;
                 let seqs = &self.seqs;
                 let at = self
