@@ -6,3 +6,5 @@ pub const OK: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The command line, a scenario or another input file is wrong (clap's own code for usage errors too).
 pub const BAD_INPUT: u8 = 2;
+/// The run succeeded, but an `--expect` was not met.
+pub const EXPECTATION_NOT_MET: u8 = 3;

@@ -3,6 +3,9 @@
 mod commands;
 mod exit_code;
 mod output;
+mod plot;
+mod progress;
+mod simulate;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,10 @@
-//! Where results go: standard output.
+//! Where results go: standard output, or files that the user named.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context as _;
 
 /// Writes `text` to standard output.
 ///
@@ -21,4 +25,20 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     print(&text)
+}
+
+/// Creates `path` and lets `write` fill it.
+///
+/// # Errors
+/// When the file cannot be created or written; names it.
+pub fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let fill = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        write(&mut out)?;
+        out.flush()
+    };
+    fill().with_context(|| format!("cannot write {}", path.display()))
 }

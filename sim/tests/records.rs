@@ -63,8 +63,18 @@ fn deployment() -> (Simulation, RunInfo) {
 
 fn run(rate: f64, requests: u64, record: RecordOptions) -> RunRecord {
     let (simulation, info) = deployment();
-    let stream = StreamSpec {
-        name: "users".into(),
+    run_streams(
+        &simulation,
+        info,
+        &[stream("users", rate)],
+        requests,
+        record,
+    )
+}
+
+fn stream(name: &str, rate: f64) -> StreamSpec {
+    StreamSpec {
+        name: name.into(),
         arrival: Arrival::Poisson {
             rate: PerSec::new(rate).unwrap(),
         },
@@ -80,12 +90,21 @@ fn run(rate: f64, requests: u64, record: RecordOptions) -> RunRecord {
         retries: None,
         priority: 0,
         requests: None,
-    };
+    }
+}
+
+fn run_streams(
+    simulation: &Simulation,
+    info: RunInfo,
+    streams: &[StreamSpec],
+    requests: u64,
+    record: RecordOptions,
+) -> RunRecord {
     let limits = Limits {
         requests: Some(requests),
         duration: None,
     };
-    let mut workload = Mix::new(&[stream], &limits, simulation.seed).unwrap();
+    let mut workload = Mix::new(streams, &limits, simulation.seed).unwrap();
     let options = RunOptions {
         record,
         ..RunOptions::default()
@@ -243,6 +262,23 @@ fn tables_and_trace_hold_every_request_and_step() {
     assert_eq!(spans("step", "X"), record.steps);
     assert_eq!(spans("flow", "s"), 200);
     assert_eq!(spans("flow", "f"), 200);
+}
+
+#[test]
+fn streams_are_reported_apart_and_add_up() {
+    let (simulation, mut info) = deployment();
+    info.streams = vec!["chat".into(), "batch".into()];
+    let streams = [stream("chat", 10.0), stream("batch", 20.0)];
+    let record = run_streams(&simulation, info, &streams, 600, RecordOptions::default());
+    let report = RunReport::new(&record, 1.0);
+    let [chat, batch] = report.streams.as_slice() else {
+        panic!("{:?}", report.streams);
+    };
+    assert_eq!(chat.requests.offered + batch.requests.offered, 600);
+    assert_eq!(chat.ttft_ms.n + batch.ttft_ms.n, report.ttft_ms.n);
+    let share = chat.requests.offered as f64 / 600.0;
+    assert!((share - 1.0 / 3.0).abs() < 0.1, "{share}");
+    assert!(text::render(&report).contains("stream batch"));
 }
 
 #[test]

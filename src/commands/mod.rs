@@ -10,6 +10,10 @@ use crate::exit_code;
 
 pub mod calibrate;
 pub mod catalog;
+pub mod compare;
+pub mod curve;
+pub mod run;
+pub mod scenario;
 pub mod validate;
 
 /// Simulator and digital twin of LLM serving clusters.
@@ -27,18 +31,26 @@ const EXIT_CODES: &str =
 /// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
 #[derive(Debug, Subcommand)]
 enum Command {
-    Calibrate(calibrate::Args),
+    Run(Box<run::Args>),
+    Curve(curve::Args),
+    Compare(compare::Args),
+    Scenario(scenario::Args),
     Catalog(catalog::Args),
     Validate(validate::Args),
+    Calibrate(calibrate::Args),
 }
 
 impl Cli {
     /// Runs the chosen subcommand and returns the exit code.
     pub fn run(self) -> anyhow::Result<u8> {
         match self.command {
-            Command::Calibrate(args) => calibrate::run(args),
+            Command::Run(args) => run::run(*args),
+            Command::Curve(args) => curve::run(args),
+            Command::Compare(args) => compare::run(args),
+            Command::Scenario(args) => scenario::run(args),
             Command::Catalog(args) => catalog::run(args),
             Command::Validate(args) => validate::run(args),
+            Command::Calibrate(args) => calibrate::run(args),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::time::SimDuration;
+use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
 use crate::metrics::distribution::quantile_of_sorted;
 use crate::record::{Counts, RunRecord};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -45,6 +46,8 @@ pub struct RunReport {
     pub normalised_ms: LatencySummary,
     /// Tokens of finished requests over the whole run.
     pub tokens: Tokens,
+    /// By workload stream, where there are several and request rows are kept.
+    pub streams: Vec<StreamReport>,
     /// Rates over the measurement window.
     pub throughput: Throughput,
     /// The objective, and how often it was met.
@@ -90,6 +93,19 @@ pub struct RequestCounts {
     pub in_flight: u64,
 }
 
+impl RequestCounts {
+    fn count(&mut self, outcome: Outcome) {
+        self.offered += 1;
+        match outcome {
+            Outcome::Finished => self.finished += 1,
+            Outcome::Rejected(_) => self.rejected += 1,
+            Outcome::TimedOut => self.timed_out += 1,
+            Outcome::Failed => self.failed += 1,
+            Outcome::InFlight => self.in_flight += 1,
+        }
+    }
+}
+
 impl From<Counts> for RequestCounts {
     fn from(c: Counts) -> RequestCounts {
         RequestCounts {
@@ -118,6 +134,23 @@ pub struct LatencySummary {
     pub p99: Option<f64>,
     /// Values measured.
     pub n: u64,
+}
+
+/// One of several workload streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct StreamReport {
+    /// Its name.
+    pub name: String,
+    /// Its requests over the whole run.
+    pub requests: RequestCounts,
+    /// Time to first token [ms].
+    pub ttft_ms: LatencySummary,
+    /// Time per output token [ms].
+    pub tpot_ms: LatencySummary,
+    /// End-to-end latency [ms].
+    pub e2e_ms: LatencySummary,
+    /// Share of its requests finished in the window that met every limit; null without limits or requests.
+    pub attainment_ratio: Option<f64>,
 }
 
 /// Tokens [tokens].
@@ -231,6 +264,22 @@ pub(crate) fn ms(ns: f64) -> f64 {
 pub const CONTRACT: u32 = 1;
 
 impl LatencySummary {
+    /// The exact statistics of `values` [ns].
+    fn of_values(mut values: Vec<u64>) -> LatencySummary {
+        values.sort_unstable();
+        let percentile = |p: f64| quantile_of_sorted(&values, p).map(ms);
+        let n = values.len();
+        let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
+        LatencySummary {
+            mean: (n > 0).then(|| ms(sum as f64 / n as f64)),
+            p50: percentile(0.5),
+            p90: percentile(0.9),
+            p95: percentile(0.95),
+            p99: percentile(0.99),
+            n: n as u64,
+        }
+    }
+
     /// The statistics of `metric` in `record`.
     pub fn of(record: &RunRecord, metric: Metric) -> LatencySummary {
         let distribution = record.latencies.of(metric);
@@ -282,6 +331,7 @@ impl RunReport {
                 output: record.tokens.output,
                 preemptions: record.preemptions,
             },
+            streams: streams(record),
             throughput,
             slo: SloReport {
                 ttft_ms: limit(record.slo.ttft),
@@ -327,6 +377,42 @@ impl RunReport {
             Metric::Normalised => &self.normalised_ms,
         }
     }
+}
+
+fn streams(record: &RunRecord) -> Vec<StreamReport> {
+    let (names, Some(rows)) = (&record.info.streams, &record.request_rows) else {
+        return Vec::new();
+    };
+    if names.len() < 2 {
+        return Vec::new();
+    }
+    let start = SimTime::ZERO + record.warmup;
+    let report = |(index, name): (usize, &String)| {
+        let own = || rows.iter().filter(move |r| usize::from(r.stream) == index);
+        let mut requests = RequestCounts::default();
+        let (mut finished, mut good) = (0u64, 0u64);
+        for row in own() {
+            requests.count(row.outcome);
+            if row.outcome == Outcome::Finished && row.end >= start {
+                finished += 1;
+                good += u64::from(record.slo.met_by(row));
+            }
+        }
+        let latency = |metric: Metric| {
+            let measured = own().filter(|r| r.arrival >= start);
+            LatencySummary::of_values(measured.filter_map(|r| metric.of(r)).map(|d| d.0).collect())
+        };
+        StreamReport {
+            name: name.clone(),
+            requests,
+            ttft_ms: latency(Metric::Ttft),
+            tpot_ms: latency(Metric::Tpot),
+            e2e_ms: latency(Metric::E2e),
+            attainment_ratio: (!record.slo.is_empty() && finished > 0)
+                .then(|| good as f64 / finished as f64),
+        }
+    };
+    names.iter().enumerate().map(report).collect()
 }
 
 /// `amount` per second; zero over no time.

@@ -59,6 +59,22 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     ] {
         latency_line(out, label, r.latency(metric))?;
     }
+    for s in &r.streams {
+        writeln!(
+            out,
+            "\n  stream {}: {} offered, {} finished{}",
+            s.name,
+            s.requests.offered,
+            s.requests.finished,
+            s.attainment_ratio.map_or(String::new(), |a| format!(
+                ", {:.1} % within the objective",
+                100.0 * a
+            ))
+        )?;
+        latency_line(out, "TTFT", &s.ttft_ms)?;
+        latency_line(out, "TPOT", &s.tpot_ms)?;
+        latency_line(out, "E2E", &s.e2e_ms)?;
+    }
     writeln!(out)?;
 
     let t = &r.throughput;

@@ -1,0 +1,182 @@
+//! `servetwin run`: one scenario, simulated and reported.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rayon::prelude::*;
+use sim::record::RunRecord;
+use sim::report::replications::Replications;
+use sim::report::{Expectation, RunReport, csv, text, trace};
+
+use crate::commands::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json, write_file};
+use crate::progress;
+use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Simulated, simulate};
+
+/// Most replications: each keeps its report in memory.
+const MAX_SEEDS: u64 = 10_000;
+
+/// Simulate a scenario and report what its users and its owner would see.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml
+  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --set 'workload[0].arrival.rate=1 req/s' --expect 'ttft.p99 < 2 s'
+  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --trace trace.json   # open at https://ui.perfetto.dev
+
+Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met.")]
+pub struct Args {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Print one JSON object (docs/machine-contracts.md).
+    #[arg(long)]
+    json: bool,
+    /// Write requests.csv, steps.csv, series.csv, summary.json and scenario.toml into DIR.
+    #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
+    csv: Option<PathBuf>,
+    /// Write a trace that Perfetto opens: lanes per replica and stage, requests, counters.
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    trace: Option<PathBuf>,
+    /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
+    #[arg(long, value_name = "CONDITION")]
+    expect: Vec<String>,
+    /// Run N replications with seeds counting up from the scenario's, and give 95 % intervals.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SEEDS))]
+    seeds: Option<u64>,
+    /// Print how long the simulation took.
+    #[arg(long)]
+    stats: bool,
+    /// How steps are advanced: reference is step by step, fast takes runs of decodes at once; same record.
+    #[arg(long, value_enum, default_value = "auto")]
+    path: SimPath,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    let expectations = args
+        .expect
+        .iter()
+        .map(|text| Expectation::parse(text).map_err(|e| BadInput(e.to_string())))
+        .collect::<Result<Vec<_>, _>>()?;
+    match args.seeds {
+        Some(seeds) => replications(&args, seeds, &expectations),
+        None => single(&args, &expectations),
+    }
+}
+
+fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
+    let scenario = args.scenario.load()?;
+    let keep = if args.csv.is_some() || args.trace.is_some() {
+        Keep::Everything
+    } else {
+        Keep::Requests
+    };
+    let (bar, ended) = progress::requests(scenario.limits.requests);
+    let done = simulate(&scenario, scenario.seed, keep, args.path, Some(&ended));
+    bar.finish();
+    let Simulated { record, wall_s } = done?;
+    let report = RunReport::new(&record, wall_s);
+    if let Some(dir) = &args.csv {
+        write_csv(dir, &record, &report)?;
+    }
+    if let Some(file) = &args.trace {
+        write_file(file, |out| trace::write(out, &record))?;
+    }
+    let verdicts: Vec<_> = expectations
+        .iter()
+        .map(|e| e.check(&record, &report))
+        .collect();
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&text::render(&report))?;
+        if args.stats {
+            print(&text::render_stats(&report))?;
+        }
+    }
+    for verdict in &verdicts {
+        eprintln!("{}", verdict.line);
+    }
+    Ok(code(verdicts.iter().all(|v| v.met)))
+}
+
+fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow::Result<u8> {
+    let scenario = args.scenario.load()?;
+    let first = scenario.seed;
+    let bar = progress::runs(seeds, "replications");
+    // In the order of the seeds, whatever the threads do.
+    let runs = (0..seeds)
+        .into_par_iter()
+        .map(|i| {
+            let seed = first.wrapping_add(i);
+            let done = simulate(&scenario, seed, Keep::Requests, args.path, None)?;
+            let report = RunReport::new(&done.record, done.wall_s);
+            let met: Vec<bool> = expectations
+                .iter()
+                .map(|e| e.check(&done.record, &report).met)
+                .collect();
+            bar.inc(1);
+            Ok((report, met))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    bar.finish_and_clear();
+    let failed: Vec<(usize, usize)> = (0..expectations.len())
+        .map(|e| (e, runs.iter().filter(|(_, met)| !met[e]).count()))
+        .collect();
+    let wall_s: f64 = runs.iter().map(|(r, _)| r.stats.wall_s).sum();
+    let table = Replications::new(runs.into_iter().map(|(report, _)| report).collect());
+    if args.json {
+        print_json(&table)?;
+    } else {
+        print(&table.render())?;
+        if args.stats {
+            print(&format!(
+                "\nsimulated {seeds} runs in {wall_s:.3} s of processor time\n"
+            ))?;
+        }
+    }
+    for (e, n) in &failed {
+        let expectation = &expectations[*e];
+        if *n == 0 {
+            eprintln!("expectation met: {expectation} (in all {seeds} runs)");
+        } else {
+            eprintln!("expectation NOT met: {expectation} (in {n} of {seeds} runs)");
+        }
+    }
+    Ok(code(failed.iter().all(|(_, n)| *n == 0)))
+}
+
+fn code(met: bool) -> u8 {
+    if met {
+        exit_code::OK
+    } else {
+        exit_code::EXPECTATION_NOT_MET
+    }
+}
+
+fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    match &record.request_rows {
+        Some(rows) => write_file(&dir.join("requests.csv"), |out| {
+            csv::write_requests(out, rows)
+        })?,
+        None => eprintln!(
+            "warning: no requests.csv: the run has more requests than a record keeps rows for"
+        ),
+    }
+    if record.step_rows.is_some() {
+        write_file(&dir.join("steps.csv"), |out| csv::write_steps(out, record))?;
+    } else {
+        eprintln!("warning: no steps.csv: the run has more steps than a record keeps rows for");
+    }
+    write_file(&dir.join("series.csv"), |out| {
+        csv::write_series(out, record)
+    })?;
+    write_file(&dir.join("summary.json"), |out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        std::io::Write::write_all(out, b"\n")
+    })?;
+    write_file(&dir.join("scenario.toml"), |out| {
+        std::io::Write::write_all(out, record.info.config.as_bytes())
+    })
+}

@@ -1,0 +1,102 @@
+//! The latency-throughput curve as an SVG file.
+
+use anyhow::anyhow;
+use plotters::prelude::*;
+use sim::report::curve::Curve;
+
+/// A line of the plot: label, colour, and points (throughput [req/s], latency [ms]).
+type Line = (&'static str, RGBColor, Vec<(f64, f64)>);
+
+const COLORS: [RGBColor; 4] = [
+    RGBColor(31, 119, 180),
+    RGBColor(214, 39, 40),
+    RGBColor(44, 160, 44),
+    RGBColor(148, 103, 189),
+];
+
+/// The curve as SVG text: latencies over achieved throughput, the knee marked.
+///
+/// # Errors
+/// When fewer than two points have latencies.
+pub fn curve_svg(curve: &Curve) -> anyhow::Result<String> {
+    let line = |label, color, value: fn(&sim::report::RunReport) -> Option<f64>| {
+        let points: Vec<(f64, f64)> = curve
+            .points
+            .iter()
+            .filter_map(|p| {
+                let y = value(&p.report).filter(|y| *y > 0.0)?;
+                Some((p.report.throughput.requests_per_s, y))
+            })
+            .collect();
+        (label, color, points)
+    };
+    let lines: Vec<Line> = vec![
+        line("TTFT p50", COLORS[0], |r| r.ttft_ms.p50),
+        line("TTFT p99", COLORS[1], |r| r.ttft_ms.p99),
+        line("TPOT p50", COLORS[2], |r| r.tpot_ms.p50),
+        line("E2E p50", COLORS[3], |r| r.e2e_ms.p50),
+    ];
+    let all: Vec<(f64, f64)> = lines.iter().flat_map(|l| l.2.iter().copied()).collect();
+    if all.len() < 2 {
+        return Err(anyhow!("too few points with latencies to plot"));
+    }
+    let max_x = all.iter().map(|p| p.0).fold(0.0, f64::max) * 1.05;
+    let low = all.iter().map(|p| p.1).fold(f64::INFINITY, f64::min) / 1.5;
+    let high = all.iter().map(|p| p.1).fold(0.0, f64::max) * 1.5;
+    let mut svg = String::new();
+    draw(curve, &lines, max_x, low..high, &mut svg).map_err(|e| anyhow!("cannot plot: {e}"))?;
+    Ok(svg)
+}
+
+fn draw(
+    curve: &Curve,
+    lines: &[Line],
+    max_x: f64,
+    y: std::ops::Range<f64>,
+    svg: &mut String,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(&curve.name, ("sans-serif", 20))
+        .margin(14)
+        .x_label_area_size(44)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..max_x, y.clone().log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("throughput [req/s]")
+        .y_desc("latency [ms]")
+        .light_line_style(WHITE.mix(0.0))
+        .draw()?;
+    let knee = curve
+        .points
+        .iter()
+        .find(|p| Some(p.load) == curve.knee_load)
+        .map(|p| p.report.throughput.requests_per_s);
+    if let Some(x) = knee {
+        chart
+            .draw_series(LineSeries::new([(x, y.start), (x, y.end)], BLACK.mix(0.4)))?
+            .label("knee")
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], BLACK.mix(0.4)));
+    }
+    for (label, color, points) in lines {
+        let color = *color;
+        chart
+            .draw_series(LineSeries::new(
+                points.iter().copied(),
+                color.stroke_width(2),
+            ))?
+            .label(*label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+        chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, color.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! From a scenario file to a record: the one place where commands meet the simulator.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use sim::metrics::RecordOptions;
+use sim::record::RunRecord;
+use sim::scenario::Scenario;
+use sim::scenario::build::ScenarioRunError;
+use sim::simulation::{self, RunError, RunOptions};
+
+use crate::commands::BadInput;
+
+/// Step rows kept where a trace or a table of steps is wanted; a trace of more does not open any more.
+const MAX_STEP_ROWS: usize = 2_000_000;
+
+/// A scenario file and what the command line changes in it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ScenarioArgs {
+    /// Scenario file (TOML; docs/scenario.md).
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Override a value, e.g. 'workload[0].arrival.rate=2.5 req/s'. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Seed of all randomness, in place of the scenario's.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Folder of catalog files that add to or replace the built-in ones, in place of the scenario's.
+    #[arg(long, value_name = "DIR")]
+    pub catalog: Option<PathBuf>,
+}
+
+/// How steps are advanced; leaves no trace in the record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Path {
+    /// The fast path where it applies.
+    #[default]
+    Auto,
+    /// Step by step.
+    Reference,
+    /// The fast path, or an error that says why it does not apply.
+    Fast,
+}
+
+impl From<Path> for simulation::Path {
+    fn from(path: Path) -> simulation::Path {
+        match path {
+            Path::Auto => simulation::Path::Auto,
+            Path::Reference => simulation::Path::Reference,
+            Path::Fast => simulation::Path::Fast,
+        }
+    }
+}
+
+/// What of a run is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Request rows, for exact percentiles.
+    Requests,
+    /// Request and step rows.
+    Everything,
+}
+
+/// A finished run.
+pub struct Simulated {
+    /// Its record.
+    pub record: RunRecord,
+    /// How long the simulation took [s].
+    pub wall_s: f64,
+}
+
+impl ScenarioArgs {
+    /// Reads the scenario with its overrides.
+    ///
+    /// # Errors
+    /// [`BadInput`] with everything that is wrong.
+    pub fn load(&self) -> anyhow::Result<Scenario> {
+        let mut set = self.set.clone();
+        if let Some(seed) = self.seed {
+            set.push(format!("seed={seed}"));
+        }
+        let mut scenario = Scenario::load(&self.file, &set).map_err(|e| BadInput(e.to_string()))?;
+        if let Some(dir) = &self.catalog {
+            // The scenario's paths are relative to its file; this one is relative to where the user is.
+            let dir = std::path::absolute(dir)?;
+            match &mut scenario.hardware {
+                Some(hardware) => hardware.catalog = Some(dir),
+                None => {
+                    return Err(BadInput(
+                        "--catalog has no effect: the scenario has no [hardware]".into(),
+                    )
+                    .into());
+                }
+            }
+        }
+        Ok(scenario)
+    }
+}
+
+/// Builds and runs `scenario` with `seed`.
+///
+/// # Errors
+/// [`BadInput`] where the scenario cannot be built; the simulator's own errors.
+pub fn simulate(
+    scenario: &Scenario,
+    seed: u64,
+    keep: Keep,
+    path: Path,
+    progress: Option<&Arc<AtomicU64>>,
+) -> anyhow::Result<Simulated> {
+    let mut scenario = scenario.clone();
+    scenario.seed = seed;
+    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let options = RunOptions {
+        path: path.into(),
+        progress: progress.cloned(),
+        record: RecordOptions {
+            max_step_rows: match keep {
+                Keep::Requests => 0,
+                Keep::Everything => MAX_STEP_ROWS,
+            },
+            ..RecordOptions::default()
+        },
+        ..RunOptions::default()
+    };
+    let start = Instant::now();
+    let record = built.run(&options).map_err(|e| match e {
+        ScenarioRunError::Scenario(e) => BadInput(e.to_string()).into(),
+        ScenarioRunError::Run(e @ (RunError::NotFast { .. } | RunError::TooManyRequests)) => {
+            BadInput(e.to_string()).into()
+        }
+        e => anyhow::Error::from(e),
+    })?;
+    Ok(Simulated {
+        record,
+        wall_s: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// Builds the scenario without running it, and says what came out.
+///
+/// # Errors
+/// [`BadInput`] where it cannot be built.
+pub fn check(scenario: &Scenario) -> anyhow::Result<String> {
+    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let info = &built.info;
+    let mut text = format!(
+        "{}: ok\n  {}\n  {}\n",
+        info.name, info.deployment, info.load
+    );
+    if let Some(replica) = info.replicas.first() {
+        text += &format!(
+            "  each replica: {} KV blocks of {} tokens\n",
+            replica.kv_blocks, replica.block_tokens
+        );
+    }
+    for warning in &info.warnings {
+        text += &format!("  warning: {warning}\n");
+    }
+    Ok(text)
+}

@@ -1,0 +1,289 @@
+//! `servetwin run`, end to end.
+
+mod common;
+
+use common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+/// Runs the small scenario with further arguments.
+fn run(args: &[&str]) -> std::process::Output {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "small.toml", SMALL);
+    let mut all = vec!["run", file.to_str().unwrap()];
+    all.extend(args);
+    servetwin(&all)
+}
+
+#[test]
+fn json_has_every_field_of_the_contract_and_its_counts_add_up() {
+    let report = json(&run(&["--json"]));
+    let number = |path: &str| -> f64 {
+        let value = path.split('.').try_fold(&report, |v, key| v.get(key));
+        value
+            .and_then(Value::as_f64)
+            .unwrap_or_else(|| panic!("{path} is no number: {value:?}"))
+    };
+    let outcomes = ["finished", "rejected", "timed_out", "failed", "in_flight"];
+    let sum: f64 = outcomes
+        .iter()
+        .map(|o| number(&format!("requests.{o}")))
+        .sum();
+    assert_eq!(number("requests.offered"), sum);
+    assert_eq!(number("requests.finished"), 200.0);
+    for metric in ["ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms"] {
+        let p = ["p50", "p90", "p95", "p99"].map(|p| number(&format!("{metric}.{p}")));
+        assert!(p.is_sorted(), "{metric}: {p:?}");
+        assert!(number(&format!("{metric}.mean")) >= 0.0);
+        assert!(number(&format!("{metric}.n")) > 0.0);
+    }
+    for path in [
+        "throughput.requests_per_s",
+        "throughput.output_tokens_per_s",
+        "throughput.total_tokens_per_s",
+        "throughput.goodput_per_s",
+        "kv.blocks",
+        "kv.capacity_tokens",
+        "kv.peak_ratio",
+        "stats.wall_s",
+        "stats.steps",
+        "stats.requests_per_wall_s",
+    ] {
+        assert!(number(path) > 0.0, "{path}");
+    }
+    let causes = [
+        "weights",
+        "kv",
+        "compute",
+        "communication",
+        "host",
+        "bubble",
+        "idle",
+    ];
+    let shares: f64 = causes
+        .iter()
+        .map(|c| number(&format!("bound_by.{c}")))
+        .sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    assert!(report["cost"].get("usd_per_hour").is_some());
+    assert!(
+        report["cost"]
+            .get("usd_per_million_output_tokens")
+            .is_some()
+    );
+    let fingerprint = report["fingerprint"].as_str().unwrap();
+    assert_eq!(fingerprint.len(), 16);
+    assert!(report["warnings"].is_array());
+}
+
+#[test]
+fn the_same_run_gives_the_same_bytes_but_for_its_wall_time() {
+    let once = || {
+        let mut report = json(&run(&["--json"]));
+        report["stats"] = Value::Null;
+        report
+    };
+    assert_eq!(once(), once());
+}
+
+#[test]
+fn another_seed_gives_another_run() {
+    let of = |seed: &str| json(&run(&["--json", "--seed", seed]))["fingerprint"].clone();
+    assert_ne!(of("1"), of("2"));
+    assert_eq!(of("2"), of("2"));
+}
+
+#[test]
+fn fast_and_reference_path_give_the_same_record() {
+    let of = |path: &str| {
+        let mut report = json(&run(&["--json", "--path", path]));
+        report["stats"] = Value::Null;
+        report
+    };
+    assert_eq!(of("fast"), of("reference"));
+    assert_eq!(of("auto"), of("reference"));
+}
+
+#[test]
+fn the_report_says_what_was_run_and_why_it_is_as_fast_as_it_is() {
+    let out = run(&["--stats"]);
+    let text = stdout(&out);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    for want in [
+        "small",
+        "TTFT",
+        "ITL (pooled)",
+        "goodput",
+        "bound by",
+        "diagnosis",
+        "seed 1",
+        "simulated 200",
+    ] {
+        assert!(text.contains(want), "{want}:\n{text}");
+    }
+    assert!(stderr(&out).is_empty(), "{}", stderr(&out));
+}
+
+#[test]
+fn expectations_decide_the_exit_code() {
+    let met = run(&[
+        "--expect",
+        "ttft.p99 < 10 s",
+        "--expect",
+        "requests.rejected == 0",
+    ]);
+    assert_eq!(met.status.code(), Some(0), "{}", stderr(&met));
+    assert_eq!(stderr(&met).matches("expectation met").count(), 2);
+    let missed = run(&[
+        "--expect",
+        "ttft.p99 < 1 us",
+        "--expect",
+        "requests.rejected == 0",
+    ]);
+    assert_eq!(missed.status.code(), Some(3));
+    let text = stderr(&missed);
+    assert!(
+        text.contains("expectation NOT met: ttft.p99 < 1 us (it is"),
+        "{text}"
+    );
+    // The report is still there.
+    assert!(stdout(&missed).contains("TTFT"));
+    assert_refused(&run(&["--expect", "ttft.p99 < 500"]), "needs a unit");
+    assert_refused(&run(&["--expect", "tfft.p99 < 5 ms"]), "did you mean");
+}
+
+#[test]
+fn tables_are_written_and_the_resolved_scenario_reproduces_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("tables");
+    let first = json(&run(&["--json", "--csv", out.to_str().unwrap()]));
+    for name in [
+        "requests.csv",
+        "steps.csv",
+        "series.csv",
+        "summary.json",
+        "scenario.toml",
+    ] {
+        let text = std::fs::read_to_string(out.join(name)).unwrap();
+        assert!(text.lines().count() > 1, "{name}");
+    }
+    let rows = std::fs::File::open(out.join("requests.csv")).unwrap();
+    assert_eq!(sim::report::csv::read_requests(rows).unwrap().len(), 200);
+    let again = json(&servetwin(&[
+        Path::new("run"),
+        &out.join("scenario.toml"),
+        Path::new("--json"),
+    ]));
+    assert_eq!(first["fingerprint"], again["fingerprint"]);
+}
+
+#[test]
+fn the_trace_is_json_of_balanced_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json");
+    let out = run(&["--trace", file.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let trace: Value = serde_json::from_reader(std::fs::File::open(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let count = |ph: &str| events.iter().filter(|e| e["ph"] == ph).count();
+    assert_eq!(count("b"), count("e"));
+    assert_eq!(count("s"), 200);
+    assert!(count("X") > 200);
+}
+
+#[test]
+fn replications_have_intervals_and_do_not_depend_on_threads() {
+    let of = |threads: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = scenario(&dir, "small.toml", SMALL);
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"))
+            .args([Path::new("run"), &file])
+            .args(["--seeds", "4", "--json"])
+            .env("RAYON_NUM_THREADS", threads)
+            .output()
+            .unwrap();
+        let mut table = json(&out);
+        for run in table["runs"].as_array_mut().unwrap() {
+            run["stats"] = Value::Null;
+        }
+        table
+    };
+    let table = of("1");
+    assert_eq!(table, of("4"));
+    let seeds: Vec<_> = table["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["seed"].clone())
+        .collect();
+    assert_eq!(seeds, [1, 2, 3, 4]);
+    let ttft = &table["figures"][0];
+    assert_eq!(ttft["path"], "ttft_ms.mean");
+    assert_eq!(ttft["n"], 4);
+    assert!(ttft["half_width"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn an_expectation_must_hold_in_every_replication() {
+    let out = run(&["--seeds", "3", "--expect", "ttft.mean < 1 us"]);
+    assert_eq!(out.status.code(), Some(3));
+    assert!(stderr(&out).contains("in 3 of 3 runs"), "{}", stderr(&out));
+}
+
+#[test]
+fn overrides_change_the_run_and_are_checked() {
+    let report = json(&run(&["--json", "--set", "run.requests=50"]));
+    assert_eq!(report["requests"]["offered"], 50);
+    assert_refused(
+        &run(&["--set", "run.request=50"]),
+        "did you mean `requests`",
+    );
+    assert_refused(
+        &run(&["--set", "workload[0].arrival.rate=-1 req/s"]),
+        "rate",
+    );
+    assert_refused(&run(&["--set", "nonsense"]), "--set nonsense");
+}
+
+#[test]
+fn bad_scenarios_are_refused_with_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |text: &str| {
+        let file = scenario(&dir, "bad.toml", text);
+        servetwin(&[Path::new("run"), &file])
+    };
+    assert_refused(&with("name = ["), "bad.toml:1");
+    assert_refused(&with(""), "is empty");
+    assert_refused(
+        &with(&SMALL.replace("kind = \"vllm_v1\"", "kind = \"vlm_v1\"")),
+        "vlm_v1",
+    );
+    assert_refused(
+        &with(&SMALL.replace("rate = \"5 req/s\"", "rate = 5")),
+        "unit",
+    );
+    assert_refused(
+        &with(&SMALL.replace("kv_blocks = 1000", "kv_blocks = 0")),
+        "kv_blocks",
+    );
+    assert_refused(&with(&SMALL.replace("max = 150", "max = 15")), "min");
+    let file = dir.path().join("binary.toml");
+    std::fs::write(&file, b"name = \"\xff\xfe\"\n").unwrap();
+    assert_refused(&servetwin(&[Path::new("run"), &file]), "not UTF-8");
+    assert_refused(&servetwin(&[Path::new("run"), dir.path()]), "folder");
+    assert_refused(
+        &servetwin(&["run", "no/such/file.toml"]),
+        "no/such/file.toml",
+    );
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_a_failure_not_bad_input() {
+    let out = run(&["--trace", "/no/such/folder/trace.json"]);
+    assert_eq!(out.status.code(), Some(1));
+    let text = stderr(&out);
+    assert!(
+        text.contains("cannot write /no/such/folder/trace.json"),
+        "{text}"
+    );
+}

@@ -1,0 +1,193 @@
+//! `servetwin curve`, `compare` and `scenario`, end to end.
+
+mod common;
+
+use common::{SMALL, assert_refused, json, root, scenario, servetwin, stderr, stdout};
+
+fn small(args: &[&str]) -> std::process::Output {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "small.toml", SMALL);
+    let file = file.to_str().unwrap();
+    let args: Vec<&str> = args
+        .iter()
+        .map(|a| if *a == "FILE" { file } else { *a })
+        .collect();
+    servetwin(&args)
+}
+
+#[test]
+fn curve_finds_capacity_and_knee_by_itself() {
+    let curve = json(&small(&["curve", "FILE", "--json", "--points", "8"]));
+    assert_eq!(curve["axis"], "rate");
+    let points = curve["points"].as_array().unwrap();
+    assert_eq!(points.len(), 8);
+    let last = points.last().unwrap();
+    let served = last["report"]["throughput"]["requests_per_s"]
+        .as_f64()
+        .unwrap();
+    let capacity = curve["max_requests_per_s"].as_f64().unwrap();
+    // The range reaches beyond what can be served.
+    assert!(last["load"].as_f64().unwrap() > served);
+    let knee = curve["knee_load"].as_f64().unwrap();
+    assert!(0.0 < knee && knee <= 1.2 * capacity, "{knee} {capacity}");
+    // Latency grows with load.
+    let e2e = |p: &serde_json::Value| p["report"]["e2e_ms"]["mean"].as_f64().unwrap();
+    assert!(e2e(last) > e2e(&points[0]));
+    assert!(curve["saturation"]["text"].as_str().unwrap().len() > 20);
+}
+
+#[test]
+fn curve_runs_the_loads_it_is_given_and_plots_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("curve.svg");
+    let out = small(&[
+        "curve",
+        "FILE",
+        "--rates",
+        "2,8,1",
+        "--plot",
+        plot.to_str().unwrap(),
+    ]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert_eq!(text.matches("<- knee").count(), 1, "{text}");
+    let svg = std::fs::read_to_string(plot).unwrap();
+    assert!(
+        svg.starts_with("<svg") && svg.contains("throughput [req/s]"),
+        "{}",
+        &svg[..200]
+    );
+}
+
+#[test]
+fn curve_over_concurrency_keeps_that_many_requests_under_way() {
+    let curve = json(&small(&["curve", "FILE", "--concurrency", "1,4", "--json"]));
+    let points = curve["points"].as_array().unwrap();
+    let running = |i: usize| {
+        points[i]["report"]["replicas"]["mean_running"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!((running(0) - 1.0).abs() < 0.01, "{}", running(0));
+    assert!(running(1) > 3.5 && running(1) <= 4.0, "{}", running(1));
+    let closed = SMALL.replace(
+        "{ kind = \"poisson\", rate = \"5 req/s\" }",
+        "{ kind = \"closed\", concurrency = 2 }",
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "closed.toml", &closed);
+    let found = json(&servetwin(&["curve", file.to_str().unwrap(), "--json"]));
+    assert_eq!(found["axis"], "concurrency");
+    assert!(found["points"].as_array().unwrap().len() >= 3);
+}
+
+#[test]
+fn curve_refuses_loads_that_make_no_sense() {
+    assert_refused(&small(&["curve", "FILE", "--rates", "0"]), "above 0 req/s");
+    assert_refused(&small(&["curve", "FILE", "--rates=-1"]), "above 0 req/s");
+    assert_refused(
+        &small(&["curve", "FILE", "--rates", "NaN"]),
+        "above 0 req/s",
+    );
+    assert_refused(
+        &small(&["curve", "FILE", "--concurrency", "0"]),
+        "at least 1",
+    );
+}
+
+#[test]
+fn compare_pairs_runs_by_seed() {
+    let c = json(&small(&[
+        "compare",
+        "FILE",
+        "FILE",
+        "--set-b",
+        "step.base=20 ms",
+        "--seeds",
+        "3",
+        "--json",
+    ]));
+    assert_eq!(c["seeds"], serde_json::json!([1, 2, 3]));
+    let figures = c["figures"].as_array().unwrap();
+    let tpot = figures
+        .iter()
+        .find(|f| f["path"] == "tpot_ms.mean")
+        .unwrap();
+    assert_eq!(tpot["significant"], true);
+    let mean = tpot["difference"]["mean"].as_f64().unwrap();
+    assert!((8.0..20.0).contains(&mean), "{mean}");
+    // Same seeds, same arrivals: the paired runs were offered the same requests.
+    let prompt = |side: &str, i: usize| c[side][i]["tokens"]["prompt"].clone();
+    for i in 0..3 {
+        assert_eq!(prompt("runs_a", i), prompt("runs_b", i));
+    }
+}
+
+#[test]
+fn a_scenario_does_not_differ_from_itself() {
+    let out = small(&["compare", "FILE", "FILE", "--seeds", "3"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert!(
+        text.contains("within noise") && !text.contains("+1."),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_resolved_scenario_reads_back_to_itself() {
+    let first = stdout(&small(&["scenario", "show", "FILE"]));
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "again.toml", &first);
+    let second = stdout(&servetwin(&["scenario", "show", file.to_str().unwrap()]));
+    assert_eq!(first, second);
+    assert!(first.contains("drain = true"), "{first}");
+}
+
+#[test]
+fn check_tells_a_scenario_that_runs_from_one_that_cannot() {
+    let out = small(&["scenario", "check", "FILE"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("ok"));
+    let too_large = "[model]\nname = \"llama-2-70b\"\n[hardware]\ninstance = \"g5.2xlarge\"\n[engine]\nkind = \"tgi\"\n\
+                     [[workload]]\narrival = { kind = \"poisson\", rate = \"1 req/s\" }\nprompt = 10\noutput = 10\n\
+                     [run]\nrequests = 10\n";
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "large.toml", too_large);
+    assert_refused(
+        &servetwin(&["scenario", "check", file.to_str().unwrap()]),
+        "does not fit",
+    );
+}
+
+#[test]
+fn the_committed_scenario_schema_is_current() {
+    let printed = stdout(&servetwin(&["scenario", "schema"]));
+    let path = root().join("docs/schema/scenario.schema.json");
+    if std::env::var_os("SERVETWIN_WRITE_SCHEMAS").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == printed,
+        "docs/schema/scenario.schema.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test --test cli_sweeps schema"
+    );
+}
+
+#[test]
+fn every_command_shows_an_example() {
+    for args in [
+        &["run"][..],
+        &["curve"],
+        &["compare"],
+        &["catalog"],
+        &["catalog", "list"],
+        &["catalog", "show"],
+        &["scenario", "show"],
+        &["scenario", "check"],
+        &["scenario", "schema"],
+    ] {
+        let out = servetwin(&[args, &["--help"]].concat());
+        assert!(stdout(&out).contains("Example"), "{args:?}");
+    }
+}
