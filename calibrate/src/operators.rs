@@ -499,7 +499,7 @@ impl<R: Row> Task<'_, R> {
             .collect();
         let options = Options {
             // Close to least absolute deviations: the bar is on the median.
-            loss: Loss::SoftL1(0.05),
+            loss: Loss::SoftL1(0.03),
             max_iterations: 40,
             starts: 3,
             tolerance: 1e-6,
@@ -980,6 +980,9 @@ fn fit_prefills(
             continue;
         }
         let mut given = vec![("packs_groups", f64::from(u8::from(system.flash3)))];
+        if !system.flash3 {
+            given.push(("cta_group", 0.0));
+        }
         if !several_head_dims(&main) {
             given.push(("softmax_dims", SOFTMAX_DIMS));
             given.push(("wide_heads", 0.0));

@@ -88,7 +88,7 @@ impl PrefillWork {
     }
 }
 
-/// Parameters of decode attention.
+/// Parameters of decode attention. The priors lie between the fits of A100 and H100 kernels.
 pub const DECODE_SPECS: [ParamSpec; 12] = [
     ParamSpec {
         name: "bandwidth_efficiency",
@@ -100,7 +100,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "fixed",
-        prior: 8.5e-6,
+        prior: 8.2e-6,
         min: 1e-6,
         max: 40e-6,
         unit: "s",
@@ -108,7 +108,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "cta",
-        prior: 2.0e-6,
+        prior: 1.7e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
@@ -116,7 +116,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "cta_dims",
-        prior: 1.0e-6,
+        prior: 1.2e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
@@ -124,7 +124,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "block",
-        prior: 0.5e-6,
+        prior: 0.9e-6,
         min: 0.0,
         max: 5e-6,
         unit: "s",
@@ -132,7 +132,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "overlap_power",
-        prior: 1.4,
+        prior: 1.6,
         min: 1.0,
         max: 12.0,
         unit: "ratio",
@@ -156,7 +156,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "split",
-        prior: 2.0e-6,
+        prior: 1.6e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
@@ -164,7 +164,7 @@ pub const DECODE_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "split_doubling",
-        prior: 0.5e-6,
+        prior: 1.1e-6,
         min: 0.0,
         max: 10e-6,
         unit: "s",
@@ -427,11 +427,12 @@ fn decode_with(
     }
 }
 
-/// Parameters of prefill attention.
+/// Parameters of prefill attention. The priors lie between the fits of A100 and H100 kernels; those of the kernel's
+/// kind are FlashAttention 2, which all but Hopper devices run.
 pub const PREFILL_SPECS: [ParamSpec; 12] = [
     ParamSpec {
         name: "efficiency",
-        prior: 0.8,
+        prior: 0.85,
         min: 0.2,
         max: 1.0,
         unit: "ratio",
@@ -447,7 +448,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "softmax_dims",
-        prior: 35.0,
+        prior: 45.0,
         min: 0.0,
         max: 200.0,
         unit: "dims",
@@ -462,16 +463,16 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
         meaning: "time of one CTA (one query tile) beside its products",
     },
     ParamSpec {
-        name: "cta_rows",
-        prior: 0.5e-6,
+        name: "cta_group",
+        prior: 1.0e-6,
         min: 0.0,
         max: 20e-6,
         unit: "s",
-        meaning: "further time of one CTA for loading and storing a full tile of 128 dims",
+        meaning: "further time of one full tile whose rows are gathered from several query heads",
     },
     ParamSpec {
         name: "bandwidth_efficiency",
-        prior: 0.8,
+        prior: 0.85,
         min: 0.1,
         max: 1.0,
         unit: "ratio",
@@ -479,7 +480,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "kv_bandwidth_efficiency",
-        prior: 0.8,
+        prior: 0.83,
         min: 0.03,
         max: 1.0,
         unit: "ratio",
@@ -487,7 +488,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "overlap_power",
-        prior: 1.4,
+        prior: 1.3,
         min: 1.0,
         max: 12.0,
         unit: "ratio",
@@ -495,7 +496,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "wave_quantisation",
-        prior: 0.6,
+        prior: 0.7,
         min: 0.0,
         max: 1.0,
         unit: "ratio",
@@ -503,7 +504,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "key_padding",
-        prior: 20.0,
+        prior: 30.0,
         min: 0.0,
         max: 256.0,
         unit: "tokens",
@@ -519,7 +520,7 @@ pub const PREFILL_SPECS: [ParamSpec; 12] = [
     },
     ParamSpec {
         name: "packs_groups",
-        prior: 1.0,
+        prior: 0.0,
         min: 0.0,
         max: 1.0,
         unit: "switch",
@@ -534,7 +535,7 @@ pub struct PrefillParams {
     fixed: f64,
     softmax_dims: f64,
     cta: f64,
-    cta_rows: f64,
+    cta_group: f64,
     bandwidth_efficiency: f64,
     kv_bandwidth_efficiency: f64,
     overlap_power: f64,
@@ -552,7 +553,7 @@ impl PrefillParams {
             fixed: v[1],
             softmax_dims: v[2],
             cta: v[3],
-            cta_rows: v[4],
+            cta_group: v[4],
             bandwidth_efficiency: v[5],
             kv_bandwidth_efficiency: v[6],
             overlap_power: v[7],
@@ -569,8 +570,9 @@ impl PrefillParams {
     }
 }
 
-/// Query rows of one CTA.
+/// Query rows of one CTA, and with small heads in FlashAttention 3.
 const TILE_ROWS: f64 = 128.0;
+const TILE_ROWS_SMALL_HEADS: f64 = 192.0;
 
 /// Time of one layer's prefill attention, the write of the new keys and values into the cache included.
 /// Zero without tokens.
@@ -592,8 +594,13 @@ pub fn prefill_time(
     } else {
         1.0
     };
+    let rows = if p.packs_groups >= 0.5 && shape.head_dim <= 64 {
+        TILE_ROWS_SMALL_HEADS
+    } else {
+        TILE_ROWS
+    };
     // Tokens of one tile, whose rows are token and head when heads share it.
-    let tile_tokens = (TILE_ROWS / group).min(new);
+    let tile_tokens = (rows / group).min(new);
 
     // Keys that a query sees on average, and those of the longest tile.
     let mut keys = work.pairs / work.tokens;
@@ -611,12 +618,13 @@ pub fn prefill_time(
     }
     let unit_rate = d.bf16 / d.units * p.efficiency;
     let pair_dims = (dim + p.softmax_dims) * (1.0 + p.wide_heads * (dim - 128.0).max(0.0) / 128.0);
-    let per_key = 4.0 * TILE_ROWS * pair_dims / unit_rate;
-    let fill = (new * group / TILE_ROWS).min(1.0);
-    let start = p.cta + p.cta_rows * fill * dim / 128.0;
+    let per_key = 4.0 * rows * pair_dims / unit_rate;
+    let fill = (new * group / rows).min(1.0);
+    let gather = if group > 1.0 { p.cta_group } else { 0.0 };
+    let start = p.cta + gather * fill;
     let tile = start + (keys + tile_tokens / 2.0 + p.key_padding) * per_key;
 
-    let tiles = work.seqs * ceil_div(new * group, TILE_ROWS) * heads / group;
+    let tiles = work.seqs * ceil_div(new * group, rows) * heads / group;
     let ideal = tiles / d.units;
     let compute = (ideal * tile).max(start + (longest + p.key_padding) * per_key)
         + p.wave_quantisation * (ideal.ceil() - ideal.max(1.0)).max(0.0) * tile;

@@ -11,7 +11,7 @@ pub const PREFIX: &str = "elementwise";
 pub const SPECS: [ParamSpec; 3] = [
     ParamSpec {
         name: "bandwidth_efficiency",
-        prior: 0.8,
+        prior: 0.5,
         min: 0.1,
         max: 1.0,
         unit: "ratio",
@@ -19,7 +19,7 @@ pub const SPECS: [ParamSpec; 3] = [
     },
     ParamSpec {
         name: "fixed",
-        prior: 2.0e-6,
+        prior: 2.6e-6,
         min: 0.3e-6,
         max: 20e-6,
         unit: "s",

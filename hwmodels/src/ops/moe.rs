@@ -42,7 +42,7 @@ pub enum Routing {
 pub const SPECS: [ParamSpec; 6] = [
     ParamSpec {
         name: "compute_efficiency",
-        prior: 0.6,
+        prior: 0.45,
         min: 0.1,
         max: 1.0,
         unit: "ratio",
@@ -58,7 +58,7 @@ pub const SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "fixed",
-        prior: 20e-6,
+        prior: 35e-6,
         min: 2e-6,
         max: 300e-6,
         unit: "s",
@@ -74,7 +74,7 @@ pub const SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "overlap_power",
-        prior: 3.0,
+        prior: 2.5,
         min: 1.0,
         max: 12.0,
         unit: "ratio",
@@ -82,7 +82,7 @@ pub const SPECS: [ParamSpec; 6] = [
     },
     ParamSpec {
         name: "token",
-        prior: 20e-9,
+        prior: 12e-9,
         min: 0.0,
         max: 500e-9,
         unit: "s",
