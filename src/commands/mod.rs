@@ -14,6 +14,7 @@ pub mod compare;
 pub mod curve;
 pub mod run;
 pub mod scenario;
+pub mod trace;
 pub mod validate;
 
 /// Simulator and digital twin of LLM serving clusters.
@@ -38,6 +39,7 @@ enum Command {
     Catalog(catalog::Args),
     Validate(validate::Args),
     Calibrate(calibrate::Args),
+    Trace(trace::Args),
 }
 
 impl Cli {
@@ -51,6 +53,7 @@ impl Cli {
             Command::Catalog(args) => catalog::run(args),
             Command::Validate(args) => validate::run(args),
             Command::Calibrate(args) => calibrate::run(args),
+            Command::Trace(args) => trace::run(args),
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod lengths;
 pub mod mix;
 pub mod spec;
 pub mod stream;
+pub mod synth;
 pub mod trace;
 
 pub use mix::Mix;

@@ -1,0 +1,103 @@
+//! Every scenario that ships runs as it is, shortened to a few requests each.
+
+use std::path::{Path, PathBuf};
+
+use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios")
+}
+
+fn files() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|f| f.unwrap().path())
+        .filter(|f| f.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 20, "the scenarios are not where they were");
+    files
+}
+
+#[test]
+fn every_shipped_scenario_builds_and_runs() {
+    let overrides = ["run.requests=40".to_string(), "run.warmup=0 s".to_string()];
+    for file in files() {
+        let name = file.display();
+        let scenario = Scenario::load(&file, &overrides).unwrap_or_else(|e| panic!("{e}"));
+        let record = scenario
+            .run(&RunOptions {
+                check: true,
+                ..RunOptions::default()
+            })
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let c = record.counts;
+        assert!(c.conserved(), "{name}: {c:?}");
+        assert!(c.offered >= 40, "{name}: {c:?}");
+        assert!(c.finished >= 38, "{name}: {c:?}");
+    }
+}
+
+#[test]
+fn every_shipped_scenario_says_what_it_shows_and_is_listed() {
+    let index = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    for file in files() {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(
+            text.starts_with("# "),
+            "{name} starts with a comment on what it shows"
+        );
+        assert!(
+            text.contains("\ndescription = \""),
+            "{name} has a description"
+        );
+        assert!(
+            index.contains(&format!("`{name}`")),
+            "{name} is not in scenarios/README.md"
+        );
+    }
+}
+
+#[test]
+fn every_shipped_scenario_reads_back_from_what_is_shown() {
+    for file in files() {
+        let origin = file.display().to_string();
+        let scenario = Scenario::load(&file, &[]).unwrap();
+        let again = Scenario::parse(&scenario.show(), &origin, &[]).unwrap();
+        assert_eq!(scenario, again, "{origin}");
+    }
+}
+
+#[test]
+fn the_same_scenario_and_seed_give_the_same_fingerprint() {
+    let file = folder().join("llama3.1-8b-h100-vllm-chat-sessions.toml");
+    let run = |seed: u64| {
+        let overrides = ["run.requests=200".to_string(), format!("seed={seed}")];
+        let s = Scenario::load(&file, &overrides).unwrap();
+        s.run(&RunOptions::default()).unwrap().fingerprint
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+/// Runs the textbook queue; the mean wait [s].
+fn mean_wait(overrides: &[String]) -> f64 {
+    let file = folder().join("queue-m-d-1.toml");
+    let record = Scenario::load(&file, overrides)
+        .unwrap()
+        .run(&RunOptions::default())
+        .unwrap();
+    record.latencies.queue.mean_secs().unwrap()
+}
+
+#[test]
+fn the_textbook_queue_waits_as_long_as_the_textbook_says() {
+    // M/D/1 at rho = 0.8 and 10 ms of service: Wq = rho / (2 (1 - rho)) x 10 ms = 20 ms. With 100 000 customers the
+    // standard error of the mean, whose samples correlate over about 1 / (1 - rho)^2 services, is near 0.5 ms.
+    let wait = mean_wait(&[]);
+    assert!((wait - 0.020).abs() < 0.002, "{wait}");
+    let half = mean_wait(&["workload.customers.arrival.rate=40 req/s".to_string()]);
+    assert!((half - 0.4 / 1.2 * 0.010).abs() < 0.0004, "{half}");
+}
