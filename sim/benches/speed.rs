@@ -145,5 +145,21 @@ fn replicas(c: &mut Criterion) {
     g.finish();
 }
 
-criterion_group!(benches, one_replica, batch_size, replicas);
+/// The second bar in full, once, when asked for: `SERVETWIN_SPEED_FULL=1 cargo bench -p sim --bench speed -- full`.
+fn full(_: &mut Criterion) {
+    if std::env::var_os("SERVETWIN_SPEED_FULL").is_none() {
+        return;
+    }
+    let sim = deployment(1000, &step());
+    let started = std::time::Instant::now();
+    let record = run(&sim, RATE * 1000.0, 256, 10_000_000, Path::Fast);
+    let wall = started.elapsed().as_secs_f64();
+    println!(
+        "1000 replicas x 10 000 requests: {wall:.1} s, {:.0} requests/s, {:.1} M steps/s",
+        10e6 / wall,
+        record.steps as f64 / wall / 1e6
+    );
+}
+
+criterion_group!(benches, one_replica, batch_size, replicas, full);
 criterion_main!(benches);
