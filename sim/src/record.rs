@@ -155,6 +155,8 @@ pub struct TokenTotals {
 pub struct Window {
     /// Its length.
     pub length: SimDuration,
+    /// From its start until the last request was sent: a run that drains goes on after that.
+    pub sending: SimDuration,
     /// Requests sent inside it.
     pub offered: u64,
     /// Requests that finished inside it.

@@ -84,7 +84,10 @@ impl Recorder {
     #[inline]
     pub fn offered(&mut self, now: SimTime) {
         self.counts.offered += 1;
-        self.window.offered += u64::from(now >= self.window_start);
+        if now >= self.window_start {
+            self.window.offered += 1;
+            self.window.sending = now.since(self.window_start);
+        }
     }
 
     /// A request ended, or the run did while it was under way. Once per offered request.
@@ -394,6 +397,7 @@ mod tests {
         // The second request ends at 1200, inside the window.
         assert_eq!(record.window.finished, 2);
         assert_eq!(record.window.length, SimDuration(9_000));
+        assert_eq!(record.window.sending, SimDuration::ZERO);
         assert_eq!(record.replicas[0].busy, SimDuration(1_000));
         assert_eq!(record.replicas[0].parts_ps[0], 500_000);
     }

@@ -60,6 +60,8 @@ pub struct Diagnosis {
     pub regime: Regime,
     /// One or two sentences on why.
     pub text: String,
+    /// Requests like those of this run, at once, that fill a replica's KV cache; null where none ran or KV is not paged.
+    pub kv_fits_requests: Option<f64>,
 }
 
 /// Time during which requests waited for one reason from which on the run counts as beyond its knee [ratio].
@@ -120,15 +122,35 @@ fn replica_ns(record: &RunRecord) -> f64 {
     record.replicas.len() as f64 * record.window.length.0 as f64
 }
 
-/// What the shares mean.
-pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy) -> Diagnosis {
+/// Requests like those of the run that fill the KV cache of a replica, from the blocks that running requests held.
+pub fn kv_fits_requests(record: &RunRecord) -> Option<f64> {
+    let blocks: u64 = record.info.replicas.iter().map(|r| r.kv_blocks).sum();
+    let held: f64 = record.replicas.iter().map(|r| r.kv_block_ns as f64).sum();
+    let running: f64 = record.replicas.iter().map(|r| r.running_ns as f64).sum();
+    let per_replica = blocks as f64 / record.info.replicas.len() as f64;
+    (blocks > 0 && held > 0.0 && running > 0.0).then(|| per_replica * running / held)
+}
+
+/// What the shares mean; `fits` is [`kv_fits_requests`].
+pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> Diagnosis {
+    let (regime, text) = regime(bound, blocked, fits);
+    Diagnosis {
+        regime,
+        text,
+        kv_fits_requests: fits,
+    }
+}
+
+fn regime(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> (Regime, String) {
     let busy = 1.0 - bound.idle;
     if *bound == BoundBy::default() || busy <= 0.0 {
-        return Diagnosis {
-            regime: Regime::Unknown,
-            text: "No step ran inside the measurement window.".into(),
-        };
+        return (
+            Regime::Unknown,
+            "No step ran inside the measurement window.".into(),
+        );
     }
+    let (main, share) = largest_part(bound);
+    let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
     let causes = [
         (blocked.kv_full, Regime::KvFull),
         (blocked.max_seqs, Regime::SlotsFull),
@@ -140,45 +162,42 @@ pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy) -> Diagnosis {
             worst = cause;
         }
     }
-    let (main, share) = largest_part(bound);
-    let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
     if worst.0 >= BLOCKED_SHARE {
-        let waited = 100.0 * worst.0;
+        let waited = format!(
+            "for {:.0} % of the time requests waited because",
+            100.0 * worst.0
+        );
         let text = match worst.1 {
             Regime::KvFull => format!(
-                "KV-full: for {waited:.0} % of the time requests waited because no KV blocks were free. More memory per \
-                 replica, a smaller KV dtype, shorter contexts or more replicas move the knee; {steps}."
+                "KV-full: {waited} no KV blocks were free. More memory per replica, a smaller KV dtype, shorter contexts \
+                 or more replicas move the knee; {steps}."
             ),
             Regime::SlotsFull => format!(
-                "Slots full: for {waited:.0} % of the time requests waited because the engine ran as many sequences as \
-                 it may. A larger sequence limit moves the knee if KV allows it; {steps}."
+                "Slots full: {waited} the engine ran as many sequences as it may. A larger sequence limit moves the knee \
+                 if KV allows it; {steps}."
             ),
             _ => format!(
-                "Prefill-bound: for {waited:.0} % of the time requests waited because the step's token budget was \
-                 spent. More arithmetic (devices, a faster dtype) or prefix hits move the knee; {steps}."
+                "Prefill-bound: {waited} the step's token budget was spent. More arithmetic (devices, a faster dtype) or \
+                 prefix hits move the knee; {steps}."
             ),
         };
-        return Diagnosis {
-            regime: worst.1,
-            text,
-        };
+        return (worst.1, text);
     }
+    let room = fits.map_or(String::new(), |n| {
+        format!(" KV is full at about {n:.0} such requests per replica.")
+    });
     if bound.idle <= BUSY_IDLE_SHARE {
-        return Diagnosis {
-            regime: Regime::StepBound,
-            text: format!(
-                "Always busy, with room for more sequences: throughput grows with more requests at once, at the price of \
-                 slower steps; {steps}."
-            ),
-        };
+        let text = format!(
+            "Always busy, with room for more sequences: throughput grows with more requests at once, at the price of \
+             slower steps; {steps}.{room}"
+        );
+        return (Regime::StepBound, text);
     }
-    Diagnosis {
-        regime: Regime::LatencyBound,
-        text: format!(
-            "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.",
-            100.0 * bound.idle
-        ),
-    }
+    let text = format!(
+        "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.{room}",
+        100.0 * bound.idle
+    );
+    (Regime::LatencyBound, text)
 }
 
 fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
@@ -214,8 +233,14 @@ mod tests {
 
     #[test]
     fn idle_replicas_without_waiting_are_below_the_knee() {
-        let d = diagnose(&bound(0.4), &BlockedBy::default());
+        let d = diagnose(&bound(0.4), &BlockedBy::default(), None);
         assert_eq!(d.regime, Regime::LatencyBound);
+        let roomy = diagnose(&bound(0.4), &BlockedBy::default(), Some(29.4));
+        assert!(
+            roomy
+                .text
+                .ends_with("KV is full at about 29 such requests per replica.")
+        );
         assert!(
             d.text.contains("70 % of busy time goes to reading weights"),
             "{}",
@@ -230,20 +255,20 @@ mod tests {
             max_seqs: 0.1,
             token_budget: 0.0,
         };
-        assert_eq!(diagnose(&bound(0.0), &blocked).regime, Regime::KvFull);
+        assert_eq!(diagnose(&bound(0.0), &blocked, None).regime, Regime::KvFull);
     }
 
     #[test]
     fn always_busy_without_waiting_is_bound_by_its_steps() {
         assert_eq!(
-            diagnose(&bound(0.0), &BlockedBy::default()).regime,
+            diagnose(&bound(0.0), &BlockedBy::default(), None).regime,
             Regime::StepBound
         );
     }
 
     #[test]
     fn nothing_measured_has_no_diagnosis() {
-        let d = diagnose(&BoundBy::default(), &BlockedBy::default());
+        let d = diagnose(&BoundBy::default(), &BlockedBy::default(), None);
         assert_eq!(d.regime, Regime::Unknown);
     }
 }

@@ -168,10 +168,10 @@ pub struct Tokens {
     pub preemptions: u64,
 }
 
-/// Rates over the measurement window, counted when a request finishes.
+/// Rates; but for `offered_per_s` over the measurement window, counted when a request finishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Throughput {
-    /// Requests sent per second.
+    /// Requests sent per second, until the last was sent.
     pub offered_per_s: f64,
     /// Requests finished per second.
     pub requests_per_s: f64,
@@ -343,7 +343,11 @@ impl RunReport {
             kv: kv(record),
             replicas: replicas(record),
             cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
-            diagnosis: diagnosis::diagnose(&bound_by, &blocked_by),
+            diagnosis: diagnosis::diagnose(
+                &bound_by,
+                &blocked_by,
+                diagnosis::kv_fits_requests(record),
+            ),
             bound_by,
             blocked_by,
             profiles: record
@@ -423,8 +427,14 @@ fn rate(amount: f64, secs: f64) -> f64 {
 fn throughput(record: &RunRecord) -> Throughput {
     let w = &record.window;
     let secs = w.length.as_secs();
+    // A burst is sent in no time; then the window is all there is.
+    let sending = if w.sending > SimDuration::ZERO {
+        w.sending.as_secs()
+    } else {
+        secs
+    };
     Throughput {
-        offered_per_s: rate(w.offered as f64, secs),
+        offered_per_s: rate(w.offered as f64, sending),
         requests_per_s: rate(w.finished as f64, secs),
         output_tokens_per_s: rate(w.tokens.output as f64, secs),
         total_tokens_per_s: rate((w.tokens.prompt + w.tokens.output) as f64, secs),
