@@ -237,9 +237,20 @@ const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// 3.9 times that bytes alone would give (serving-semantics 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
 
-/// Tile shapes (rows of tokens, columns of output features) that the library chooses from: those of the
-/// CUTLASS and cuBLAS kernels for 16-bit and 8-bit inputs.
+/// Tile shapes (rows of tokens, columns of output features) that the library chooses from. The small
+/// ones are products with the operands swapped, for few tokens.
 const TILES: [(f64, f64); 8] = [
+    (16.0, 128.0),
+    (32.0, 128.0),
+    (64.0, 64.0),
+    (64.0, 128.0),
+    (64.0, 256.0),
+    (128.0, 128.0),
+    (128.0, 256.0),
+    (256.0, 128.0),
+];
+/// The same for 8-bit arithmetic, whose kernels take at least 64 rows.
+const TILES_8BIT: [(f64, f64); 8] = [
     (64.0, 32.0),
     (64.0, 64.0),
     (64.0, 128.0),
@@ -295,7 +306,12 @@ pub fn time(
     let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
 
     let mut best = Candidate::default();
-    for (tm, tn) in TILES {
+    let tile_shapes = if arithmetic.quantises() {
+        &TILES_8BIT
+    } else {
+        &TILES
+    };
+    for &(tm, tn) in tile_shapes {
         let tiles = ceil_div(m, tm) * ceil_div(n, tn);
         let intensity = 2.0 * tm * tn / (tm + tn) / act.max(weight_bytes);
         let rate = unit_rate * intensity / (intensity + p.tile_half_intensity);
