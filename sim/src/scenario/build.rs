@@ -346,7 +346,9 @@ impl Scenario {
         };
         let price = self.price(hardware, instance)?;
         let mut warnings = entry.warnings.clone();
-        warnings.extend(deployment.warnings.iter().cloned());
+        // Reports say of each profile in use whether it is trusted.
+        let of_trust = |w: &&String| !w.contains("is untrusted");
+        warnings.extend(deployment.warnings.iter().filter(of_trust).cloned());
         let text = format!(
             "{} on {nodes} x {} ({} x {} each), {kind}, {}, {} replica(s)",
             arch.name, instance.name, instance.devices, chip.name, self.layout, self.replicas

@@ -395,6 +395,8 @@ fn calendar_seconds(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(text: &str, format: TraceFormat) -> Result<(Vec<TraceRow>, u64), String> {
@@ -514,6 +516,66 @@ mod tests {
             "a-b-c d:e:f",
         ] {
             assert_eq!(calendar_seconds(bad), None, "{bad}");
+        }
+    }
+
+    /// A trace of each format to start mutating from.
+    const SEEDS: [&str; 4] = [
+        "arrival_s,input_tokens,output_tokens\n0.0,374,44\n4.3,396,109\n9.1,879,55\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n\
+         2024-05-10 00:00:00.009930+00:00,396,109\n",
+        "Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,\"472\",18\n45,GPT-4,1087,0\n",
+        "{\"timestamp\": 0, \"input_length\": 900, \"output_length\": 50, \"hash_ids\": [0, 1]}\n\
+         {\"timestamp\": 40, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0]}\n",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn mutated_traces_never_panic(
+            seed in 0usize..4,
+            cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..5), 1..10),
+        ) {
+            let mut bytes = SEEDS[seed].as_bytes().to_vec();
+            for (at, byte, how) in cuts {
+                if bytes.is_empty() {
+                    break;
+                }
+                let i = at.index(bytes.len());
+                match how {
+                    0 => bytes[i] = byte,
+                    1 => bytes.insert(i, byte),
+                    2 => {
+                        bytes.remove(i);
+                    }
+                    3 => bytes.splice(i..i, [b'9'; 20]).for_each(drop),
+                    _ => bytes.truncate(i),
+                }
+            }
+            for format in [
+                TraceFormat::Auto,
+                TraceFormat::Azure,
+                TraceFormat::Mooncake,
+                TraceFormat::BurstGpt,
+                TraceFormat::Csv,
+                TraceFormat::Records,
+            ] {
+                let read = Lines::from_reader(Box::new(std::io::Cursor::new(bytes.clone())), "t")
+                    .and_then(|lines| TraceReader::new(lines, format))
+                    .and_then(check_reader);
+                if let Ok(summary) = read {
+                    prop_assert!(summary.rows > 0);
+                    prop_assert!(summary.prompt_tokens >= summary.rows);
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_at_all_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Lines::from_reader(Box::new(std::io::Cursor::new(bytes)), "t")
+                .and_then(|lines| TraceReader::new(lines, TraceFormat::Auto))
+                .and_then(check_reader);
         }
     }
 }
