@@ -58,15 +58,17 @@ fn draw(
     let root = SVGBackend::with_string(svg, (900, 560)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption(&curve.name, ("sans-serif", 20))
+        .caption(&curve.name, ("sans-serif", 26))
         .margin(14)
-        .x_label_area_size(44)
-        .y_label_area_size(70)
+        .x_label_area_size(56)
+        .y_label_area_size(90)
         .build_cartesian_2d(0.0..max_x, y.clone().log_scale())?;
     chart
         .configure_mesh()
         .x_desc("throughput [req/s]")
         .y_desc("latency [ms]")
+        .axis_desc_style(("sans-serif", 20))
+        .label_style(("sans-serif", 17))
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
     let knee = curve
@@ -93,6 +95,7 @@ fn draw(
     }
     chart
         .configure_series_labels()
+        .label_font(("sans-serif", 17))
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))

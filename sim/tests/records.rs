@@ -282,6 +282,28 @@ fn streams_are_reported_apart_and_add_up() {
 }
 
 #[test]
+fn a_warm_up_that_leaves_nothing_to_measure_is_said() {
+    let record = run(
+        20.0,
+        50,
+        RecordOptions {
+            warmup: SimDuration(3_600_000_000_000),
+            ..RecordOptions::default()
+        },
+    );
+    let report = RunReport::new(&record, 1.0);
+    assert_eq!(report.e2e_ms.n, 0);
+    assert!(
+        report
+            .warnings
+            .iter()
+            .any(|w| w.starts_with("nothing was measured")),
+        "{:?}",
+        report.warnings
+    );
+}
+
+#[test]
 fn the_time_series_integrates_to_what_the_replicas_used() {
     let record = run(30.0, 800, RecordOptions::default());
     let series: f64 = record

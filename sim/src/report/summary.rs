@@ -516,6 +516,13 @@ fn warnings(record: &RunRecord) -> Vec<String> {
         ));
     }
     let n = record.latencies.e2e.count();
+    if n == 0 && c.finished > 0 {
+        warnings.push(format!(
+            "nothing was measured: the warm-up of {} s leaves out all {} requests; shorten run.warmup or send more",
+            record.warmup.as_secs(),
+            c.offered
+        ));
+    }
     if n > 0 && n < 100 {
         warnings.push(format!(
             "only {n} requests were measured: p99 is close to the maximum"
