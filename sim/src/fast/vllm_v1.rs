@@ -27,8 +27,8 @@ pub fn applies(p: &VllmV1Params) -> Result<(), &'static str> {
     if p.scheduling_policy != SchedulingPolicy::Fcfs {
         return Err("requests are scheduled by priority");
     }
-    if p.depth() > 1 {
-        return Err("several steps are in flight");
+    if p.pipeline_parallel_size > 1 {
+        return Err("pipeline stages split the running requests into micro-batches");
     }
     if p.shared_content {
         return Err("requests share prompt content");
@@ -52,8 +52,10 @@ enum State {
     Waiting,
     /// Running, prompt (or recomputed prefix) not complete.
     Prefill,
-    /// Running, in lockstep.
+    /// Running, in lockstep: it takes part in every step.
     Decode,
+    /// Running, but in no further step: the one that gives its last token is under way.
+    Last,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,15 +67,22 @@ struct Seq {
     prompt: u32,
     /// Tokens it will produce.
     output: u32,
-    /// Tokens produced; of a decode: when it joined the lockstep.
+    /// Tokens for which steps are planned: under asynchronous scheduling one more than it will produce, unless
+    /// `max_tokens` tells the engine before (1.4).
+    planned: u32,
+    /// Tokens produced; of a `Decode` or `Last`: before the step `base`.
     outputs: u32,
-    /// Tokens whose KV exists (not of a decode: there it follows from `anchor`).
+    /// Tokens whose KV exists or is being computed (not of a `Decode`: there it follows from `anchor`).
     computed: u32,
     started: bool,
-    /// Computed tokens minus the step counter, of a decode.
+    /// Preempted while a step in flight still gives it a token.
+    pending: bool,
+    /// Computed tokens minus the step counter, of a `Decode`.
     anchor: i64,
-    /// Step counter when it joined the decodes.
-    joined: u64,
+    /// The step that completed its prompt and gave the token after `outputs`; it decodes from the next one on.
+    base: u64,
+    /// The last step it takes part in.
+    last: u64,
     /// Place in the order of admission; neighbours in it.
     order: u64,
     prev: u32,
@@ -91,11 +100,14 @@ impl Default for Seq {
             ticket: 0,
             prompt: 0,
             output: 0,
+            planned: 0,
             outputs: 0,
             computed: 0,
             started: false,
+            pending: false,
             anchor: 0,
-            joined: 0,
+            base: 0,
+            last: 0,
             order: 0,
             prev: NIL,
             next: NIL,
@@ -109,6 +121,15 @@ impl Default for Seq {
 struct Chunk {
     id: u32,
     samples: bool,
+}
+
+/// A step in flight.
+#[derive(Debug)]
+struct Flight {
+    row: StepRow,
+    chunks: Vec<Chunk>,
+    /// Its decodes whose clients still wait for the token.
+    decoding: u32,
 }
 
 /// One vLLM V1 engine on the fast path.
@@ -147,13 +168,22 @@ pub struct FastVllm {
     phases: Vec<u32>,
     wheel: Wheel,
 
-    /// The step in flight: its row, its chunks, its decodes that have not been cancelled since.
-    in_flight: Option<StepRow>,
+    /// Steps in flight, the oldest first; their chunks' memory is reused.
+    in_flight: VecDeque<Flight>,
+    depth: usize,
+    /// Chunks of the step being planned.
     chunks: Vec<Chunk>,
-    decoding: u32,
+    spare: Vec<Vec<Chunk>>,
+    /// Sequences of the step being planned that decode from the next one on.
+    joining: Vec<u32>,
+    /// Preempted sequences with a token still to come from the step in flight.
+    landing: Vec<u32>,
     /// When the last step ended: the instant of every decode's latest token.
     last_end: SimTime,
-    /// Ids that end with the step being completed.
+    /// When the last planned step starts and ends.
+    planned_start: SimTime,
+    planned_end: SimTime,
+    /// Ids that end with the step being completed, or that leave the lockstep.
     ending: Vec<u32>,
 }
 
@@ -187,10 +217,15 @@ impl FastVllm {
             decodes: BatchStats::default(),
             phases: vec![0; params.block_size as usize],
             wheel: Wheel::new(),
-            in_flight: None,
+            in_flight: VecDeque::new(),
+            depth: params.depth() as usize,
             chunks: Vec::new(),
-            decoding: 0,
+            spare: Vec::new(),
+            joining: Vec::new(),
+            landing: Vec::new(),
             last_end: SimTime::ZERO,
+            planned_start: SimTime::ZERO,
+            planned_end: SimTime::ZERO,
             ending: Vec::new(),
             params,
         }
@@ -223,6 +258,11 @@ impl FastVllm {
             ticket: self.tickets,
             prompt: r.prompt_tokens,
             output: r.output_tokens,
+            planned: if self.params.async_scheduling {
+                r.max_tokens.min(r.output_tokens + 1)
+            } else {
+                r.output_tokens
+            },
             ..Seq::default()
         };
         r.stage = Stage::Engine(id);
@@ -235,6 +275,7 @@ impl FastVllm {
     pub(crate) fn cancel(&mut self, id: u32, requests: &mut Requests) {
         let seq = self.seqs[id as usize];
         requests.get_mut(seq.slot).produced = self.produced(&seq);
+        self.withdraw(id);
         match seq.state {
             State::Gone => return,
             State::Waiting => {
@@ -244,49 +285,76 @@ impl FastVllm {
                 }
             }
             State::Prefill => {
-                self.chunks.retain(|c| c.id != id);
-                if self.partial == id {
-                    self.partial = NIL;
-                }
+                self.partial = NIL;
                 self.stop_running(id);
             }
             State::Decode => {
-                let in_step = self.in_flight.is_some() && seq.joined < self.steps;
-                self.decoding -= u32::from(in_step);
+                self.wheel.remove(id);
                 self.leave_lockstep(id);
+                self.stop_running(id);
+            }
+            State::Last => {
+                self.wheel.remove(id);
                 self.stop_running(id);
             }
         }
         self.forget(id);
     }
 
+    /// Takes a sequence out of the steps in flight: nobody waits for its tokens any more.
+    fn withdraw(&mut self, id: u32) {
+        let seq = &self.seqs[id as usize];
+        let decodes = matches!(seq.state, State::Decode | State::Last) || seq.pending;
+        let first = self.completed();
+        for (step, flight) in (first..).zip(&mut self.in_flight) {
+            if decodes && seq.base < step && step <= seq.last {
+                flight.decoding -= 1;
+            }
+            flight.chunks.retain(|c| c.id != id);
+        }
+    }
+
+    /// Steps completed so far: the number of the oldest in flight.
+    #[inline]
+    fn completed(&self) -> u64 {
+        self.steps - self.in_flight.len() as u64
+    }
+
     #[inline]
     pub(crate) fn next(&self) -> SimTime {
-        self.in_flight.as_ref().map_or(SimTime::NEVER, |s| s.end)
+        self.in_flight.front().map_or(SimTime::NEVER, |s| s.row.end)
     }
 
     #[inline]
     pub(crate) fn complete(&mut self, now: SimTime, out: &mut Out) {
-        let Some(row) = self.in_flight.take_if(|s| s.end <= now) else {
-            return;
-        };
-        out.recorder.step(&row);
-        let at_client = now + self.around.output_delay;
-        if self.decoding > 0 {
-            out.recorder
-                .gaps(at_client, now - self.last_end, self.decoding);
-        }
-        self.wheel.due(self.steps - 1, &mut self.ending);
-        for i in 0..self.ending.len() {
-            self.leave_lockstep(self.ending[i]);
-        }
-        for i in 0..self.chunks.len() {
-            let chunk = self.chunks[i];
-            if chunk.samples {
-                self.end_prefill(chunk.id, now, at_client, out);
+        while self.in_flight.front().is_some_and(|s| s.row.end <= now) {
+            if let Some(flight) = self.in_flight.pop_front() {
+                self.complete_step(now, flight, out);
             }
         }
-        self.chunks.clear();
+    }
+
+    #[inline]
+    fn complete_step(&mut self, now: SimTime, mut flight: Flight, out: &mut Out) {
+        out.recorder.step(&flight.row);
+        let at_client = now + self.around.output_delay;
+        if flight.decoding > 0 {
+            out.recorder
+                .gaps(at_client, now - self.last_end, flight.decoding);
+        }
+        for chunk in flight.chunks.drain(..).filter(|c| c.samples) {
+            let seq = &self.seqs[chunk.id as usize];
+            let r = out.requests.get_mut(seq.slot);
+            if seq.outputs == 0 {
+                r.first_token = at_client;
+            } else {
+                out.recorder.gaps(at_client, now - r.last_token, 1);
+            }
+        }
+        self.spare.push(flight.chunks);
+        let step = self.completed() - 1;
+        self.wheel.due(step, &mut self.ending);
+        self.land(now, out);
         self.last_end = now;
         if self.ending.is_empty() {
             return;
@@ -296,47 +364,49 @@ impl FastVllm {
             .sort_unstable_by_key(|&id| seqs[id as usize].order);
         for i in 0..self.ending.len() {
             let id = self.ending[i];
-            let Seq { slot, output, .. } = self.seqs[id as usize];
+            let Seq {
+                slot,
+                output,
+                state,
+                ..
+            } = self.seqs[id as usize];
             out.requests.get_mut(slot).produced = output;
             out.done.push((slot, true));
-            self.stop_running(id);
+            if state == State::Waiting {
+                self.waiting_count -= 1;
+            } else {
+                debug_assert_eq!(state, State::Last);
+                self.wheel.remove(id);
+                // 1.4: the result of a step beyond its last token is dropped.
+                self.withdraw(id);
+                self.stop_running(id);
+            }
             self.forget(id);
         }
         self.ending.clear();
     }
 
-    /// A prompt, or the recomputed prefix of a preempted request, is complete and has given a token.
-    fn end_prefill(&mut self, id: u32, now: SimTime, at_client: SimTime, out: &mut Out) {
-        let seq = &mut self.seqs[id as usize];
-        seq.outputs += 1;
-        let r = out.requests.get_mut(seq.slot);
-        if seq.outputs == 1 {
-            r.first_token = at_client;
-        } else {
-            out.recorder.gaps(at_client, now - r.last_token, 1);
+    /// Preempted sequences get the token that was in flight; for some it is the last one.
+    fn land(&mut self, now: SimTime, out: &mut Out) {
+        for id in self.landing.drain(..) {
+            let seq = &mut self.seqs[id as usize];
+            if !seq.pending {
+                continue;
+            }
+            seq.pending = false;
+            seq.outputs += 1;
+            out.requests.get_mut(seq.slot).last_token = now;
+            if seq.outputs == seq.output {
+                self.ending.push(id);
+            }
         }
-        if seq.outputs == seq.output {
-            self.ending.push(id);
-            return;
-        }
-        seq.state = State::Decode;
-        seq.joined = self.steps;
-        seq.anchor = i64::from(seq.computed) - self.steps as i64;
-        let last_step = self.steps + u64::from(seq.output - seq.outputs) - 1;
-        self.decodes.add_decode(seq.computed + 1);
-        let phase = seq.anchor.rem_euclid(i64::from(self.block));
-        self.phases[phase as usize] += 1;
-        self.wheel.insert(id, last_step);
     }
 
-    /// Takes a decode out of the lockstep; it keeps its place in `running`.
+    /// Takes a decode out of the lockstep; it keeps its place in `running` and in the wheel.
     fn leave_lockstep(&mut self, id: u32) {
-        self.wheel.remove(id);
-        let produced = self.produced(&self.seqs[id as usize]);
         let seq = &mut self.seqs[id as usize];
         seq.computed = (seq.anchor + self.steps as i64) as u32;
-        seq.outputs = produced;
-        seq.state = State::Prefill;
+        seq.state = State::Last;
         let context = u64::from(seq.computed) + 1;
         let d = &mut self.decodes;
         d.decode_seqs -= 1;
@@ -348,13 +418,24 @@ impl FastVllm {
         self.phases[phase as usize] -= 1;
     }
 
+    /// Puts a sequence whose prompt the step just planned completes into the lockstep of the next.
+    fn join_lockstep(&mut self, id: u32) {
+        let seq = &mut self.seqs[id as usize];
+        seq.state = State::Decode;
+        seq.anchor = i64::from(seq.computed) - self.steps as i64;
+        self.decodes.add_decode(seq.computed + 1);
+        let phase = seq.anchor.rem_euclid(i64::from(self.block));
+        self.phases[phase as usize] += 1;
+    }
+
     /// Tokens that `seq` has produced by the last completed step.
     fn produced(&self, seq: &Seq) -> u32 {
-        if seq.state != State::Decode {
-            return seq.outputs;
+        match seq.state {
+            State::Decode | State::Last => {
+                seq.outputs + self.completed().saturating_sub(seq.base) as u32
+            }
+            _ => seq.outputs,
         }
-        let completed = self.steps - u64::from(self.in_flight.is_some());
-        seq.outputs + completed.saturating_sub(seq.joined) as u32
     }
 
     /// Takes a sequence out of `running` and its blocks back.
@@ -377,18 +458,31 @@ impl FastVllm {
 
     fn forget(&mut self, id: u32) {
         self.seqs[id as usize].state = State::Gone;
+        self.seqs[id as usize].pending = false;
         self.free_ids.push(id);
     }
 
     /// 1.2 A 5: preemption of the last admitted. Returns whom.
     fn preempt_last(&mut self, out: &mut Out) -> u32 {
         let id = self.tail;
-        if self.seqs[id as usize].state == State::Decode {
-            self.leave_lockstep(id);
-            let slot = self.seqs[id as usize].slot;
-            out.requests.get_mut(slot).last_token = self.last_end;
-        } else {
+        let state = self.seqs[id as usize].state;
+        let produced = self.produced(&self.seqs[id as usize]);
+        if state == State::Prefill {
             self.partial = NIL;
+        } else {
+            if state == State::Decode {
+                self.leave_lockstep(id);
+            }
+            self.wheel.remove(id);
+            let seq = &mut self.seqs[id as usize];
+            seq.outputs = produced;
+            if self.in_flight.is_empty() {
+                out.requests.get_mut(seq.slot).last_token = self.last_end;
+            } else {
+                seq.pending = true;
+                seq.last = seq.last.min(self.steps - 1);
+                self.landing.push(id);
+            }
         }
         self.stop_running(id);
         let seq = &mut self.seqs[id as usize];
@@ -458,7 +552,19 @@ impl FastVllm {
         } else {
             stats.add_prefill(n, before, samples);
         }
-        self.partial = if samples { NIL } else { id };
+        if samples {
+            self.partial = NIL;
+            seq.base = self.steps;
+            seq.last = self.steps + u64::from(seq.planned - seq.outputs) - 1;
+            seq.state = State::Last;
+            let gives_last = self.steps + u64::from(seq.output - seq.outputs) - 1;
+            self.wheel.insert(id, gives_last);
+            if seq.last > self.steps {
+                self.joining.push(id);
+            }
+        } else {
+            self.partial = id;
+        }
         self.chunks.push(Chunk { id, samples });
     }
 
@@ -480,6 +586,8 @@ impl FastVllm {
                 self.waiting.pop_front();
                 continue;
             }
+            // Preempted while a step of it was in flight: its token first.
+            let in_flight = seq.pending;
             let tokens = seq.prompt + seq.outputs;
             let hits = if seq.left_visible == 0 || !self.params.enable_prefix_caching {
                 0
@@ -490,6 +598,9 @@ impl FastVllm {
             };
             let cached = hits * self.block;
             let mut n = tokens - cached;
+            if in_flight && (self.params.enable_chunked_prefill || n <= *budget) {
+                break;
+            }
             if n > *budget {
                 if !self.params.enable_chunked_prefill {
                     if self.params.version >= VllmVersion::V0_33 {
@@ -552,49 +663,97 @@ impl FastVllm {
     }
 
     pub(crate) fn start(&mut self, now: SimTime, out: &mut Out) {
-        if self.in_flight.is_some() || (self.running == 0 && self.waiting_count == 0) {
-            return;
-        }
-        let decodes_served = self.serve_decodes(out);
-        let mut stats = self.decodes;
-        let mut budget = self.budget - stats.decode_seqs;
-        self.decoding = stats.decode_seqs;
+        while self.in_flight.len() < self.depth
+            && (self.running > 0 || self.waiting_count > 0)
+            && self.plan(now, out)
+        {}
+    }
+
+    /// Plans a step and sends it off. False: there is nothing to run.
+    #[inline]
+    fn plan(&mut self, now: SimTime, out: &mut Out) -> bool {
         let mut blocked = Blocked::Nothing;
-        let partial_served = self.serve_partial(&mut budget, &mut stats, out);
-        if !decodes_served
-            || !partial_served
-            || self.waiting_count > 0 && self.admit_waiting(now, &mut budget, &mut stats, out)
-        {
-            blocked = Blocked::KvFull;
-        } else if self.waiting_count > 0 {
+        let (stats, decoding) = loop {
+            let decodes_served = self.serve_decodes(out);
+            let mut stats = self.decodes;
+            let decoding = stats.decode_seqs;
+            let mut budget = self.budget - decoding;
+            let served = self.serve_partial(&mut budget, &mut stats, out) && decodes_served;
+            if !served
+                || self.waiting_count > 0 && self.admit_waiting(now, &mut budget, &mut stats, out)
+            {
+                blocked = Blocked::KvFull;
+            }
+            // As in the reference: with nobody left to schedule after a preemption, vLLM's loop asks again at once.
+            if served || !stats.is_empty() {
+                break (stats, decoding);
+            }
+        };
+        if stats.is_empty() {
+            return false;
+        }
+        if blocked == Blocked::Nothing && self.waiting_count > 0 {
             blocked = if self.running >= self.params.max_num_seqs {
                 Blocked::MaxSeqs
             } else {
                 Blocked::TokenBudget
             };
         }
-        if stats.is_empty() {
-            return;
+        self.advance_lockstep();
+
+        let cost = self.around.step.step(&stats);
+        let latency = SimDuration::from_secs(cost.latency);
+        let mut end = now + latency;
+        if !self.in_flight.is_empty() {
+            end = end.max(self.planned_end + SimDuration::from_secs(cost.interval));
         }
+        let start = SimTime(end.0 - latency.0).max(self.planned_start);
+        (self.planned_start, self.planned_end) = (start, end);
+        let spare = self.spare.pop().unwrap_or_default();
+        self.in_flight.push_back(Flight {
+            row: StepRow {
+                replica: self.around.replica,
+                start,
+                end,
+                stats,
+                parts: cost.parts,
+                running: self.running,
+                waiting: self.waiting_count,
+                kv_used_blocks: self.usable - self.pool.free(),
+                blocked,
+            },
+            chunks: std::mem::replace(&mut self.chunks, spare),
+            decoding,
+        });
+        true
+    }
+
+    /// The step is planned: everybody who decodes has one more token to come, those whose last step it is leave, and those
+    /// whose prompt it completes join.
+    #[inline]
+    fn advance_lockstep(&mut self) {
+        let step = self.steps;
         self.steps += 1;
         self.decodes.advance_decodes();
-        let cost = self.around.step.step(&stats);
-        self.in_flight = Some(StepRow {
-            replica: self.around.replica,
-            start: now,
-            end: now + SimDuration::from_secs(cost.latency),
-            stats,
-            parts: cost.parts,
-            running: self.running,
-            waiting: self.waiting_count,
-            kv_used_blocks: self.usable - self.pool.free(),
-            blocked,
-        });
+        self.wheel.due(step, &mut self.ending);
+        if self.depth > 1 && step > 0 {
+            // Not yet known to have had its last token by the step before.
+            self.wheel.due(step - 1, &mut self.ending);
+        }
+        while let Some(id) = self.ending.pop() {
+            let seq = &self.seqs[id as usize];
+            if seq.state == State::Decode && seq.last == step {
+                self.leave_lockstep(id);
+            }
+        }
+        while let Some(id) = self.joining.pop() {
+            self.join_lockstep(id);
+        }
     }
 
     pub(crate) fn close(&mut self, now: SimTime, out: &mut Out) {
-        if let Some(row) = self.in_flight {
-            out.recorder.step(&cut(row, now));
+        for flight in &self.in_flight {
+            out.recorder.step(&cut(flight.row, now));
         }
         for seq in &self.seqs {
             if seq.state != State::Gone {
@@ -623,7 +782,7 @@ impl FastVllm {
                     waiting += 1;
                     continue;
                 }
-                State::Prefill => seq.computed,
+                State::Prefill | State::Last => seq.computed,
                 State::Decode => {
                     let computed = (seq.anchor + self.steps as i64) as u32;
                     decodes.add_decode(computed + 1);
@@ -641,7 +800,7 @@ impl FastVllm {
             "KV blocks are conserved"
         );
         assert!(
-            running + waiting == 0 || self.in_flight.is_some(),
+            running + waiting == 0 || !self.in_flight.is_empty(),
             "idle with runnable work"
         );
     }

@@ -182,7 +182,7 @@ fn load() -> impl Strategy<Value = Load> {
     (
         1u64..150,
         prop_oneof![Just(0u64), 1_000u64..400_000],
-        1u32..120,
+        1u32..140,
         1u32..60,
         prop_oneof![Just(0.0), Just(0.5)],
         prop_oneof![2 => Just(0u64), 1 => 50_000u64..3_000_000],
@@ -211,14 +211,22 @@ fn params() -> impl Strategy<Value = VllmV1Params> {
     (
         prop_oneof![Just(VllmVersion::V0_11), Just(VllmVersion::V0_33)],
         (1u32..24, 0u32..150),
-        any::<(bool, bool, bool)>(),
+        any::<(bool, bool, bool, bool)>(),
         prop_oneof![Just(1u32), Just(4), Just(16)],
-        (2u64..40, prop_oneof![Just(0.0), 0.0f64..0.5]),
+        (4u64..16, prop_oneof![Just(0.0), 0.0f64..0.5]),
         prop_oneof![3 => Just(None), 1 => (0u32..10).prop_map(Some)],
         prop_oneof![3 => Just(None), 1 => (0u64..600).prop_map(Some)],
     )
         .prop_map(
-            |(version, (seqs, more), (chunked, caching, reserve), block, kv, reqs, tokens)| {
+            |(
+                version,
+                (seqs, more),
+                (chunked, caching, reserve, asynchronous),
+                block,
+                kv,
+                reqs,
+                tokens,
+            )| {
                 VllmV1Params {
                     version,
                     max_num_seqs: seqs,
@@ -226,6 +234,7 @@ fn params() -> impl Strategy<Value = VllmV1Params> {
                     max_model_len: 200,
                     enable_chunked_prefill: chunked,
                     enable_prefix_caching: caching,
+                    async_scheduling: asynchronous,
                     max_num_queued_reqs: reqs,
                     max_num_queued_tokens: tokens,
                     scheduler_reserve_full_isl: reserve,
@@ -246,7 +255,7 @@ pub fn fast_case() -> impl Strategy<Value = Case> {
         1usize..5,
         router(),
         any::<(bool, bool)>(),
-        prop_oneof![3 => Just(None), 1 => (0u64..20_000_000).prop_map(Some)],
+        prop_oneof![3 => Just(None), 1 => (0u64..4_000_000).prop_map(Some)],
         load(),
     )
         .prop_map(
@@ -267,23 +276,20 @@ pub fn any_case() -> impl Strategy<Value = Case> {
     (
         fast_case(),
         prop_oneof![Just(0u64), 1u64..4],
-        any::<(bool, bool)>(),
+        any::<bool>(),
         prop_oneof![2 => Just(1u32), 1 => 2u32..5],
         prop_oneof![2 => Just(0u32), 1 => 1u32..40],
     )
-        .prop_map(
-            |(mut case, prefixes, (priority, asynchronous), pp, threshold)| {
-                case.load.prefixes = prefixes;
-                case.load.priorities = 3;
-                case.params.async_scheduling = asynchronous;
-                case.params.pipeline_parallel_size = pp;
-                case.params.long_prefill_token_threshold = threshold;
-                if priority {
-                    case.params.scheduling_policy = SchedulingPolicy::Priority;
-                }
-                case
-            },
-        )
+        .prop_map(|(mut case, prefixes, priority, pp, threshold)| {
+            case.load.prefixes = prefixes;
+            case.load.priorities = 3;
+            case.params.pipeline_parallel_size = pp;
+            case.params.long_prefill_token_threshold = threshold;
+            if priority {
+                case.params.scheduling_policy = SchedulingPolicy::Priority;
+            }
+            case
+        })
 }
 
 /// A workload whose requests could share content, but do not.
