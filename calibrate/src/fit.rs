@@ -427,7 +427,6 @@ where
             p.r.iter()
                 .map(|r| self.options.loss.weight(*r) * r * r)
                 .sum();
-        let variance = weighted / (p.r.len() - free.len()).max(1) as f64;
         let mut covariance = vec![vec![0.0; n]; n];
         let mut std_errors = vec![None; n];
         if !free.is_empty() {
@@ -438,6 +437,8 @@ where
             });
             let eigen = scaled.symmetric_eigen();
             let known = |k: usize| eigen.eigenvalues[k] > 1e-10;
+            let rank = (0..free.len()).filter(|&k| known(k)).count();
+            let variance = weighted / p.r.len().saturating_sub(rank).max(1) as f64;
             let range = |i: usize| self.bounds[i].max - self.bounds[i].min;
             for (i, &fi) in free.iter().enumerate() {
                 // A parameter with a share in a direction that the data do not determine has no error.
@@ -606,7 +607,8 @@ mod tests {
         assert_eq!(f.std_errors[0], None);
         assert_eq!(f.std_errors[1], None);
         let s = f.std_errors[2].unwrap();
-        assert!((s - (0.04f64 / 4.0 / 10.0).sqrt()).abs() < 1e-3, "{s}");
+        // Five residuals less the two directions that the data determine.
+        assert!((s - (0.04f64 / 3.0 / 10.0).sqrt()).abs() < 1e-4, "{s}");
     }
 
     #[test]
