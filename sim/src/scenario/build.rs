@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hwmodels::catalog::Catalog;
 use hwmodels::deployment::{DeploymentSpec, deploy};
+use hwmodels::error::Error;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::Routing;
@@ -261,9 +262,7 @@ impl Scenario {
         model: &ModelChoice,
         hardware: &HardwareChoice,
     ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
-        let at = |path: &'static str| {
-            move |e: hwmodels::error::Error| self.places.error(path, e.to_string())
-        };
+        let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
         let mut catalog = match &hardware.catalog {
             Some(dir) => Catalog::with_dir(&self.base.join(dir)).map_err(at("hardware.catalog"))?,
             None => Catalog::builtin(),
@@ -339,7 +338,19 @@ impl Scenario {
                 Routing::Balanced
             },
         })
-        .map_err(at("hardware"))?;
+        .map_err(|e| {
+            let path = match &e {
+                Error::Unknown {
+                    kind: "profile", ..
+                }
+                | Error::Io { .. } => "hardware.profile",
+                Error::Unknown { .. } if !hardware.params.is_empty() => "hardware.params",
+                Error::File { file, .. } if file.starts_with("parameter ") => "hardware.params",
+                Error::File { .. } => "hardware.profile",
+                _ => "hardware",
+            };
+            self.places.error(path, e.to_string())
+        })?;
         let nodes = match placement.replicas_per_node {
             0 => u64::from(placement.nodes) * u64::from(self.replicas),
             per_node => u64::from(self.replicas.div_ceil(per_node)),
@@ -452,6 +463,15 @@ impl Scenario {
         match &self.engine.params {
             EngineParams::VllmV1(p) => {
                 if let Some(n) = p.max_model_len {
+                    if n > arch.max_positions {
+                        return Err(self.places.error(
+                            "engine.max_model_len",
+                            format!(
+                                "{n} is beyond the {} tokens that {} is made for",
+                                arch.max_positions, arch.name
+                            ),
+                        ));
+                    }
                     s.max_model_len = n;
                 }
                 if let Some(n) = p.max_num_seqs {

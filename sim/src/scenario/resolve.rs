@@ -29,6 +29,9 @@ use crate::workload::spec::{
 /// Most replicas of a scenario.
 pub const MAX_REPLICAS: u32 = 100_000;
 
+/// Most KV blocks of a replica: a prefix cache keeps a record of each.
+const MAX_KV_BLOCKS: u64 = 1 << 24;
+
 /// Most devices along one axis of a layout.
 const MAX_RANKS: u32 = 4096;
 
@@ -214,11 +217,11 @@ impl Checker<'_, '_> {
             .document
             .read("engine", Spanned::new(span.clone(), common))?;
         if let Some(n) = common.kv_blocks
-            && !(2..=1 << 40).contains(&n)
+            && !(2..=MAX_KV_BLOCKS).contains(&n)
         {
             return self.fail(
                 "engine.kv_blocks",
-                format!("must be from 2 to {}, got {n}", 1u64 << 40),
+                format!("must be from 2 to {MAX_KV_BLOCKS}, got {n}"),
             );
         }
         let params =

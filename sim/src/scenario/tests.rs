@@ -407,6 +407,214 @@ fn a_constant_step_stands_in_for_model_and_hardware() {
     assert!(e.contains("stands in place of"), "{e}");
 }
 
+/// What building says of a scenario that reads well but cannot be.
+#[track_caller]
+fn cannot_be_built(text: &str, overrides: &[&str], words: &[&str]) {
+    let scenario = parse(text, overrides).unwrap_or_else(|e| panic!("{e}"));
+    let e = match scenario.build() {
+        Ok(_) => panic!("built: {overrides:?}"),
+        Err(e) => e.to_string(),
+    };
+    for w in words {
+        assert!(e.contains(w), "`{w}` is not in: {e}");
+    }
+}
+
+#[test]
+fn what_cannot_be_built_is_refused_at_its_key() {
+    let fp8_on = "[[workload]]\narrival = { kind = \"trace\", file = \"no-such-trace.csv\" }\n[engine]\nkind = \"static\"\n\
+                  kv_blocks = 10\n[step]\nbase = \"1 ms\"\n";
+    let cases: &[(&[&str], &[&str])] = &[
+        (
+            &["model.name=llama-2-8b"],
+            &["model.name: ", "llama-2-8b", "llama-2-7b"],
+        ),
+        (
+            &["hardware.instance=g5.3xlarge"],
+            &["hardware.instance: ", "g5.3xlarge", "g5."],
+        ),
+        (&["layout.tp=2"], &["layout", "g5.2xlarge"]),
+        (&["layout.pp=40"], &["layout", "32 layers"]),
+        (
+            &["layout.tp=3", "hardware.instance=g5.12xlarge"],
+            &["layout", "32"],
+        ),
+        (
+            &["model.name=llama-2-13b", "hardware.instance=g5.12xlarge"],
+            &[
+                "layout",
+                "does not fit",
+                "needs",
+                "has",
+                "smallest layout that fits",
+            ],
+        ),
+        (
+            &["model.name=llama-3.1-405b"],
+            &["does not fit", "needs", "has"],
+        ),
+        (
+            &["hardware.profile=nonesuch"],
+            &["hardware.profile: ", "nonesuch"],
+        ),
+        (
+            &["hardware.profile=none/such.toml"],
+            &["hardware.profile: ", "such.toml"],
+        ),
+        (
+            &["hardware.params={ \"engine.tgi.step_hots\" = 0.1 }"],
+            &["hardware.params: ", "engine.tgi.step_host"],
+        ),
+        (
+            &["hardware.params={ \"engine.tgi.step_host\" = -5.0 }"],
+            &["hardware.params: ", "physical bounds"],
+        ),
+        (
+            &["hardware.price_date=1999-01-01"],
+            &["hardware.price_date: ", "no price"],
+        ),
+        (&["hardware.catalog=none/"], &["hardware.catalog: "]),
+        (
+            &["model={ config = \"none/config.json\" }"],
+            &["model.config: ", "cannot read"],
+        ),
+        (
+            &["engine.max_input_tokens=4000"],
+            &["engine.max_input_tokens: must be < max_total_tokens"],
+        ),
+        (
+            &["engine.max_concurrent_requests=0"],
+            &["engine.max_concurrent_requests: must be at least 1, got 0"],
+        ),
+        (
+            &["engine={ kind = \"vllm_v1\", max_num_seqs = 0 }"],
+            &["engine.max_num_seqs: must be >= 1, got 0"],
+        ),
+        (
+            &["engine={ kind = \"vllm_v1\", max_model_len = 100000 }"],
+            &["engine.max_model_len: 100000 is beyond the 4096"],
+        ),
+        (
+            &["engine={ kind = \"vllm_v1\", gpu_memory_utilization = 0.3 }"],
+            &["does not fit"],
+        ),
+        (&["engine={ kind = \"vllm_v1\", watermark = nan }"], &[]),
+        (
+            &["engine={ kind = \"tgi_neuron\", batch_size = 4, sequence_length = 2048 }"],
+            &["engine.kind: ", "Inferentia"],
+        ),
+        (
+            &["engine={ kind = \"trt_llm\", tokens_per_block = 33 }"],
+            &["engine.tokens_per_block: ", "power of two"],
+        ),
+        (
+            &["engine={ kind = \"vllm_v0\", max_num_seqs = 0 }"],
+            &["engine.max_num_seqs: "],
+        ),
+        (
+            &["engine={ kind = \"static\", max_batch_size = 0 }"],
+            &["engine.max_batch_size: "],
+        ),
+        (
+            &["workload[0].output={ kind = \"empirical\", file = \"none.csv\", column = \"n\" }"],
+            &["workload[0].output.file: ", "none.csv"],
+        ),
+        (
+            &["workload[0].arrival={ kind = \"rate_table\", file = \"none.csv\" }"],
+            &["workload[0].arrival.file: ", "none.csv"],
+        ),
+    ];
+    for (overrides, words) in cases {
+        if words.is_empty() {
+            // Not a number is refused before anything is built.
+            assert!(refused(PLAIN, overrides).contains("must be a finite number"));
+        } else {
+            cannot_be_built(PLAIN, overrides, words);
+        }
+    }
+    cannot_be_built(
+        fp8_on,
+        &[],
+        &[
+            "dir/a.toml:2: workload[0].arrival.file: ",
+            "no-such-trace.csv",
+        ],
+    );
+}
+
+#[test]
+fn bad_trace_files_are_refused_before_the_run_with_their_own_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.csv");
+    let scenario = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"static\"\nkv_blocks = 100\n[[workload]]\n\
+                    arrival = { kind = \"trace\", file = \"t.csv\" }\n";
+    let origin = dir.path().join("s.toml").display().to_string();
+    let build = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        Scenario::parse(scenario, &origin, &[])
+            .unwrap()
+            .build()
+            .map(|_| ())
+    };
+    let header = "arrival_s,input_tokens,output_tokens\n";
+    build(format!("{header}0,5,5\n1,5,5\n").as_bytes()).unwrap();
+    for (bytes, word) in [
+        (Vec::new(), "is empty"),
+        (header.as_bytes().to_vec(), "has no requests"),
+        (
+            format!("{header}5,5,5\n1,5,5\n").into_bytes(),
+            "t.csv:3: the trace is not sorted",
+        ),
+        (format!("{header}0,-5,5\n").into_bytes(), "t.csv:2: "),
+        (format!("{header}0,nan,5\n").into_bytes(), "t.csv:2: "),
+        (
+            [header.as_bytes(), b"0,\xff,5\n"].concat(),
+            "t.csv:2: byte 2 of the line is not UTF-8",
+        ),
+        (vec![b'x'; 9 << 20], "t.csv:1: the line is longer than"),
+        (
+            vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3],
+            "cannot read",
+        ),
+    ] {
+        let e = build(&bytes).unwrap_err().to_string();
+        assert!(
+            e.contains("s.toml:7: workload[0].arrival.file: ") && e.contains(word),
+            "{word}: {e}"
+        );
+    }
+}
+
+#[test]
+fn every_engine_serves_every_request_of_a_constant_step_scenario() {
+    for engine in [
+        "kind = \"vllm_v1\"",
+        "kind = \"vllm_v1\"\nenable_prefix_caching = false\nasync_scheduling = false",
+        "kind = \"vllm_v0\"",
+        "kind = \"tgi\"",
+        "kind = \"tgi\"\nversion = \"v3\"\nprefix_caching = true\nmax_total_tokens = 2000",
+        "kind = \"tgi_neuron\"\nbatch_size = 4\nsequence_length = 1024",
+        "kind = \"trt_llm\"",
+        "kind = \"trt_llm\"\nbatch_scheduler_policy = \"max_utilization\"\nenable_chunked_context = true",
+        "kind = \"static\"",
+    ] {
+        let text = format!(
+            "[step]\nbase = \"5 ms\"\nper_token = \"10 us\"\n[engine]\n{engine}\nkv_blocks = 4000\n[[workload]]\n\
+             arrival = {{ kind = \"poisson\", rate = \"5 req/s\" }}\nprompt = {{ kind = \"uniform\", min = 1, max = 200 }}\n\
+             output = {{ kind = \"uniform\", min = 1, max = 40 }}\nprefix = {{ tokens = 64, groups = 2 }}\n[run]\nrequests = 60\n"
+        );
+        let options = crate::simulation::RunOptions {
+            check: true,
+            ..Default::default()
+        };
+        let record = parse(&text, &[])
+            .unwrap()
+            .run(&options)
+            .unwrap_or_else(|e| panic!("{engine}: {e}"));
+        assert_eq!(record.counts.finished, 60, "{engine}: {:?}", record.counts);
+    }
+}
+
 #[test]
 fn the_schema_knows_every_key_that_is_shown() {
     let root = schema::schema();
