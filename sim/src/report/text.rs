@@ -16,7 +16,7 @@ pub fn render(r: &RunReport) -> String {
 fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     writeln!(out, "{}", r.name)?;
     if !r.description.is_empty() {
-        writeln!(out, "  {}", r.description)?;
+        wrapped(out, "  ", &r.description)?;
     }
     writeln!(out)?;
     field(out, "deployment", &r.deployment)?;
@@ -238,12 +238,18 @@ const WIDTH: usize = 110;
 const LABEL: usize = 14;
 
 fn field(out: &mut String, label: &str, value: &str) -> std::fmt::Result {
-    let mut column = LABEL + 2;
-    write!(out, "  {label:<LABEL$}")?;
+    wrapped(out, &format!("  {label:<LABEL$}"), value)
+}
+
+/// `head` and the words of `value` behind it; further lines are indented by the length of `head`.
+fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
+    let indent = head.chars().count();
+    let mut column = indent;
+    out.push_str(head);
     for (i, word) in value.split(' ').enumerate() {
         if i > 0 && column + 1 + word.chars().count() > WIDTH {
-            write!(out, "\n{:1$}", "", LABEL + 2)?;
-            column = LABEL + 2;
+            write!(out, "\n{:indent$}", "")?;
+            column = indent;
         } else if i > 0 {
             out.push(' ');
             column += 1;
