@@ -34,7 +34,7 @@ enum Command {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
-        Command::Show(file) => print(&file.load()?.show())?,
+        Command::Show(file) => print(&file.load()?.show_started())?,
         Command::Check(file) => {
             let scenario = file.load()?;
             print(&simulate::check(&scenario)?)?;

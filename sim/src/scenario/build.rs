@@ -52,6 +52,8 @@ pub struct Built {
     pub info: RunInfo,
     /// Where a replica's memory goes; `None` where the scenario gives the KV blocks itself.
     pub memory: Option<MemoryPlan>,
+    /// What start-up decided on this hardware: the engine's parameters with their defaults, KV blocks, price.
+    pub decided: toml::Table,
     /// Requests sent before this stay out of the statistics.
     pub warmup: SimDuration,
     /// Targets that goodput counts by.
@@ -116,6 +118,8 @@ struct Started {
     step_tokens: u32,
     overlap: Option<bool>,
     warnings: Vec<String>,
+    /// The parameters that start-up decided.
+    decided: toml::Table,
 }
 
 /// A replica's hardware side.
@@ -177,6 +181,14 @@ impl Scenario {
             let path = join(&format!("workload[{}]", e.stream), &e.error.path);
             self.places.error(&path, e.error.message)
         })?;
+        let mut decided = started.decided;
+        decided.insert(
+            "kv_blocks".into(),
+            i64::try_from(started.kv_blocks).unwrap_or(i64::MAX).into(),
+        );
+        if let Some(usd) = hardware.usd_per_hour {
+            decided.insert("usd_per_hour".into(), usd.into());
+        }
         let mut warnings = hardware.warnings;
         warnings.extend(started.warnings);
         let replicas = (0..n)
@@ -206,6 +218,7 @@ impl Scenario {
                 warnings,
             },
             memory,
+            decided,
             warmup: SimDuration::from_secs(self.warmup.secs()),
             slo: Slo {
                 ttft: nanos(self.slo.ttft),
@@ -570,6 +583,7 @@ impl Scenario {
                     step_tokens: params.budget(),
                     overlap: Some(params.async_scheduling),
                     warnings: Vec::new(),
+                    decided: vllm_decided(&params),
                     engine: EngineSpec::VllmV1(params),
                 }
             }
@@ -589,6 +603,7 @@ impl Scenario {
                         .max_batch_prefill_tokens
                         .saturating_add(config.max_concurrent_requests),
                     overlap: None,
+                    decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |shared| Box::new(Tgi::new(config.clone(), shared))),
@@ -612,6 +627,7 @@ impl Scenario {
                         .max(params.context_chunk)
                         .saturating_mul(params.batch_size),
                     overlap: None,
+                    decided: table_of(&params),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |_| match TgiNeuron::new(&params) {
@@ -633,6 +649,7 @@ impl Scenario {
                     kv_blocks: config.blocks,
                     step_tokens: p.max_num_tokens.max(p.max_batch_size),
                     overlap: None,
+                    decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |shared| Box::new(TrtLlm::new(config.clone(), shared))),
@@ -649,6 +666,7 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
                     overlap: None,
+                    decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |shared| Box::new(VllmV0::new(config.clone(), shared))),
@@ -666,6 +684,7 @@ impl Scenario {
                     // The prompts of a batch enter together, padded to the longest.
                     step_tokens: config.max_seq_len.saturating_mul(config.max_batch_size),
                     overlap: None,
+                    decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |_| Box::new(StaticBatch::new(config.clone()))),
@@ -825,6 +844,30 @@ impl Scenario {
             .collect();
         streams.join("; ")
     }
+}
+
+/// What vLLM's start-up decided.
+fn vllm_decided(p: &VllmV1Params) -> toml::Table {
+    let mut t = toml::Table::new();
+    for (key, value) in [
+        ("max_num_batched_tokens", p.budget()),
+        ("max_num_seqs", p.max_num_seqs),
+        ("max_model_len", p.max_model_len),
+    ] {
+        t.insert(key.into(), i64::from(value).into());
+    }
+    t.insert("async_scheduling".into(), p.async_scheduling.into());
+    t
+}
+
+/// A started engine's configuration, as far as it is numbers and names.
+fn table_of<T: serde::Serialize>(config: &T) -> toml::Table {
+    let mut table = toml::Table::try_from(config).unwrap_or_default();
+    table.remove("warnings");
+    if let Some(toml::Value::Table(given)) = table.remove("params") {
+        table.extend(given);
+    }
+    table
 }
 
 /// vLLM's settings where there is no device to take defaults from: those of its largest class.

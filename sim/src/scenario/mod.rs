@@ -227,4 +227,26 @@ impl Scenario {
     pub fn show(&self) -> String {
         show::show(self)
     }
+
+    /// [`Scenario::show`], followed by comments on what start-up decides on this hardware (limits that the engine takes
+    /// from memory, KV blocks, price), or on why it cannot start.
+    pub fn show_started(&self) -> String {
+        let mut out = self.show();
+        match self.build() {
+            Ok(built) => {
+                out.push_str(&format!(
+                    "\n# {}\n# Decided at start-up:\n",
+                    built.info.deployment
+                ));
+                for (key, value) in &built.decided {
+                    out.push_str(&format!("#   {key} = {value}\n"));
+                }
+            }
+            Err(e) => {
+                let text = e.to_string().replace('\n', "\n#   ");
+                out.push_str(&format!("\n# It cannot start:\n#   {text}\n"));
+            }
+        }
+        out
+    }
 }

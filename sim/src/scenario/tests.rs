@@ -157,6 +157,28 @@ fn every_default_is_visible_in_what_is_shown() {
 }
 
 #[test]
+fn what_start_up_decides_is_shown_as_comments() {
+    let shown = with(&[]).unwrap().show_started();
+    for line in [
+        "#   max_total_tokens = 2048",
+        "#   block_size = 16",
+        "#   kv_blocks = ",
+    ] {
+        assert!(
+            shown.lines().any(|l| l.starts_with(line)),
+            "`{line}` not in\n{shown}"
+        );
+    }
+    let vllm = with(&["engine={ kind = \"vllm_v1\", max_model_len = 2048 }"]).unwrap();
+    assert!(vllm.show_started().contains("#   max_num_seqs = 256\n"));
+    assert_eq!(parse(&vllm.show_started(), &[]).unwrap(), vllm);
+    let too_big = with(&["model.name=llama-2-70b"]).unwrap();
+    let shown = too_big.show_started();
+    assert!(shown.contains("# It cannot start:\n#   ") && shown.contains("does not fit"));
+    assert_eq!(parse(&shown, &[]).unwrap(), too_big);
+}
+
+#[test]
 fn unknown_keys_are_all_named_with_line_path_and_the_nearest_key() {
     let text = PLAIN
         .replace("max_concurrent_requests", "max_concurent_requests")
