@@ -14,6 +14,7 @@ use sim::kernel::time::SimDuration;
 use sim::metrics::RecordOptions;
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{RunInfo, RunRecord};
+use sim::scenario::Scenario;
 use sim::simulation::{EngineSpec, Path, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::{Arrival, Length, Lengths, Limits, Mix, StreamSpec};
 
@@ -108,17 +109,42 @@ fn one_replica(c: &mut Criterion) {
     g.finish();
 }
 
+/// The same bar with everything that a user gets: the scenario file, the operator-by-operator step model, asynchronous
+/// scheduling, request rows.
+fn scenario(c: &mut Criterion) {
+    let mut g = c.benchmark_group("scenario");
+    g.sample_size(10).measurement_time(Duration::from_secs(8));
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../scenarios/million-requests.toml"
+    );
+    let scenario =
+        Scenario::load(std::path::Path::new(file), &[]).expect("a scenario of the repository");
+    let options = RunOptions {
+        path: Path::Fast,
+        ..RunOptions::default()
+    };
+    g.throughput(Throughput::Elements(1_000_000));
+    g.bench_function("million-requests", |b| {
+        b.iter(|| scenario.run(&options).expect("the run ends"));
+    });
+    g.finish();
+}
+
 /// Cost per step must not grow with the batch.
 fn batch_size(c: &mut Criterion) {
     let mut g = c.benchmark_group("steps_at_batch_size");
     g.sample_size(10).measurement_time(Duration::from_secs(3));
-    let sim = deployment(1, &step());
+    let mut sim = deployment(1, &step());
+    if let EngineSpec::VllmV1(params) = &mut sim.replicas[0].engine {
+        params.num_gpu_blocks = 100_000;
+    }
     for (rate, output) in [
         (1.0, 256),
         (10.0, 256),
-        (20.0, 256),
-        (30.0, 256),
-        (33.0, 256),
+        (25.0, 256),
+        (9.0, 1024),
+        (12.0, 1024),
     ] {
         let steps = run(&sim, rate, output, 50_000, Path::Fast).steps;
         let batch = 50_000.0 * f64::from(output) / steps as f64;
@@ -161,5 +187,5 @@ fn full(_: &mut Criterion) {
     );
 }
 
-criterion_group!(benches, one_replica, batch_size, replicas, full);
+criterion_group!(benches, one_replica, scenario, batch_size, replicas, full);
 criterion_main!(benches);

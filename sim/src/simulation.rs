@@ -298,7 +298,10 @@ impl<'a> Run<'a> {
             }
             return Ok(true);
         }
-        if self.workload.peek().is_some_and(|t| t <= now) {
+        if let Some(announced) = self.workload.peek().filter(|&t| t <= now) {
+            if announced < now {
+                return Err(RunError::WorkloadWentBack { announced, now });
+            }
             self.arrive()?;
             return Ok(true);
         }
