@@ -80,6 +80,13 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
         write_csv(dir, &record, &report)?;
     }
     if let Some(file) = &args.trace {
+        if record.step_rows.is_none() || record.request_rows.is_none() {
+            return Err(BadInput(format!(
+                "a trace of {} requests and {} steps would not open any more; shorten the run, e.g. --set run.requests=1000",
+                record.counts.offered, record.steps
+            ))
+            .into());
+        }
         write_file(file, |out| trace::write(out, &record))?;
     }
     let verdicts: Vec<_> = expectations

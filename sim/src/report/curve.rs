@@ -167,7 +167,8 @@ pub fn regime_name(regime: Regime) -> &'static str {
         Regime::KvFull => "KV-full",
         Regime::SlotsFull => "slots full",
         Regime::PrefillBound => "prefill-bound",
-        Regime::StepBound => "always busy",
+        Regime::ComputeBound => "compute-bound",
+        Regime::KvReadBound => "KV-read-bound",
     }
 }
 

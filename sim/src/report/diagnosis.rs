@@ -41,7 +41,8 @@ pub struct BlockedBy {
 pub enum Regime {
     /// Nothing was measured.
     Unknown,
-    /// Below the knee: little waiting; latency is that of the steps themselves.
+    /// Below the knee: little waiting, and replicas idle or spend most of their time on what does not grow with the
+    /// batch. Latency is that of the steps themselves.
     LatencyBound,
     /// Beyond the knee: requests waited for KV blocks.
     KvFull,
@@ -49,8 +50,10 @@ pub enum Regime {
     SlotsFull,
     /// Beyond the knee: requests waited because each step's token budget was spent on prefill.
     PrefillBound,
-    /// Always busy, and no limit of the engine made requests wait: the steps themselves are the limit.
-    StepBound,
+    /// Always busy, mostly with arithmetic: every further request slows all of them.
+    ComputeBound,
+    /// Always busy, mostly with reading KV: every further request slows all of them.
+    KvReadBound,
 }
 
 /// The diagnosis in words and in numbers.
@@ -65,9 +68,12 @@ pub struct Diagnosis {
 }
 
 /// Time during which requests waited for one reason from which on the run counts as beyond its knee [ratio].
-const BLOCKED_SHARE: f64 = 0.2;
+const BLOCKED_SHARE: f64 = 0.1;
 /// Idle time up to which replicas count as always busy [ratio].
 const BUSY_IDLE_SHARE: f64 = 0.02;
+
+/// Share of busy time spent on what grows with the batch (arithmetic, KV) from which on the steps are the limit [ratio].
+const GROWING_SHARE: f64 = 0.5;
 
 /// Shares of time by cause.
 pub fn bound_by(record: &RunRecord) -> BoundBy {
@@ -186,18 +192,33 @@ fn regime(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> (Regime, S
     let room = fits.map_or(String::new(), |n| {
         format!(" KV is full at about {n:.0} such requests per replica.")
     });
-    if bound.idle <= BUSY_IDLE_SHARE {
+    if bound.idle > BUSY_IDLE_SHARE {
         let text = format!(
-            "Always busy, with room for more sequences: throughput grows with more requests at once, at the price of \
-             slower steps; {steps}.{room}"
+            "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.{room}",
+            100.0 * bound.idle
         );
-        return (Regime::StepBound, text);
+        return (Regime::LatencyBound, text);
     }
+    let growing = (bound.compute + bound.kv) / busy;
+    if growing < GROWING_SHARE {
+        let text = format!(
+            "Below the knee: always busy, but only {:.0} % of that time grows with the batch and hardly any request waits \
+             for a limit, so more requests at once raise throughput at little cost; {steps}.{room}",
+            100.0 * growing
+        );
+        return (Regime::LatencyBound, text);
+    }
+    let (regime, name) = if bound.compute >= bound.kv {
+        (Regime::ComputeBound, "Compute-bound")
+    } else {
+        (Regime::KvReadBound, "Bound by reading KV")
+    };
     let text = format!(
-        "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.{room}",
-        100.0 * bound.idle
+        "{name}: always busy, and {:.0} % of that time grows with the batch, so every further request slows all of them; \
+         {steps}.{room}",
+        100.0 * growing
     );
-    (Regime::LatencyBound, text)
+    (regime, text)
 }
 
 fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
@@ -259,11 +280,19 @@ mod tests {
     }
 
     #[test]
-    fn always_busy_without_waiting_is_bound_by_its_steps() {
-        assert_eq!(
-            diagnose(&bound(0.0), &BlockedBy::default(), None).regime,
-            Regime::StepBound
-        );
+    fn always_busy_replicas_are_told_apart_by_what_grows_with_the_batch() {
+        let regime = |compute: f64, kv: f64| {
+            let bound = BoundBy {
+                weights: 1.0 - compute - kv,
+                compute,
+                kv,
+                ..BoundBy::default()
+            };
+            diagnose(&bound, &BlockedBy::default(), None).regime
+        };
+        assert_eq!(regime(0.2, 0.2), Regime::LatencyBound);
+        assert_eq!(regime(0.5, 0.1), Regime::ComputeBound);
+        assert_eq!(regime(0.1, 0.5), Regime::KvReadBound);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::metrics::definition::Metric;
 use crate::record::RunRecord;
-use crate::report::summary::{RunReport, ms};
+use crate::report::summary::{RunReport, to_ms};
 use crate::report::text::figure;
 
 /// What is compared.
@@ -235,11 +235,11 @@ fn statistic(name: &str) -> Option<Statistic> {
 fn latency_ms(record: &RunRecord, metric: Metric, statistic: Statistic) -> Option<f64> {
     let d = record.latencies.of(metric);
     match statistic {
-        Statistic::Mean => d.mean_ns().map(ms),
-        Statistic::Min => d.min().map(|m| ms(m.0 as f64)),
-        Statistic::Max => d.max().map(|m| ms(m.0 as f64)),
+        Statistic::Mean => d.mean_ns().map(to_ms),
+        Statistic::Min => d.min().map(|m| to_ms(m.0 as f64)),
+        Statistic::Max => d.max().map(|m| to_ms(m.0 as f64)),
         Statistic::Count => Some(d.count() as f64),
-        Statistic::Quantile(p) => record.quantile_ns(metric, p).map(ms),
+        Statistic::Quantile(p) => record.quantile_ns(metric, p).map(to_ms),
     }
 }
 

@@ -256,7 +256,7 @@ pub struct RunStats {
 }
 
 /// Nanoseconds as milliseconds; a division, so that 5 500 000 ns are 5.5 ms exactly.
-pub(crate) fn ms(ns: f64) -> f64 {
+pub(crate) fn to_ms(ns: f64) -> f64 {
     ns / 1e6
 }
 
@@ -267,11 +267,11 @@ impl LatencySummary {
     /// The exact statistics of `values` [ns].
     fn of_values(mut values: Vec<u64>) -> LatencySummary {
         values.sort_unstable();
-        let percentile = |p: f64| quantile_of_sorted(&values, p).map(ms);
+        let percentile = |p: f64| quantile_of_sorted(&values, p).map(to_ms);
         let n = values.len();
         let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
         LatencySummary {
-            mean: (n > 0).then(|| ms(sum as f64 / n as f64)),
+            mean: (n > 0).then(|| to_ms(sum as f64 / n as f64)),
             p50: percentile(0.5),
             p90: percentile(0.9),
             p95: percentile(0.95),
@@ -285,11 +285,11 @@ impl LatencySummary {
         let distribution = record.latencies.of(metric);
         let sorted = record.sorted_values(metric);
         let percentile = |p: f64| match &sorted {
-            Some(values) => quantile_of_sorted(values, p).map(ms),
-            None => distribution.quantile_ns(p).map(ms),
+            Some(values) => quantile_of_sorted(values, p).map(to_ms),
+            None => distribution.quantile_ns(p).map(to_ms),
         };
         LatencySummary {
-            mean: distribution.mean_ns().map(ms),
+            mean: distribution.mean_ns().map(to_ms),
             p50: percentile(0.5),
             p90: percentile(0.9),
             p95: percentile(0.95),
@@ -305,7 +305,7 @@ impl RunReport {
         let bound_by = diagnosis::bound_by(record);
         let blocked_by = diagnosis::blocked_by(record);
         let throughput = throughput(record);
-        let limit = |d: Option<SimDuration>| d.map(|d| ms(d.0 as f64));
+        let limit = |d: Option<SimDuration>| d.map(|d| to_ms(d.0 as f64));
         let good = record.window.good as f64;
         let finished = record.window.finished;
         RunReport {
