@@ -40,6 +40,8 @@ pub const MAX_TRACE_ROWS: u64 = u32::MAX as u64 - 1;
 /// One request of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceRow {
+    /// Its number in the run that wrote it, which settles the order of requests sent at one instant; else 0.
+    pub id: u64,
     /// When it is sent, counted from the first row [s].
     pub arrival_s: f64,
     /// Prompt length [tokens].
@@ -94,6 +96,7 @@ struct Columns {
     output: usize,
     max_tokens: Option<usize>,
     session: Option<usize>,
+    id: Option<usize>,
 }
 
 enum Shape {
@@ -112,7 +115,12 @@ pub struct TraceReader {
     skip_failed: bool,
     rows: u64,
     skipped: u64,
+    /// Rows of a format that is not written in the order of arrival, sorted.
+    sorted: Option<std::vec::IntoIter<TraceRow>>,
 }
+
+/// Most rows of a run's request table, which is sorted in memory.
+const MAX_RECORD_ROWS: usize = 5_000_000;
 
 impl TraceReader {
     /// Opens a trace file.
@@ -148,7 +156,7 @@ impl TraceReader {
         } else {
             Shape::Csv(csv_columns(format, &first).map_err(|m| lines.error(&m))?)
         };
-        Ok(TraceReader {
+        let mut reader = TraceReader {
             lines,
             shape,
             held,
@@ -157,59 +165,95 @@ impl TraceReader {
             skip_failed: format == TraceFormat::BurstGpt,
             rows: 0,
             skipped: 0,
-        })
+            sorted: None,
+        };
+        if format == TraceFormat::Records {
+            reader.sort()?;
+        }
+        Ok(reader)
     }
 
-    /// The next request; `None` at the end.
-    pub fn next_row(&mut self, row: &mut TraceRow) -> Result<bool, String> {
+    /// Reads all rows and sorts them by arrival: a run writes its requests in the order in which they ended.
+    fn sort(&mut self) -> Result<(), String> {
+        let mut rows = Vec::new();
+        let mut row = TraceRow::default();
+        while self.parse_row(&mut row)? {
+            if rows.len() == MAX_RECORD_ROWS {
+                return Err(self.lines.error(&format!(
+                    "the table has more than {MAX_RECORD_ROWS} requests; take a part of it"
+                )));
+            }
+            rows.push(row.clone());
+        }
+        rows.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s).then(a.id.cmp(&b.id)));
+        self.sorted = Some(rows.into_iter());
+        Ok(())
+    }
+
+    /// Takes the next row in the order of reading, its time as written. False: there is none.
+    fn parse_row(&mut self, row: &mut TraceRow) -> Result<bool, String> {
+        if let Some(sorted) = &mut self.sorted {
+            return Ok(match sorted.next() {
+                Some(next) => {
+                    *row = next;
+                    true
+                }
+                None => false,
+            });
+        }
         loop {
             let held = self.held.take();
             let line = match &held {
                 Some(line) => Some(line.as_str()),
                 None => self.lines.next_line()?,
             };
-            let Some(line) = line else {
-                return match self.rows {
-                    0 => Err(format!(
-                        "{} has no requests; a trace needs at least one",
-                        self.lines.name()
-                    )),
-                    _ => Ok(false),
-                };
-            };
+            let Some(line) = line else { return Ok(false) };
             let parsed = match &self.shape {
                 Shape::Csv(columns) => parse_csv(line, columns, row),
                 Shape::Mooncake => parse_mooncake(line, row),
             };
             let failed = parsed.map_err(|m| self.lines.error(&m))?;
-            if failed && self.skip_failed {
-                self.skipped += 1;
-                continue;
+            if !(failed && self.skip_failed) {
+                return Ok(true);
             }
-            let first = *self.first_s.get_or_insert(row.arrival_s);
-            let t = row.arrival_s - first;
-            if !t.is_finite() || t.abs() > MAX_SPAN_S {
-                return Err(self
-                    .lines
-                    .error("the arrival is more than 100 years after the first one"));
-            }
-            if t < self.last_s {
-                return Err(self.lines.error(&format!(
+            self.skipped += 1;
+        }
+    }
+
+    /// The next request; `None` at the end.
+    pub fn next_row(&mut self, row: &mut TraceRow) -> Result<bool, String> {
+        if !self.parse_row(row)? {
+            return match self.rows {
+                0 => Err(format!(
+                    "{} has no requests; a trace needs at least one",
+                    self.lines.name()
+                )),
+                _ => Ok(false),
+            };
+        }
+        let first = *self.first_s.get_or_insert(row.arrival_s);
+        let t = row.arrival_s - first;
+        if !t.is_finite() || t.abs() > MAX_SPAN_S {
+            return Err(self
+                .lines
+                .error("the arrival is more than 100 years after the first one"));
+        }
+        if t < self.last_s {
+            return Err(self.lines.error(&format!(
                     "the trace is not sorted: this request comes {} s after the first, the one before it {} s; \
                      sort the file by arrival",
                     t, self.last_s
                 )));
-            }
-            row.arrival_s = t;
-            self.last_s = t;
-            self.rows += 1;
-            if self.rows > MAX_TRACE_ROWS {
-                return Err(self.lines.error(&format!(
-                    "the trace has more than {MAX_TRACE_ROWS} requests; take a part of it"
-                )));
-            }
-            return Ok(true);
         }
+        row.arrival_s = t;
+        self.last_s = t;
+        self.rows += 1;
+        if self.rows > MAX_TRACE_ROWS {
+            return Err(self.lines.error(&format!(
+                "the trace has more than {MAX_TRACE_ROWS} requests; take a part of it"
+            )));
+        }
+        Ok(true)
     }
 }
 
@@ -282,6 +326,7 @@ fn csv_columns(format: TraceFormat, header: &str) -> Result<Columns, String> {
         output: need(output)?,
         max_tokens: find("max_tokens"),
         session: find("session"),
+        id: find("id"),
     })
 }
 
@@ -324,6 +369,9 @@ fn parse_csv(line: &str, columns: &Columns, row: &mut TraceRow) -> Result<bool, 
         })?),
         None => None,
     };
+    row.id = optional(columns.id)
+        .and_then(|i| field(i).parse().ok())
+        .unwrap_or(0);
     row.hash_ids.clear();
     Ok(output == 0.0)
 }
@@ -441,6 +489,29 @@ mod tests {
                 .collect();
             assert_eq!(got, [(0.0, 374, 44), (4.5, 396, 109)], "{text}");
         }
+    }
+
+    #[test]
+    fn the_requests_of_a_run_are_sorted_since_they_are_written_as_they_end() {
+        let text = "id,outcome,prompt_tokens,output_tokens,arrival_s\n2,finished,20,2,3.0\n1,finished,11,1,1.0\n\
+                    0,finished,10,1,1.0\n3,timed_out,30,0,7.5\n";
+        let (rows, _) = read(text, TraceFormat::Auto).unwrap();
+        let got: Vec<_> = rows
+            .iter()
+            .map(|r| (r.arrival_s, r.prompt_tokens, r.output_tokens))
+            .collect();
+        assert_eq!(
+            got,
+            [(0.0, 10, 1), (0.0, 11, 1), (2.0, 20, 2), (6.5, 30, 1)]
+        );
+        fails(
+            "id,prompt_tokens,output_tokens,arrival_s\n",
+            &["no requests"],
+        );
+        fails(
+            "id,prompt_tokens,output_tokens,arrival_s\n1,5,5,nan\n",
+            &["t:2"],
+        );
     }
 
     #[test]
