@@ -24,6 +24,9 @@ struct Raw {
     silicon_tpot_ms: f64,
 }
 
+/// Pause between the first requests of consecutive users [ms].
+const STAGGER: f64 = 100.0;
+
 /// Requests per user of a run: a closed loop that starts with all users at once and ends after ten rounds.
 const ROUNDS: u32 = 10;
 
@@ -45,18 +48,15 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let fp8 = raw.precision.as_deref() == Some("fp8");
         let sweep = raw.concurrency.is_some();
         let fitted = sweep && tp == 2 && raw.isl == 1024;
+        let format = if fp8 { "fp8" } else { "bf16" };
         let (isl, osl) = (raw.isl, raw.osl);
         let scenario = format!(
-            "[model]\nname = \"qwen3-32b\"\nweights = \"{}\"\n\
+            "[model]\nname = \"qwen3-32b\"\nweights = \"{format}\"\nkv_cache = \"{format}\"\n\
              [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n\
              [engine]\nkind = \"vllm_v1\"\nversion = \"0.11\"\nmax_num_batched_tokens = 8192\n\
-             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
-             prompt = {{ kind = \"uniform\", min = {}, max = {isl} }}\n\
-             output = {{ kind = \"uniform\", min = {}, max = {osl} }}\n\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users}, stagger = \"{STAGGER} ms\" }}\n\
+             prompt = {isl}\noutput = {osl}\n\
              [run]\nrequests = {}\n",
-            if fp8 { "fp8" } else { "bf16" },
-            isl * 4 / 5,
-            osl * 4 / 5,
             users * ROUNDS,
         );
         out.push(Case {

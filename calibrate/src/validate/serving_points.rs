@@ -266,7 +266,7 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
         let scenario = format!(
             "[model]\nname = \"llama-3.1-8b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"inf2.48xlarge\"\n[layout]\ntp = 8\n\
-             [engine]\nkind = \"tgi_neuron\"\nserver = \"vllm\"\nbatch_size = {}\nsequence_length = {}\n\
+             [engine]\nkind = \"tgi_neuron\"\nserver = \"optimum_vllm\"\nbatch_size = {}\nsequence_length = {}\n\
              [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n\
              [run]\nrequests = {}\n",
             r.max_batch,

@@ -274,6 +274,9 @@ pub struct ArrivalFile {
     /// Users that each have one request under way (closed).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
+    /// Pause between the first requests of consecutive users (closed). Default: "0 s", all at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stagger: Option<Secs>,
     /// Mean pause of a user between an answer and the next request (closed). Default: "0 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<Secs>,
@@ -315,8 +318,8 @@ pub enum ArrivalKind {
     /// Open loop, a rate curve from a file, linear between its points. Keys: file, time_column, rate_column,
     /// scale, cv, repeat.
     RateTable,
-    /// Closed loop: each user sends the next request when the last is answered. Keys: concurrency, think,
-    /// think_cv, refused_pause.
+    /// Closed loop: each user sends the next request when the last is answered. Keys: concurrency, stagger,
+    /// think, think_cv, refused_pause.
     Closed,
     /// All at once. Keys: requests, max_in_flight, refused_pause.
     Burst,

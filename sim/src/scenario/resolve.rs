@@ -710,7 +710,13 @@ impl Checker<'_, '_> {
             ),
             ArrivalKind::Closed => (
                 "closed",
-                &["concurrency", "think", "think_cv", "refused_pause"],
+                &[
+                    "concurrency",
+                    "stagger",
+                    "think",
+                    "think_cv",
+                    "refused_pause",
+                ],
             ),
             ArrivalKind::Burst => ("burst", &["requests", "max_in_flight", "refused_pause"]),
             ArrivalKind::Trace => ("trace", &["file", "format", "time_scale"]),
@@ -804,6 +810,7 @@ impl Checker<'_, '_> {
                     10_000_000,
                     &at("concurrency"),
                 )?,
+                stagger: self.secs_or(a.stagger, 0.0, &at("stagger"))?,
                 think: self.secs_or(a.think, 0.0, &at("think"))?,
                 think_cv: self.number(a.think_cv.unwrap_or(0.0), 0.0, 100.0, &at("think_cv"))?,
                 refused_pause: refused_pause()?,

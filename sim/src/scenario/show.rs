@@ -240,12 +240,14 @@ fn arrival(a: &Arrival) -> ArrivalFile {
         }
         Arrival::Closed {
             concurrency,
+            stagger,
             think,
             think_cv,
             refused_pause,
         } => {
             f.kind = ArrivalKind::Closed;
             f.concurrency = Some(*concurrency);
+            f.stagger = Some(*stagger);
             f.think = Some(*think);
             f.think_cv = Some(*think_cv);
             f.refused_pause = Some(*refused_pause);

@@ -165,6 +165,7 @@ mod tests {
     fn closed(concurrency: u32, think: f64) -> Arrival {
         Arrival::Closed {
             concurrency,
+            stagger: secs(0.0),
             think: secs(think),
             think_cv: 1.0,
             refused_pause: secs(0.1),

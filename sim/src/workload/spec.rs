@@ -98,6 +98,8 @@ pub enum Arrival {
     Closed {
         /// Users, at least one.
         concurrency: u32,
+        /// Pause between the first requests of consecutive users.
+        stagger: Secs,
         /// Mean pause after an answer.
         think: Secs,
         /// Its coefficient of variation.

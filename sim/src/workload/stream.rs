@@ -114,8 +114,15 @@ impl<T> Slab<T> {
 /// Where fresh requests come from.
 enum Clock {
     Open(OpenArrivals),
-    /// Users that have not sent anything yet, all ready at the start; the rest is pending.
-    Users(u64),
+    /// Users that have not sent anything yet; the rest is pending.
+    Users {
+        /// How many.
+        unsent: u64,
+        /// Pause between the first requests of two of them.
+        stagger: SimDuration,
+        /// When the next of them sends.
+        next: SimTime,
+    },
     Trace(Box<TraceClock>),
 }
 
@@ -192,6 +199,7 @@ impl StreamSource {
         let clock = match &spec.arrival {
             Arrival::Closed {
                 concurrency,
+                stagger,
                 think,
                 think_cv,
                 refused_pause,
@@ -200,7 +208,11 @@ impl StreamSource {
                     pause(think.secs(), *think_cv, "arrival.think_cv")?,
                     SimDuration::from_secs(refused_pause.secs()),
                 ));
-                Clock::Users(u64::from(*concurrency))
+                Clock::Users {
+                    unsent: u64::from(*concurrency),
+                    stagger: SimDuration::from_secs(stagger.secs()),
+                    next: SimTime::ZERO,
+                }
             }
             Arrival::Burst {
                 requests,
@@ -213,7 +225,11 @@ impl StreamSource {
                     pause(0.0, 0.0, "arrival")?,
                     SimDuration::from_secs(refused_pause.secs()),
                 ));
-                Clock::Users(users)
+                Clock::Users {
+                    unsent: users,
+                    stagger: SimDuration::ZERO,
+                    next: SimTime::ZERO,
+                }
             }
             Arrival::Trace {
                 file,
@@ -444,10 +460,15 @@ impl StreamSource {
     fn advance(&mut self) {
         self.fresh = match &mut self.clock {
             Clock::Open(a) => a.next_arrival().filter(|t| *t < SimTime::NEVER),
-            Clock::Users(unsent) => {
-                let ready = *unsent > 0;
+            Clock::Users {
+                unsent,
+                stagger,
+                next,
+            } => {
+                let ready = (*unsent > 0).then_some(*next);
                 *unsent = unsent.saturating_sub(1);
-                ready.then_some(SimTime::ZERO)
+                *next += *stagger;
+                ready
             }
             Clock::Trace(t) => match t.reader.next_row(&mut t.row) {
                 Ok(true) => Some(SimTime::from_secs(t.row.arrival_s * t.time_scale)),
