@@ -5,4 +5,5 @@ pub mod fit;
 pub mod host;
 pub mod neuron;
 pub mod operators;
+pub mod serving;
 pub mod validate;

@@ -24,7 +24,7 @@ pub struct CostSpec {
 }
 
 /// Parameters that a profile may set, in the order of [`EngineCost::values`].
-pub const SPECS: [CostSpec; 9] = [
+pub const SPECS: [CostSpec; 10] = [
     CostSpec {
         name: "step_host",
         unit: "s",
@@ -36,8 +36,15 @@ pub const SPECS: [CostSpec; 9] = [
         name: "seq_host",
         unit: "s",
         min: 0.0,
-        max: 2e-3,
+        max: 2e-2,
         meaning: "host time of a step per sequence in it: bookkeeping, stop tests, detokenisation",
+    },
+    CostSpec {
+        name: "rank_seq_host",
+        unit: "s",
+        min: 0.0,
+        max: 2e-3,
+        meaning: "host time of a step per sequence and further tensor-parallel rank: every rank keeps the same books, and the slowest sets the pace",
     },
     CostSpec {
         name: "layer_launch",
@@ -63,9 +70,9 @@ pub const SPECS: [CostSpec; 9] = [
     CostSpec {
         name: "kernel_gap",
         unit: "s",
-        min: 0.0,
+        min: -3e-6,
         max: 1e-5,
-        meaning: "idle device time between consecutive kernels of a graph or a full launch queue",
+        meaning: "device time between consecutive kernels of a graph or a full launch queue; negative where they overlap, which kernels timed one by one do not",
     },
     CostSpec {
         name: "request_in",
@@ -97,13 +104,15 @@ pub struct EngineCost {
     pub step_host: f64,
     /// Host time of a step per sequence in it [s].
     pub seq_host: f64,
+    /// Host time of a step per sequence and further tensor-parallel rank [s].
+    pub rank_seq_host: f64,
     /// Host time to launch one layer's kernels one by one [s].
     pub layer_launch: f64,
     /// Host time added per layer by tensor parallelism [s].
     pub rank_launch: f64,
     /// Host time per layer of a step with prefill under graphs [s].
     pub mixed_launch: f64,
-    /// Idle device time between kernels [s].
+    /// Device time between kernels, negative where they overlap [s].
     pub kernel_gap: f64,
     /// Front end, per request [s].
     pub request_in: f64,
@@ -127,6 +136,7 @@ impl EngineCost {
         let python = EngineCost {
             step_host: 1.5e-3,
             seq_host: 10e-6,
+            rank_seq_host: 0.0,
             layer_launch: 300e-6,
             rank_launch: 50e-6,
             mixed_launch: 60e-6,
@@ -199,6 +209,7 @@ impl EngineCost {
         [
             &mut self.step_host,
             &mut self.seq_host,
+            &mut self.rank_seq_host,
             &mut self.layer_launch,
             &mut self.rank_launch,
             &mut self.mixed_launch,

@@ -19,10 +19,17 @@ const FILES: &[(&str, &str)] = &[
         "h100-sxm.operators.toml",
         include_str!("../data/profiles/h100-sxm.operators.toml"),
     ),
+    ("a10g.toml", include_str!("../data/profiles/a10g.toml")),
     (
         "inferentia2.toml",
         include_str!("../data/profiles/inferentia2.toml"),
     ),
+    ("tgi.toml", include_str!("../data/profiles/tgi.toml")),
+    (
+        "tgi-neuron.toml",
+        include_str!("../data/profiles/tgi-neuron.toml"),
+    ),
+    ("vllm.toml", include_str!("../data/profiles/vllm.toml")),
 ];
 
 /// Which profile a scenario asks for.

@@ -298,7 +298,8 @@ impl StepModel for ReplicaModel {
         } else {
             0.0
         };
-        let host = c.step_host + c.seq_host * f64::from(batch.decode_seqs + batch.prefill_seqs);
+        let per_seq = c.seq_host + c.rank_seq_host * f64::from(self.tp - 1);
+        let host = c.step_host + per_seq * f64::from(batch.decode_seqs + batch.prefill_seqs);
         let mut parts = Parts {
             weights: device.weights + head.weights,
             kv: device.kv + head.kv,

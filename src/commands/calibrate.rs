@@ -1,9 +1,12 @@
 //! `servetwin calibrate`: from measured tables to profiles.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use calibrate::validate::{Report, Source};
 use clap::Subcommand;
+use indicatif::ProgressBar;
 
 use super::BadInput;
 use crate::exit_code;
@@ -37,6 +40,28 @@ enum What {
         #[arg(long, value_name = "NAME")]
         system: String,
     },
+    /// Inferentia2 and Trainium devices, from published batch-1 latencies.
+    #[command(
+        after_help = "Example:\n  servetwin calibrate neuron --data measured/ --out inferentia2.toml"
+    )]
+    Neuron(Data),
+    /// Engine and accelerator parameters from whole serving runs, by simulating inside the fit.
+    #[command(
+        after_help = "Example:\n  servetwin calibrate serving tgi --data measured/ --out profiles/"
+    )]
+    Serving {
+        /// What to fit: tgi, vllm or tgi-neuron.
+        plan: String,
+        /// Folder of the measured runs; without it the published tables that the binary carries.
+        #[arg(long, value_name = "DIR", env = "SERVETWIN_MEASURED")]
+        data: Option<PathBuf>,
+        /// Write the fitted profiles into this folder, one file each.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Print the errors as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Where measurements are, and where the profile goes.
@@ -68,8 +93,66 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             let (profile, report) = calibrate::operators::fit(&data.data, &system)?;
             data.finish(&profile, &report)?;
         }
+        What::Neuron(data) => {
+            let (profile, rows) =
+                calibrate::neuron::fit(&data.data).map_err(|e| BadInput(e.to_string()))?;
+            data.finish(&profile, &Report::new(rows, &BTreeMap::new()))?;
+        }
+        What::Serving {
+            plan,
+            data,
+            out,
+            json,
+        } => serving(&plan, data, out, json)?,
     }
     Ok(exit_code::OK)
+}
+
+fn serving(
+    name: &str,
+    data: Option<PathBuf>,
+    out: Option<PathBuf>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let plans = calibrate::serving::PLANS;
+    let plan = plans.iter().find(|p| p.name == name).ok_or_else(|| {
+        let names: Vec<&str> = plans.iter().map(|p| p.name).collect();
+        BadInput(format!(
+            "unknown plan `{name}`; plans are {}",
+            names.join(", ")
+        ))
+    })?;
+    let source = data.map_or(Source::Published, Source::Folder);
+    let bar = ProgressBar::new_spinner();
+    let (profiles, rows) = calibrate::serving::fit(plan, &source, &|n| {
+        bar.set_message(format!("{n} simulations of the fitted runs"));
+        bar.tick();
+    })
+    .map_err(|e| BadInput(e.to_string()))?;
+    bar.finish_and_clear();
+    if let Some(dir) = &out {
+        for p in &profiles {
+            let path = dir.join(format!("{}.toml", p.name));
+            let text = toml::to_string_pretty(p).context("writing a profile as TOML")?;
+            std::fs::write(&path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    let report = Report::new(rows, &BTreeMap::new());
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{report}");
+        for p in &profiles {
+            for (name, v) in &p.params {
+                let error = v
+                    .std_error
+                    .map_or_else(String::new, |e| format!(" +- {e:.2e}"));
+                println!("{}: {name} = {:.4e}{error} {}", p.name, v.value, v.unit);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Tables that are missing, malformed or too short are the caller's.

@@ -220,6 +220,7 @@ fn at_concurrency(scenario: &Scenario, users: u32) -> anyhow::Result<Scenario> {
         other => {
             *other = Arrival::Closed {
                 concurrency: users,
+                stagger: Secs::default(),
                 think: Secs::default(),
                 think_cv: 0.0,
                 refused_pause: Secs::new(1.0)?,

@@ -3,7 +3,7 @@
 //!
 //! `jumpstart_tgi.csv`, from the AWS machine learning blog post "Benchmark and optimize endpoint deployment in
 //! Amazon SageMaker JumpStart". The clients form a closed loop; latency per token is the whole latency over the output
-//! tokens. Fitted: Llama-2-7B on g5.2xlarge and on p4d with TP 8. Only predicted: g5.12xlarge, p4d with TP 1 and 4, and the
+//! tokens. Fitted: Llama-2-7B on one device (g5.2xlarge, and p4d with TP 1) and on p4d with TP 8. Only predicted: TP 4 on either, and the
 //! other models.
 
 use serde::Deserialize;
@@ -55,9 +55,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let model = catalog_name(&raw.model)
             .ok_or_else(|| SetError::new(FILE, format!("unknown model `{}`", raw.model)))?;
         let instance = raw.instance.trim_start_matches("ml.");
-        let fitted = !minimum
-            && model == "llama-2-7b"
-            && (instance == "g5.2xlarge" || (instance == "p4d.24xlarge" && raw.tp == 8));
+        let fitted = !minimum && model == "llama-2-7b" && (raw.tp == 1 || raw.tp == 8);
         let requests = if minimum {
             3
         } else {

@@ -73,7 +73,7 @@ pub fn serving(
     let results: Vec<Vec<Row>> = cases
         .par_iter()
         .map(|case| {
-            let rows = rows(case, baselines.get(case.set).map(Vec::as_slice));
+            let rows = rows(case, &[], baselines.get(case.set).map(Vec::as_slice));
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
             rows
         })
@@ -88,9 +88,13 @@ pub fn serving(
     Ok(report)
 }
 
-/// Runs `case`, and the baseline where its parameters are given.
-fn rows(case: &Case, baseline: Option<&[(String, f64)]>) -> Vec<Row> {
-    let prediction = case.run(&[]);
+/// Runs `case` with `params` laid over its profile, and the baseline where its parameters are given.
+pub(crate) fn rows(
+    case: &Case,
+    params: &[(String, f64)],
+    baseline: Option<&[(String, f64)]>,
+) -> Vec<Row> {
+    let prediction = case.run(params);
     let base = baseline.and_then(|b| case.run(b).ok());
     case.measured
         .iter()

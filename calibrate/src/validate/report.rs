@@ -254,6 +254,13 @@ impl Report {
     }
 }
 
+impl std::fmt::Display for Report {
+    /// The tables without the rows.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.markdown(false))
+    }
+}
+
 /// Four significant digits.
 fn figure(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {

@@ -245,6 +245,8 @@ impl TgiNeuron {
                 stats.add_decode(length);
             }
         }
+        // The device computes every slot, the host chooses tokens for the slots in use only.
+        stats.sampled_seqs = plan.entries.iter().filter(|e| e.samples).count() as u32;
         plan.stats = stats;
     }
 
@@ -540,7 +542,7 @@ mod tests {
     fn a_decode_costs_all_slots_at_the_compiled_length_however_few_are_ready_2_5() {
         let r = go(&TgiNeuronParams::new(4, 1024), &[req(0, 100, 5)]);
         let s = r.rows[1].plan.stats;
-        assert_eq!((s.decode_seqs, s.sampled_seqs), (4, 4));
+        assert_eq!((s.decode_seqs, s.sampled_seqs), (4, 1));
         assert_eq!(s.decode_ctx_sum, 4 * 1024);
         assert_eq!(
             r.rows[1].decodes(),
@@ -611,7 +613,7 @@ mod tests {
         // Two chunks of 1024 and one: 3 encodings, 2 of which end a prompt.
         assert_eq!((s.prefill_seqs, s.prefill_tokens), (3, 3 * 1024));
         assert_eq!(s.prefill_pairs, 1024 * 1024 + 3 * (1024 * 1025 / 2));
-        assert_eq!(s.sampled_seqs, 4 + 2);
+        assert_eq!(s.sampled_seqs, 1 + 2);
     }
 
     #[test]

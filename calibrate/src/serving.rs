@@ -1,0 +1,360 @@
+//! Engine and accelerator parameters fitted on whole serving runs, by simulating inside the fit.
+//!
+//! Each [`Plan`] names the parameters that the runs of a set can tell, with physical bounds; only the rows that the
+//! set marks as fitted are used. Kernel times of accelerators with operator tables are not touched.
+
+use hwmodels::Profile;
+use hwmodels::evidence::Evidence;
+use hwmodels::profile::{Param, Provenance, Validation};
+use rayon::prelude::*;
+
+use crate::fit::{Bound, FitError, Loss, Options, bounded};
+use crate::validate::{self, Case, Errors, Row, SetError, Source};
+
+/// A number to fit and the parameters that take it.
+struct Unknown {
+    /// Dotted names that get the value.
+    names: &'static [&'static str],
+    init: f64,
+    min: f64,
+    max: f64,
+    unit: &'static str,
+    /// Name of the profile that keeps it.
+    profile: &'static str,
+}
+
+/// A profile that a plan writes.
+struct Output {
+    name: &'static str,
+    accelerator: &'static str,
+    description: &'static str,
+    software: &'static str,
+}
+
+/// Which sets to fit, and what.
+pub struct Plan {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Sets whose fitted rows are used.
+    sets: &'static [&'static str],
+    /// (set, metric) pairs that are left out: what the clients did decides them more than the engine.
+    without: &'static [(&'static str, &'static str)],
+    unknowns: &'static [Unknown],
+    outputs: &'static [Output],
+}
+
+/// Median error up to which a profile counts as validated [%].
+const TOLERANCE: f64 = 15.0;
+
+/// Every plan.
+pub const PLANS: [Plan; 3] = [
+    Plan {
+        name: "tgi",
+        sets: &["jumpstart"],
+        without: &[],
+        unknowns: &[
+            Unknown {
+                names: &[
+                    "gemm.bf16.bandwidth_efficiency",
+                    "attn.decode.kv16.bandwidth_efficiency",
+                ],
+                init: 0.8,
+                min: 0.3,
+                max: 1.0,
+                unit: "ratio",
+                profile: "a10g",
+            },
+            Unknown {
+                names: &[
+                    "gemm.bf16.compute_efficiency",
+                    "attn.prefill.kv16.efficiency",
+                ],
+                init: 0.7,
+                min: 0.2,
+                max: 1.0,
+                unit: "ratio",
+                profile: "a10g",
+            },
+            Unknown {
+                names: &["engine.tgi.layer_launch"],
+                init: 450e-6,
+                min: 50e-6,
+                max: 2e-3,
+                unit: "s",
+                profile: "tgi",
+            },
+            Unknown {
+                names: &["engine.tgi.seq_host"],
+                init: 100e-6,
+                min: 0.0,
+                max: 1e-3,
+                unit: "s",
+                profile: "tgi",
+            },
+            Unknown {
+                names: &["engine.tgi.rank_seq_host"],
+                init: 10e-6,
+                min: 0.0,
+                max: 1e-3,
+                unit: "s",
+                profile: "tgi",
+            },
+            Unknown {
+                names: &["engine.tgi.step_host"],
+                init: 1.5e-3,
+                min: 0.0,
+                max: 0.02,
+                unit: "s",
+                profile: "tgi",
+            },
+        ],
+        outputs: &[
+            Output {
+                name: "a10g",
+                accelerator: "A10G-24GB",
+                description: "A10G memory and arithmetic rates from serving runs of Llama-2-7B",
+                software: "TGI, late 2023",
+            },
+            Output {
+                name: "tgi",
+                accelerator: "*",
+                description: "Host time of TGI of late 2023 (eager launches, Python loop per request)",
+                software: "TGI, late 2023",
+            },
+        ],
+    },
+    Plan {
+        name: "vllm",
+        sets: &["vllm_requests", "qwen3_32b"],
+        without: &[("qwen3_32b", "ttft_ms")],
+        unknowns: &[
+            Unknown {
+                names: &["engine.vllm_v1.kernel_gap"],
+                init: 0.0,
+                min: -3e-6,
+                max: 1e-5,
+                unit: "s",
+                profile: "vllm",
+            },
+            Unknown {
+                names: &["engine.vllm_v1.step_host"],
+                init: 1.5e-3,
+                min: 0.0,
+                max: 0.02,
+                unit: "s",
+                profile: "vllm",
+            },
+            Unknown {
+                names: &["engine.vllm_v1.seq_host"],
+                init: 10e-6,
+                min: 0.0,
+                max: 1e-3,
+                unit: "s",
+                profile: "vllm",
+            },
+            Unknown {
+                names: &["engine.vllm_v1.request_in"],
+                init: 5e-3,
+                min: 0.0,
+                max: 0.1,
+                unit: "s",
+                profile: "vllm",
+            },
+        ],
+        outputs: &[Output {
+            name: "vllm",
+            accelerator: "*",
+            description: "Host and front-end time of vLLM V1, and what CUDA graphs save between kernels",
+            software: "vLLM 0.12 and 0.15",
+        }],
+    },
+    Plan {
+        name: "tgi-neuron",
+        sets: &["inf2"],
+        without: &[],
+        unknowns: &[
+            Unknown {
+                names: &["engine.tgi_neuron.step_host"],
+                init: 3e-3,
+                min: 0.0,
+                max: 0.05,
+                unit: "s",
+                profile: "tgi-neuron",
+            },
+            Unknown {
+                names: &["engine.tgi_neuron.seq_host"],
+                init: 1e-3,
+                min: 0.0,
+                max: 2e-2,
+                unit: "s",
+                profile: "tgi-neuron",
+            },
+        ],
+        outputs: &[Output {
+            name: "tgi-neuron",
+            accelerator: "*",
+            description: "Host time of TGI on Neuron: token selection slot by slot on the CPU",
+            software: "TGI on Neuron, optimum-neuron (2025)",
+        }],
+    },
+];
+
+/// Why there is no fit.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    /// A data set cannot be used.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// The fit failed.
+    #[error("fit on serving runs: {0}")]
+    Fit(#[from] FitError),
+}
+
+/// Fits `plan` on the fitted rows of its sets; returns the profiles and every row with its prediction.
+///
+/// # Errors
+/// A set is missing or malformed, or nothing can be fitted.
+pub fn fit(
+    plan: &Plan,
+    source: &Source,
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<(Vec<Profile>, Vec<Row>), ServingError> {
+    let mut cases = Vec::new();
+    for (name, load) in validate::SETS {
+        if plan.sets.contains(&name) {
+            cases.extend(load(source)?);
+        }
+    }
+    let fitted: Vec<&Case> = cases
+        .iter()
+        .filter(|c| c.measured.iter().any(|m| m.fitted))
+        .collect();
+    let bounds: Vec<Bound> = plan
+        .unknowns
+        .iter()
+        .map(|u| Bound::new(u.names[0], u.init, u.min, u.max))
+        .collect();
+    let evaluations = std::sync::atomic::AtomicUsize::new(0);
+    let residuals = |values: &[f64]| -> Vec<f64> {
+        let params = parameters(plan, values);
+        let r = fitted
+            .par_iter()
+            .map(|case| {
+                let run = case.run(&params);
+                case.measured
+                    .iter()
+                    .filter(|m| m.fitted && !plan.without.contains(&(case.set, m.metric)))
+                    .map(|m| {
+                        run.as_ref()
+                            .ok()
+                            .and_then(|r| sim::report::expect::number(r, m.path))
+                            .map_or(f64::NAN, |p| (p / m.value).ln())
+                    })
+                    .collect::<Vec<f64>>()
+            })
+            .flatten()
+            .collect();
+        progress(evaluations.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1);
+        r
+    };
+    let options = Options {
+        loss: Loss::SoftL1(0.1),
+        max_iterations: 15,
+        tolerance: 1e-3,
+        // Simulated figures move in small jumps: too small a step would measure those.
+        step: 1e-2,
+        ..Options::default()
+    };
+    let result = bounded(residuals, &bounds, &options)?;
+    let params = parameters(plan, &result.values);
+    let rows: Vec<Row> = cases
+        .par_iter()
+        .flat_map(|c| validate::rows(c, &params, None))
+        .collect();
+    let profiles = plan
+        .outputs
+        .iter()
+        .map(|o| {
+            let mut profile = Profile {
+                name: o.name.into(),
+                accelerator: o.accelerator.into(),
+                description: o.description.into(),
+                provenance: Provenance {
+                    command: format!(
+                        "servetwin calibrate serving {} --data DIR --out DIR",
+                        plan.name
+                    ),
+                    fitted_on: plan
+                        .sets
+                        .iter()
+                        .map(|s| format!("{s}: rows marked as fitted"))
+                        .collect(),
+                    software: vec![o.software.into()],
+                    rows: rows.iter().filter(|r| r.fitted).count() as u64,
+                    notes: Vec::new(),
+                },
+                ..Profile::default()
+            };
+            for (i, u) in plan
+                .unknowns
+                .iter()
+                .enumerate()
+                .filter(|(_, u)| u.profile == o.name)
+            {
+                for name in u.names {
+                    profile.params.insert(
+                        (*name).into(),
+                        Param {
+                            value: result.values[i],
+                            std_error: result.std_errors[i],
+                            min: u.min,
+                            max: u.max,
+                            unit: u.unit.into(),
+                            evidence: Evidence::Fitted,
+                        },
+                    );
+                }
+            }
+            profile.validations = validations(&rows);
+            profile
+        })
+        .collect();
+    Ok((profiles, rows))
+}
+
+/// The parameters that `values` of `plan`'s unknowns stand for.
+fn parameters(plan: &Plan, values: &[f64]) -> Vec<(String, f64)> {
+    plan.unknowns
+        .iter()
+        .zip(values)
+        .flat_map(|(u, v)| u.names.iter().map(move |n| ((*n).to_owned(), *v)))
+        .collect()
+}
+
+/// Median errors on the rows that were not fitted, by set and metric.
+fn validations(rows: &[Row]) -> Vec<Validation> {
+    let mut keys: Vec<(&str, &str)> = rows
+        .iter()
+        .filter(|r| !r.fitted)
+        .map(|r| (r.set.as_str(), r.metric.as_str()))
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter()
+        .filter_map(|(set, metric)| {
+            let errors: Vec<f64> = rows
+                .iter()
+                .filter(|r| !r.fitted && r.set == set && r.metric == metric)
+                .filter_map(Row::error)
+                .collect();
+            let e = Errors::of(&errors)?;
+            Some(Validation {
+                set: set.into(),
+                metric: metric.into(),
+                n: e.n as u64,
+                median_ape: (e.median_ape * 100.0).round() / 100.0,
+                tolerance: TOLERANCE,
+            })
+        })
+        .collect()
+}
