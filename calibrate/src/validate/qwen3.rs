@@ -25,7 +25,7 @@ struct Raw {
 }
 
 /// Pause between the first requests of consecutive users [ms].
-const STAGGER: f64 = 100.0;
+const STAGGER: f64 = 30.0;
 
 /// Requests per user of a run: a closed loop that starts with all users at once and ends after ten rounds.
 const ROUNDS: u32 = 10;
