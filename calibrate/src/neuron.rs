@@ -11,15 +11,17 @@ use std::path::Path;
 use hwmodels::catalog::Catalog;
 use hwmodels::neuron::{NeuronModel, NeuronParams, SPECS};
 use hwmodels::profile::{Param, Profile, Provenance, Validation};
+use hwmodels::profiles::{Choice, resolve};
 use hwmodels::{BatchStats, Dtype, EngineCost, EngineKind, Evidence, Layout, StepModel};
 use serde::Deserialize;
 
 use crate::fit::{Bound, Loss, Options, bounded};
 use crate::validate::{Errors, Row};
 
-/// Name of the data file, and of the set in reports.
+/// Name of the data file.
 pub const FILE: &str = "neuron_decoder_batch1.csv";
-const SET: &str = "neuron_batch1";
+/// Name of the set in reports.
+pub const SET: &str = "neuron_batch1";
 
 /// Largest median error at which the profile counts as validated [%].
 const TOLERANCE: f64 = 15.0;
@@ -249,11 +251,13 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
     Ok((profile, rows))
 }
 
-/// Every row of `dir`'s table predicted with `params`.
+/// Every row of `dir`'s table predicted with the shipped profile.
 ///
 /// # Errors
 /// As [`fit`].
-pub fn validate(dir: &Path, params: NeuronParams) -> Result<Vec<Row>, NeuronError> {
+pub fn validate(dir: &Path) -> Result<Vec<Row>, NeuronError> {
+    let shipped = resolve("Inferentia2", EngineKind::TgiNeuron, &Choice::Auto)?;
+    let params = NeuronParams::from_profile(&shipped.profile);
     rows(&Catalog::builtin(), &points(dir)?, params)
 }
 

@@ -37,8 +37,6 @@ pub struct Plan {
     pub name: &'static str,
     /// Sets whose fitted rows are used.
     sets: &'static [&'static str],
-    /// (set, metric) pairs that are left out: what the clients did decides them more than the engine.
-    without: &'static [(&'static str, &'static str)],
     unknowns: &'static [Unknown],
     outputs: &'static [Output],
 }
@@ -51,7 +49,6 @@ pub const PLANS: [Plan; 3] = [
     Plan {
         name: "tgi",
         sets: &["jumpstart"],
-        without: &[],
         unknowns: &[
             Unknown {
                 names: &[
@@ -126,7 +123,6 @@ pub const PLANS: [Plan; 3] = [
     Plan {
         name: "vllm",
         sets: &["vllm_requests", "qwen3_32b"],
-        without: &[("qwen3_32b", "ttft_ms")],
         unknowns: &[
             Unknown {
                 names: &["engine.vllm_v1.kernel_gap"],
@@ -171,7 +167,6 @@ pub const PLANS: [Plan; 3] = [
     Plan {
         name: "tgi-neuron",
         sets: &["inf2"],
-        without: &[],
         unknowns: &[
             Unknown {
                 names: &["engine.tgi_neuron.step_host"],
@@ -243,7 +238,7 @@ pub fn fit(
                 let run = case.run(&params);
                 case.measured
                     .iter()
-                    .filter(|m| m.fitted && !plan.without.contains(&(case.set, m.metric)))
+                    .filter(|m| m.fitted)
                     .map(|m| {
                         run.as_ref()
                             .ok()

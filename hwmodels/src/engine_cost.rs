@@ -169,6 +169,8 @@ impl EngineCost {
                 seq_host: 4e-6,
                 mixed_launch: 20e-6,
                 layer_launch: 60e-6,
+                // Without a graph a stream leaves a gap of one to two microseconds between kernels.
+                kernel_gap: 1.5e-6,
                 graph_max_seqs: 0,
                 all_reduce: AllReduceImpl::TrtLlm,
                 ..python

@@ -294,7 +294,9 @@ impl StepModel for ReplicaModel {
         let body = device.total() + gaps;
         let exposed_launch = (launch - body).max(0.0);
         let sends = if self.pp > 1 {
+            // Activations go down the stages, and the sampled tokens back to the first.
             f64::from(self.pp - 1) * (self.send_fixed + self.send_per_token * f64::from(tokens))
+                + self.send_fixed
         } else {
             0.0
         };
@@ -471,6 +473,11 @@ impl LayerWalk<'_> {
         let rotary = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
         let write = f64::from(kv_width) * tokens * (2.0 + self.spec.kv_cache.bytes());
         d.add_activations(self.ops.elementwise(rotary + write, 2.0));
+        if m.qk_norm {
+            // Queries and keys are normalised head by head: each is read and written once more.
+            let norm = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
+            d.add_activations(self.ops.elementwise(norm, 2.0));
+        }
     }
 
     fn dense_mlp(&self, t: u32, intermediate: u32, d: &mut Device) {

@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the sets and prints the report.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let known: Vec<&str> = calibrate::validate::SETS.iter().map(|(n, _)| *n).collect();
+    let known = calibrate::validate::names();
     if let Some(unknown) = args.sets.iter().find(|s| !known.contains(&s.as_str())) {
         let message = format!("unknown set `{unknown}`; sets are {}", known.join(", "));
         return Err(BadInput(message).into());

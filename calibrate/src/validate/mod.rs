@@ -17,11 +17,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
+use crate::neuron;
+
 pub use case::{Case, Measured, SetError, Source};
 pub use report::{Direction, Errors, Report, Row, Summary};
 
 /// Reads a set's cases from a folder.
 type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
+
+/// Every set that users can select.
+pub fn names() -> Vec<&'static str> {
+    SETS.iter().map(|(n, _)| *n).chain([neuron::SET]).collect()
+}
 
 /// The serving sets, by the name users select them by.
 pub const SETS: [(&str, Loader); 7] = [
@@ -78,12 +85,28 @@ pub fn serving(
             rows
         })
         .collect();
+    let mut rows: Vec<Row> = results.into_iter().flatten().collect();
+    if let Source::Folder(dir) = source
+        && (options.sets.is_empty() || options.sets.iter().any(|s| s == neuron::SET))
+    {
+        if dir.join(neuron::FILE).is_file() {
+            rows.extend(
+                neuron::validate(dir).map_err(|e| SetError::new(neuron::FILE, e.to_string()))?,
+            );
+        } else {
+            notes.push(format!(
+                "set `{}` skipped: no {}",
+                neuron::SET,
+                neuron::FILE
+            ));
+        }
+    }
     let knobs = cases
         .iter()
         .filter(|c| !c.knobs.is_empty())
         .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
         .collect();
-    let mut report = Report::new(results.into_iter().flatten().collect(), &knobs);
+    let mut report = Report::new(rows, &knobs);
     report.notes = notes;
     Ok(report)
 }

@@ -1,8 +1,10 @@
 //! Qwen3-32B under vLLM 0.12 on H100, closed loop: TTFT and TPOT by concurrency, lengths and TP.
 //!
-//! `h100_qwen3_32b_vllm.csv`, AIConfigurator's sample of measured points. Fitted: TP 2 with 1024 prompt tokens. Only
-//! predicted: everything else. Rows without a concurrency give the batch size of a steady state at a stated layout
-//! (FP8, another protocol) and are predicted as a closed loop of that size; disaggregated rows are left out.
+//! `h100_qwen3_32b_vllm.csv`, AIConfigurator's sample of measured points. Fitted: TPOT of TP 2 with 1024 prompt
+//! tokens. Only predicted: everything else, every TTFT among it. The users send at once, ten times each: the table does
+//! not say how its client started them, and with equal lengths TTFT keeps the pattern of the start through the whole
+//! run. Rows that give a batch size in place of a concurrency (FP8, another protocol) and disaggregated rows are left
+//! out.
 
 use serde::Deserialize;
 
@@ -14,18 +16,13 @@ pub const FILE: &str = "h100_qwen3_32b_vllm.csv";
 #[derive(Debug, Deserialize)]
 struct Raw {
     mode: String,
-    precision: Option<String>,
     isl: u32,
     osl: u32,
     concurrency: Option<f64>,
-    batch_size: Option<f64>,
     tp_size: Option<f64>,
     silicon_ttft_ms: f64,
     silicon_tpot_ms: f64,
 }
-
-/// Pause between the first requests of consecutive users [ms].
-const STAGGER: f64 = 30.0;
 
 /// Requests per user of a run: a closed loop that starts with all users at once and ends after ten rounds.
 const ROUNDS: u32 = 10;
@@ -41,26 +38,23 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
             continue;
         }
         let Some(tp) = raw.tp_size else { continue };
-        let Some(users) = raw.concurrency.or(raw.batch_size) else {
+        let Some(users) = raw.concurrency else {
             continue;
         };
         let (tp, users) = (tp as u32, users as u32);
-        let fp8 = raw.precision.as_deref() == Some("fp8");
-        let sweep = raw.concurrency.is_some();
-        let fitted = sweep && tp == 2 && raw.isl == 1024;
-        let format = if fp8 { "fp8" } else { "bf16" };
+        let fitted = tp == 2 && raw.isl == 1024;
         let (isl, osl) = (raw.isl, raw.osl);
         let scenario = format!(
-            "[model]\nname = \"qwen3-32b\"\nweights = \"{format}\"\nkv_cache = \"{format}\"\n\
+            "[model]\nname = \"qwen3-32b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n\
              [engine]\nkind = \"vllm_v1\"\nversion = \"0.11\"\nmax_num_batched_tokens = 8192\n\
-             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users}, stagger = \"{STAGGER} ms\" }}\n\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
              prompt = {isl}\noutput = {osl}\n\
              [run]\nrequests = {}\n",
             users * ROUNDS,
         );
         out.push(Case {
-            set: if sweep { "qwen3_32b" } else { "qwen3_32b_fp8" },
+            set: "qwen3_32b",
             name: format!("qwen3-32b tp{tp} isl={isl} osl={osl} c={users}"),
             knobs: vec![
                 tp.to_string(),
@@ -75,7 +69,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
                     metric: "ttft_ms",
                     path: "ttft_ms.mean",
                     value: raw.silicon_ttft_ms,
-                    fitted,
+                    fitted: false,
                 },
                 Measured {
                     metric: "tpot_ms",
