@@ -4,9 +4,11 @@
 //! set marks as fitted are used. Kernel times of accelerators with operator tables are not touched.
 
 use hwmodels::Profile;
+use hwmodels::catalog::Catalog;
 use hwmodels::evidence::Evidence;
 use hwmodels::profile::{Param, Provenance, Validation};
 use rayon::prelude::*;
+use sim::scenario::Scenario;
 
 use crate::fit::{Bound, FitError, Loss, Options, bounded};
 use crate::validate::{self, Case, Errors, Row, SetError, Source};
@@ -97,10 +99,10 @@ pub const PLANS: [Plan; 3] = [
                 profile: "tgi",
             },
             Unknown {
-                names: &["engine.tgi.step_host"],
-                init: 1.5e-3,
+                names: &["engine.tgi.rank_launch"],
+                init: 15e-6,
                 min: 0.0,
-                max: 0.02,
+                max: 1e-3,
                 unit: "s",
                 profile: "tgi",
             },
@@ -220,9 +222,10 @@ pub fn fit(
             cases.extend(load(source)?);
         }
     }
-    let fitted: Vec<&Case> = cases
+    let fitted: Vec<(&Case, String)> = cases
         .iter()
         .filter(|c| c.measured.iter().any(|m| m.fitted))
+        .map(|c| (c, accelerator(c)))
         .collect();
     let bounds: Vec<Bound> = plan
         .unknowns
@@ -231,11 +234,10 @@ pub fn fit(
         .collect();
     let evaluations = std::sync::atomic::AtomicUsize::new(0);
     let residuals = |values: &[f64]| -> Vec<f64> {
-        let params = parameters(plan, values);
         let r = fitted
             .par_iter()
-            .map(|case| {
-                let run = case.run(&params);
+            .map(|(case, accelerator)| {
+                let run = case.run(&parameters(plan, values, accelerator));
                 case.measured
                     .iter()
                     .filter(|m| m.fitted)
@@ -261,10 +263,12 @@ pub fn fit(
         ..Options::default()
     };
     let result = bounded(residuals, &bounds, &options)?;
-    let params = parameters(plan, &result.values);
     let rows: Vec<Row> = cases
         .par_iter()
-        .flat_map(|c| validate::rows(c, &params, None))
+        .flat_map(|c| {
+            let params = parameters(plan, &result.values, &accelerator(c));
+            validate::rows(c, &params, None)
+        })
         .collect();
     let profiles = plan
         .outputs
@@ -317,11 +321,29 @@ pub fn fit(
     Ok((profiles, rows))
 }
 
-/// The parameters that `values` of `plan`'s unknowns stand for.
-fn parameters(plan: &Plan, values: &[f64]) -> Vec<(String, f64)> {
+/// Catalog name of the accelerator that `case` runs on; empty where that cannot be told.
+fn accelerator(case: &Case) -> String {
+    Scenario::parse(&case.scenario, case.set, &[])
+        .ok()
+        .and_then(|s| s.hardware)
+        .and_then(|h| {
+            let instance = Catalog::builtin().instance(&h.instance).ok()?.clone();
+            Some(instance.accelerator)
+        })
+        .unwrap_or_default()
+}
+
+/// The parameters that `values` of `plan`'s unknowns stand for on `accelerator`.
+fn parameters(plan: &Plan, values: &[f64], accelerator: &str) -> Vec<(String, f64)> {
+    let holds = |u: &Unknown| {
+        plan.outputs
+            .iter()
+            .any(|o| o.name == u.profile && (o.accelerator == "*" || o.accelerator == accelerator))
+    };
     plan.unknowns
         .iter()
         .zip(values)
+        .filter(|(u, _)| holds(u))
         .flat_map(|(u, v)| u.names.iter().map(move |n| ((*n).to_owned(), *v)))
         .collect()
 }

@@ -58,7 +58,7 @@ pub const SPECS: [CostSpec; 10] = [
         unit: "s",
         min: 0.0,
         max: 1e-3,
-        meaning: "host time added per layer by tensor parallelism: launching and meeting in two collectives",
+        meaning: "host time added per layer and further tensor-parallel rank: all ranks meet in two collectives, and the slowest sets the pace",
     },
     CostSpec {
         name: "mixed_launch",
@@ -108,7 +108,7 @@ pub struct EngineCost {
     pub rank_seq_host: f64,
     /// Host time to launch one layer's kernels one by one [s].
     pub layer_launch: f64,
-    /// Host time added per layer by tensor parallelism [s].
+    /// Host time added per layer and further tensor-parallel rank [s].
     pub rank_launch: f64,
     /// Host time per layer of a step with prefill under graphs [s].
     pub mixed_launch: f64,
@@ -138,7 +138,7 @@ impl EngineCost {
             seq_host: 10e-6,
             rank_seq_host: 0.0,
             layer_launch: 300e-6,
-            rank_launch: 50e-6,
+            rank_launch: 15e-6,
             mixed_launch: 60e-6,
             kernel_gap: 0.5e-6,
             request_in: 4e-3,

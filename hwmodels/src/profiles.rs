@@ -61,7 +61,7 @@ pub struct Used {
     pub name: String,
     /// Whether a validation on data that was not fitted has passed.
     pub trusted: bool,
-    /// Its one-line description.
+    /// What it is, with its errors on rows that were not fitted.
     pub description: String,
 }
 
@@ -84,7 +84,7 @@ impl Resolved {
         self.used.push(Used {
             name: p.name.clone(),
             trusted: p.trusted(),
-            description: p.description.clone(),
+            description: describe(p),
         });
         self.profile
             .params
@@ -93,6 +93,31 @@ impl Resolved {
             .validity
             .extend(p.validity.iter().map(|(k, v)| (k.clone(), *v)));
     }
+}
+
+/// Most validations that a description names.
+const NAMED_VALIDATIONS: usize = 4;
+
+/// What `p` is, and how far predictions with it were from what was measured, on rows that were not fitted.
+fn describe(p: &Profile) -> String {
+    let errors: Vec<String> = p
+        .validations
+        .iter()
+        .take(NAMED_VALIDATIONS)
+        .map(|v| format!("{} {} {:.1} % (n {})", v.set, v.metric, v.median_ape, v.n))
+        .collect();
+    let more = match p.validations.len().saturating_sub(NAMED_VALIDATIONS) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    if errors.is_empty() {
+        return p.description.clone();
+    }
+    format!(
+        "{}; median error where nothing was fitted: {}{more}",
+        p.description,
+        errors.join(", ")
+    )
 }
 
 /// The built-in profiles.

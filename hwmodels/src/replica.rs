@@ -103,6 +103,8 @@ pub struct ReplicaModel {
     stage_share: f64,
     tp: u32,
     pp: u32,
+    /// Collectives of a layer over the usual two: a parallel block needs one.
+    meetings: f64,
     /// All layers' token-wise work by token count: `linear[t]` for t tokens.
     linear: Vec<Device>,
     /// LM head and sampling by sampled sequences.
@@ -159,6 +161,7 @@ impl ReplicaModel {
             stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
             tp,
             pp,
+            meetings: if m.parallel_block { 0.5 } else { 1.0 },
             linear,
             head,
             attention,
@@ -288,7 +291,7 @@ impl StepModel for ReplicaModel {
         } else if c.graph_max_seqs > 0 {
             c.mixed_launch
         } else {
-            c.layer_launch + if self.tp > 1 { c.rank_launch } else { 0.0 }
+            c.layer_launch + c.rank_launch * self.meetings * f64::from(self.tp - 1)
         };
         let launch = per_layer * self.layers;
         let body = device.total() + gaps;
