@@ -10,6 +10,7 @@ pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
 pub mod serving_points;
+pub mod tables;
 pub mod vllm;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,11 @@ type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
 
 /// Every set that users can select.
 pub fn names() -> Vec<&'static str> {
-    SETS.iter().map(|(n, _)| *n).chain([neuron::SET]).collect()
+    SETS.iter()
+        .map(|(n, _)| *n)
+        .chain([neuron::SET])
+        .chain(tables::SETS)
+        .collect()
 }
 
 /// The serving sets, by the name users select them by.
@@ -86,19 +91,27 @@ pub fn serving(
         })
         .collect();
     let mut rows: Vec<Row> = results.into_iter().flatten().collect();
-    if let Source::Folder(dir) = source
-        && (options.sets.is_empty() || options.sets.iter().any(|s| s == neuron::SET))
-    {
-        if dir.join(neuron::FILE).is_file() {
-            rows.extend(
-                neuron::validate(dir).map_err(|e| SetError::new(neuron::FILE, e.to_string()))?,
-            );
-        } else {
-            notes.push(format!(
-                "set `{}` skipped: no {}",
-                neuron::SET,
-                neuron::FILE
-            ));
+    let wanted = |set: &str| options.sets.is_empty() || options.sets.iter().any(|s| s == set);
+    let mut groups = Vec::new();
+    if let Source::Folder(dir) = source {
+        for (set, path) in [
+            (neuron::SET, neuron::FILE),
+            (tables::SETS[0], "operators"),
+            (tables::SETS[1], "collectives"),
+        ] {
+            if !wanted(set) {
+                continue;
+            }
+            if !dir.join(path).exists() {
+                notes.push(format!("set `{set}` skipped: no {path}"));
+            } else if set == neuron::SET {
+                let of = neuron::validate(dir).map_err(|e| SetError::new(path, e.to_string()))?;
+                rows.extend(of);
+            } else if set == tables::SETS[0] {
+                groups.extend(tables::kernels(dir)?);
+            } else {
+                groups.extend(tables::collectives(dir)?);
+            }
         }
     }
     let knobs = cases
@@ -107,6 +120,7 @@ pub fn serving(
         .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
         .collect();
     let mut report = Report::new(rows, &knobs);
+    report.summaries.extend(groups);
     report.notes = notes;
     Ok(report)
 }
