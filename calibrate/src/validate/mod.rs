@@ -11,6 +11,7 @@ pub mod qwen3;
 pub mod report;
 pub mod serving_points;
 pub mod tables;
+pub mod trtllm;
 pub mod vllm;
 
 use std::collections::BTreeMap;
@@ -36,12 +37,13 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 7] = [
+pub const SETS: [(&str, Loader); 8] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
     ("qwen3_32b", qwen3::cases),
     ("llama_405b", serving_points::llama_405b),
+    ("trtllm_max_throughput", trtllm::cases),
     ("inf2", serving_points::inf2),
     ("inf2_vllm", serving_points::inf2_vllm),
 ];
