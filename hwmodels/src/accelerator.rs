@@ -72,7 +72,7 @@ impl Accelerator {
     }
 
     /// Dense peak for arithmetic in `dtype` [FLOP/s]; formats the part has no arithmetic for run at the 16-bit peak.
-    /// Weight-only formats (int4, mxfp4 without FP4 arithmetic) are dequantised to 16 bits (serving-semantics 7.5).
+    /// Weight-only formats (int4, mxfp4 without FP4 arithmetic) are dequantised to 16 bits (sources 7.5).
     pub fn peak_flops(&self, dtype: crate::Dtype) -> f64 {
         use crate::Dtype::{Bf16, Fp8, Fp32, Int4, Int8, Mxfp4};
         match dtype {

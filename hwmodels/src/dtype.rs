@@ -23,7 +23,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Bytes per stored value, scales and zero points included.
-    /// INT4 group 128: 4 bits + 16-bit scale + 4-bit zero per 128 (serving-semantics 7.5: 0.516 to 0.53).
+    /// INT4 group 128: 4 bits + 16-bit scale + 4-bit zero per 128 (sources 7.5: 0.516 to 0.53).
     pub fn bytes(self) -> f64 {
         match self {
             Dtype::Fp32 => 4.0,

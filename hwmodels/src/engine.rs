@@ -18,15 +18,15 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
-    /// vLLM with the V1 scheduler (serving-semantics 1.2).
+    /// vLLM with the V1 scheduler (serving-policies 1.2).
     VllmV1,
-    /// vLLM with the V0 scheduler (serving-semantics 1.8).
+    /// vLLM with the V0 scheduler (serving-policies 1.8).
     VllmV0,
-    /// Text Generation Inference on GPUs (serving-semantics 2).
+    /// Text Generation Inference on GPUs (serving-policies 2).
     Tgi,
-    /// Text Generation Inference on Neuron: static slots (serving-semantics 2.5).
+    /// Text Generation Inference on Neuron: static slots (serving-policies 2.5).
     TgiNeuron,
-    /// TensorRT-LLM in-flight batching (serving-semantics 3).
+    /// TensorRT-LLM in-flight batching (serving-policies 3).
     TrtLlm,
     /// Plain static batching: a batch starts and ends together.
     Static,

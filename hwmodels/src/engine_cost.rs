@@ -223,7 +223,7 @@ impl EngineCost {
     }
 
     /// Sequences that a decode batch of `seqs` is padded to: the next captured graph size (1, 2, 4, then
-    /// multiples of 8 to 256, then of 16; serving-semantics 1.7), or `seqs` where no graph covers it.
+    /// multiples of 8 to 256, then of 16; serving-policies 1.7), or `seqs` where no graph covers it.
     pub fn graph_size(&self, seqs: u32) -> u32 {
         if seqs > self.graph_max_seqs {
             return seqs;

@@ -4,7 +4,7 @@
 //!
 //! - **vLLM** takes `gpu_memory_utilization` of the device, loads the weights, runs a profile pass with
 //!   `max_num_batched_tokens` tokens and `max_num_seqs` sampled rows, and gives what is left to KV blocks
-//!   (serving-semantics 1.5). CUDA graphs are captured afterwards: before version 0.21 they come on top,
+//!   (serving-policies 1.5). CUDA graphs are captured afterwards: before version 0.21 they come on top,
 //!   since then they are estimated and subtracted.
 //! - **TGI** runs a warm-up prefill of `MAX_BATCH_PREFILL_TOKENS` and gives 0.9 of what is then free to KV,
 //!   besides the blocks of the warm-up batch (2.1).
@@ -51,7 +51,7 @@ const CUDA_CONTEXT: f64 = 0.45 * GIB;
 const CUDA_GRAPHS: f64 = 0.36 * GIB;
 /// Neuron runtime and compiled code per core [bytes]; recalled.
 const NEURON_RUNTIME: f64 = 0.25 * GIB;
-/// TGI's headroom on free memory (serving-semantics 2.1).
+/// TGI's headroom on free memory (serving-policies 2.1).
 const TGI_HEADROOM: f64 = 0.9;
 /// First minor version (0.x) of vLLM with each change.
 const VLLM_TRITON_SAMPLER: u32 = 17;
@@ -88,7 +88,7 @@ pub struct MemorySettings {
 pub const DEFAULT_VLLM_MINOR: u32 = 15;
 
 impl MemorySettings {
-    /// The engine's own defaults on this device for this model (serving-semantics 1.3, 2.1, 3.4).
+    /// The engine's own defaults on this device for this model (serving-policies 1.3, 2.1, 3.4).
     /// TGI and static batching get `max_model_len` from the model; Neuron needs its compiled shapes set.
     pub fn defaults(
         engine: EngineKind,

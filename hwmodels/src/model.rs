@@ -1,7 +1,7 @@
 //! Model architectures: what a transformer's shape says about parameters, weight bytes and KV bytes.
 //!
 //! Matrices are counted exactly; norms, biases and routers are counted too, since engines load them,
-//! but they stay in 16 bits whatever the weights' format (serving-semantics 7.5), as do embedding and LM head.
+//! but they stay in 16 bits whatever the weights' format (sources 7.5), as do embedding and LM head.
 
 use std::ops::Range;
 
@@ -357,7 +357,7 @@ impl ModelArch {
         self.stage_weight_bytes(Layout::SINGLE, 0..self.layers, weights)
     }
 
-    /// KV bytes per token of one layer on one of `tp` ranks (serving-semantics 1.5).
+    /// KV bytes per token of one layer on one of `tp` ranks (serving-policies 1.5).
     ///
     /// MLA keeps one latent and one rotary key per token on every rank, not divided; its packed FP8 form has a
     /// 32-bit scale per 128 latent values and 16-bit rotary keys (656 bytes for DeepSeek-V3).

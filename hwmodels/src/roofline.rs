@@ -8,7 +8,7 @@ use crate::model::{AttentionKind, ModelArch};
 use crate::step::{Parts, StepCost, StepModel};
 
 /// `factor x max(FLOPs / peak, bytes / bandwidth) + constant`, with nothing else: no kernels, no
-/// collectives, no host (serving-semantics 7.1).
+/// collectives, no host (sources 7.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Roofline {
     weight_bytes: f64,

@@ -1,4 +1,4 @@
-//! vLLM V1 against the rules of serving-semantics 1.1 to 1.6, one by one.
+//! vLLM V1 against the rules of serving-policies 1.1 to 1.6, one by one.
 
 use sim::kernel::time::SimTime;
 use sim::policy::vllm_v1::{SchedulingPolicy, VllmV1, VllmV1Params, VllmVersion};

@@ -3,7 +3,7 @@
 //!
 //! Every algorithm is `latency(ranks) + traffic(bytes, ranks) / (efficiency x link peak)`, and a
 //! library picks among its algorithms as it does in reality: NCCL by the smallest estimate
-//! (serving-semantics 9.1), the engines' own all-reduce by message size (9.3). Latencies and
+//! (sources 9.1), the engines' own all-reduce by message size (9.3). Latencies and
 //! efficiencies are parameters named `collective.<link>.<library>.<algorithm>.<what>`; a
 //! [`Profile`] overrides the fitted values that ship with the crate, and those override the
 //! analytic priors. Efficiencies are fractions of the link's peak, so no parameter can make a
@@ -61,7 +61,7 @@ impl LinkClass {
         }
     }
 
-    /// Usual peak per direction and device [bytes/s] (cluster-and-hardware 10.1).
+    /// Usual peak per direction and device [bytes/s] (sources 10.1).
     pub fn peak(self) -> f64 {
         match self {
             Self::NvLink3 => 300e9,
@@ -575,7 +575,7 @@ impl CollectiveModel {
             name: link.name(),
             fallback: link.stand_in().map(LinkClass::name),
         };
-        // Latencies: serving-semantics 9.1, base and hop of LL, LL128 and Simple in microseconds.
+        // Latencies: sources 9.1, base and hop of LL, LL128 and Simple in microseconds.
         // Efficiencies: Simple on NVLink keeps about 0.8 of the datasheet rate (20.6 of 25 GB/s a
         // link), LL half of the bus up to a cap, LL128 0.92 of it.
         let ring = if link.is_nvlink_like() {

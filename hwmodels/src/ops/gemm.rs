@@ -25,7 +25,7 @@ pub enum Arithmetic {
     Fp8,
     /// 8-bit integers, activations quantised on the fly.
     Int8,
-    /// Narrow weights expanded in the kernel, 16-bit arithmetic (serving-semantics 7.5).
+    /// Narrow weights expanded in the kernel, 16-bit arithmetic (sources 7.5).
     WeightOnly,
 }
 
@@ -231,10 +231,10 @@ impl GemmParams {
 }
 
 /// Arithmetic rate of weight-only kernels over plain 16-bit ones: prefill is slightly slower than
-/// 16-bit (serving-semantics 7.5). Analytic.
+/// 16-bit (sources 7.5). Analytic.
 const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// Bandwidth that weight-only kernels reach over plain 16-bit ones: decode gains up to about 3 of the
-/// 3.9 times that bytes alone would give (serving-semantics 7.5). Analytic.
+/// 3.9 times that bytes alone would give (sources 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
 
 /// Tile shapes (rows of tokens, columns of output features) that the library chooses from. The small

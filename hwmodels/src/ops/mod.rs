@@ -9,7 +9,7 @@
 //! Times are of the kernel on the device. Host launch cost, gaps between kernels and collectives
 //! are not in here.
 //!
-//! The formulas follow serving-semantics 7.1 (time is the larger of FLOPs over achievable peak and
+//! The formulas follow sources 7.1 (time is the larger of FLOPs over achievable peak and
 //! bytes over achievable bandwidth, plus a fixed cost) with what the measured kernel tables
 //! add: tiles and waves over the device's units, split-K, limited bandwidth of few units, the cost of
 //! one CTA, query tiles, padding of experts.

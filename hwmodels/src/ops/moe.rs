@@ -1,7 +1,7 @@
 //! Routed experts as one fused kernel: gate/up and down projections of the experts that the batch
 //! touches.
 //!
-//! Weights of the touched experts are read once (serving-semantics 7.6); each expert's tokens are
+//! Weights of the touched experts are read once (sources 7.6); each expert's tokens are
 //! padded to a tile; with expert parallelism the busiest rank sets the time.
 
 use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
@@ -129,7 +129,7 @@ pub fn prefix(arithmetic: Arithmetic) -> &'static str {
 }
 
 /// Experts that at least one of `tokens` tokens chooses, out of `experts`, when each takes
-/// `top_k`: E (1 - (1 - k/E)^B) (serving-semantics 7.6).
+/// `top_k`: E (1 - (1 - k/E)^B) (sources 7.6).
 pub fn distinct_experts(experts: f64, top_k: f64, tokens: f64) -> f64 {
     if experts <= 0.0 || tokens <= 0.0 {
         return 0.0;

@@ -224,7 +224,7 @@ impl SteppedReplica {
         let cost = self.around.step.step(&plan.stats);
         let latency = SimDuration::from_secs(cost.latency);
         let mut end = now + latency;
-        // A step is planned as soon as there is a place in flight (serving-semantics 1.4), queues behind the
+        // A step is planned as soon as there is a place in flight (serving-policies 1.4), queues behind the
         // one before it, and leaves the pipeline an `interval` after that at the earliest.
         if !self.in_flight.is_empty() {
             end = end.max(self.last_end + SimDuration::from_secs(cost.interval));

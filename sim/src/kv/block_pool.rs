@@ -1,6 +1,6 @@
 //! A pool of KV blocks with a prefix cache: who holds which block, which free ones still hold known content.
 //!
-//! Promises (serving-semantics 1.6):
+//! Promises (serving-policies 1.6):
 //! - every block is either referenced by at least one sequence or in the free queue, never both;
 //! - the free queue is in LRU order: blocks are taken from its head and given back at its tail;
 //! - a block in the free queue keeps its hash, and can be hit, until it is taken for reuse (eviction at allocation);

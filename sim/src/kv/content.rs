@@ -1,4 +1,4 @@
-//! Names of KV blocks by their content: chained hashes over a request's segments (serving-semantics 1.6).
+//! Names of KV blocks by their content: chained hashes over a request's segments (serving-policies 1.6).
 
 use super::chain;
 use crate::request::{ReqId, RequestSpec};

@@ -1,6 +1,6 @@
 //! KV-cache memory of a replica, in blocks: what each sequence holds, what is free, what the prefix cache can find.
 //!
-//! [`KvManager`] is what policies use. It keeps the blocks of serving-semantics 1.6 by name when sequences of the run can
+//! [`KvManager`] is what policies use. It keeps the blocks of serving-policies 1.6 by name when sequences of the run can
 //! share content ([`block_pool`]), and only counts them when they cannot ([`counting`]); the decisions are the same.
 
 pub mod block_pool;

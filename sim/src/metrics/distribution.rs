@@ -143,7 +143,7 @@ impl Distribution {
     }
 
     /// The `p` quantile (`p` in [0, 1], clamped) by linear interpolation between order statistics, as numpy's
-    /// default (serving-semantics 8), each within [`RELATIVE_ERROR`] [ns]; none when empty.
+    /// default (sources 8), each within [`RELATIVE_ERROR`] [ns]; none when empty.
     pub fn quantile_ns(&self, p: f64) -> Option<f64> {
         if self.count == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! vLLM V1: one token budget per step, running requests first, preemption by recompute (serving-semantics 1.1 to 1.6).
+//! vLLM V1: one token budget per step, running requests first, preemption by recompute (serving-policies 1.1 to 1.6).
 //!
 //! There is no prefill phase and no decode phase: each step moves a request's computed tokens toward the tokens it has.
 //! Phase A serves `running` in order of admission; phase B admits from `waiting`, unless phase A had to preempt.

@@ -163,7 +163,7 @@ pub struct RouterFile {
     pub scrape_period: Option<Secs>,
 }
 
-/// How a router chooses (serving-semantics 6).
+/// How a router chooses (sources 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterPolicy {

@@ -119,7 +119,7 @@ pub enum UnitDraw {
 
 impl UnitDraw {
     /// The draw whose coefficient of variation is `cv`: a gamma distribution of shape 1/cv^2
-    /// (vLLM's `burstiness`, serving-semantics 8). `None` where `cv` is negative, not finite or above 100.
+    /// (vLLM's `burstiness`, sources 8). `None` where `cv` is negative, not finite or above 100.
     pub fn new(cv: f64) -> Option<UnitDraw> {
         if !(0.0..=100.0).contains(&cv) {
             return None;

@@ -1,4 +1,4 @@
-//! Routers: which replica a request goes to (serving-semantics 6).
+//! Routers: which replica a request goes to (sources 6).
 
 pub mod least_outstanding;
 pub mod prefix;

@@ -1,4 +1,4 @@
-//! Prefix-aware routing with an approximate index (serving-semantics 6.3: Gateway API Inference Extension, llm-d).
+//! Prefix-aware routing with an approximate index (sources 6.3: Gateway API Inference Extension, llm-d).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
