@@ -1073,7 +1073,7 @@ mod tests {
 
     #[test]
     fn an_unfitted_ring_is_alpha_beta() {
-        // Serving-semantics 9.2: 2(n-1) alpha + 2 (n-1)/n S/B, plus the base latency of 9.1.
+        // Sources 9.2: 2(n-1) alpha + 2 (n-1)/n S/B, plus the base latency of 9.1.
         let fabric = Fabric::single_node(LinkClass::PciePeer, 4, 600e9);
         let m = CollectiveModel::unfitted(&fabric, &Profile::default());
         let s = 1e9;
