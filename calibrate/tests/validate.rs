@@ -27,7 +27,7 @@ fn tgi_on_layouts_that_were_not_fitted_is_within_eight_per_cent_at_the_median() 
         );
     }
     let e = predicted(&report, "jumpstart_minimum_latency", "latency_ms_per_token");
-    assert!(e.n >= 20 && e.mean_ape <= 12.0, "{e:?}");
+    assert!(e.n >= 19 && e.mean_ape <= 12.0, "{e:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
 use crate::ops::Routing;
-use crate::ops::collective::{AllReduceImpl, Fabric, LinkClass, Network, NetworkClass};
+use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
 use crate::profiles::{Choice, Resolved, resolve};
 use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
@@ -252,19 +252,6 @@ fn fabric(
         devices_per_node: ranks,
         network,
     })
-}
-
-/// The all-reduce that an engine uses, in words.
-pub fn all_reduce_name(implementation: AllReduceImpl) -> &'static str {
-    match implementation {
-        AllReduceImpl::Nccl => "NCCL",
-        AllReduceImpl::Vllm { .. } => "vLLM's own, NCCL above its limit",
-        AllReduceImpl::Sglang => "SGLang's own, NCCL above its limit",
-        AllReduceImpl::TrtLlm | AllReduceImpl::TrtLlmOneShot => {
-            "TensorRT-LLM's own, NCCL above its limit"
-        }
-        AllReduceImpl::Neuron => "Neuron ring",
-    }
 }
 
 #[cfg(test)]

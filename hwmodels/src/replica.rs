@@ -155,7 +155,7 @@ impl ReplicaModel {
             (0.0, 0.0)
         };
         let window_layers = m.window.map_or(0, |w| w.layers.min(m.layers));
-        let mut model = ReplicaModel {
+        ReplicaModel {
             cost: spec.cost,
             layers: f64::from(m.layers),
             stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
@@ -172,9 +172,7 @@ impl ReplicaModel {
             send_per_token,
             warnings: walk.warnings(),
             ops: ops.clone(),
-        };
-        model.warnings.dedup();
-        model
+        }
     }
 
     /// What about these predictions rests on priors or lies outside the fitted range, in words.
@@ -185,33 +183,6 @@ impl ReplicaModel {
     /// The engine's costs in use.
     pub fn cost(&self) -> &EngineCost {
         &self.cost
-    }
-
-    /// Token-wise work of `tokens` tokens; beyond the table, in proportion to its last entry.
-    #[inline]
-    fn linear(&self, tokens: u32) -> Device {
-        match self.linear.get(tokens as usize) {
-            Some(d) => *d,
-            None => {
-                let last = self.linear.len() - 1;
-                let mut d = Device::default();
-                d.add_scaled(&self.linear[last], f64::from(tokens) / last as f64);
-                d
-            }
-        }
-    }
-
-    #[inline]
-    fn head(&self, sampled: u32) -> Device {
-        match self.head.get(sampled as usize) {
-            Some(d) => *d,
-            None => {
-                let last = self.head.len() - 1;
-                let mut d = Device::default();
-                d.add_scaled(&self.head[last], f64::from(sampled) / last as f64);
-                d
-            }
-        }
     }
 
     #[inline]
@@ -266,6 +237,20 @@ impl ReplicaModel {
     }
 }
 
+/// Entry `n` of a table; beyond it, in proportion to its last entry.
+#[inline]
+fn entry(table: &[Device], n: u32) -> Device {
+    match table.get(n as usize) {
+        Some(d) => *d,
+        None => {
+            let last = table.len() - 1;
+            let mut d = Device::default();
+            d.add_scaled(&table[last], f64::from(n) / last as f64);
+            d
+        }
+    }
+}
+
 impl StepModel for ReplicaModel {
     fn step(&self, batch: &BatchStats) -> StepCost {
         if batch.is_empty() {
@@ -279,9 +264,9 @@ impl StepModel for ReplicaModel {
         } else {
             batch.tokens()
         };
-        let mut device = self.linear(tokens);
+        let mut device = entry(&self.linear, tokens);
         self.add_attention(&mut device, batch);
-        let head = self.head(batch.sampled_seqs);
+        let head = entry(&self.head, batch.sampled_seqs);
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.

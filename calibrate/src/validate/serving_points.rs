@@ -202,15 +202,18 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             1.0,
             !throughput,
         );
-        push(
-            &mut m,
-            &f,
-            ("itl_ms", "p50"),
-            "itl_p50_ms",
-            "itl_ms.p50",
-            1.0,
-            throughput,
-        );
+        // Alone, every gap is the same step: its median is the mean that was fitted.
+        if throughput {
+            push(
+                &mut m,
+                &f,
+                ("itl_ms", "p50"),
+                "itl_p50_ms",
+                "itl_ms.p50",
+                1.0,
+                throughput,
+            );
+        }
         push(
             &mut m,
             &f,
