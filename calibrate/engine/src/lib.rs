@@ -1,0 +1,3 @@
+//! A real CPU inference engine that runs the simulator's schedulers on the wall clock.
+
+pub mod executor;
