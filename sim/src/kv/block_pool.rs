@@ -107,9 +107,7 @@ impl BlockPool {
             return None;
         }
         self.unlink(block);
-        if let Some(hash) = self.blocks[block as usize].hash.take() {
-            self.forget(block, hash);
-        }
+        self.hide(block);
         debug_assert_eq!(self.blocks[block as usize].refs, 0);
         self.blocks[block as usize].refs = 1;
         Some(block)
@@ -131,6 +129,13 @@ impl BlockPool {
                 }
                 self.blocks[last as usize].twin = block;
             }
+        }
+    }
+
+    /// The block's content, if it was visible, is no longer found.
+    pub fn hide(&mut self, block: u32) {
+        if let Some(hash) = self.blocks[block as usize].hash.take() {
+            self.forget(block, hash);
         }
     }
 

@@ -77,6 +77,53 @@ impl KvManager {
         }
     }
 
+    /// From now on blocks have names, so that [`KvManager::table`] can tell them, also where the run shares no content: for
+    /// an engine that stores KV in them. The decisions are the same. Call it before the first sequence.
+    ///
+    /// # Panics
+    /// When a sequence is known already.
+    pub fn name_blocks(&mut self) {
+        assert!(
+            self.seqs.is_empty(),
+            "blocks get their names before the first sequence"
+        );
+        if matches!(self.pool, Pool::Counting(_)) {
+            self.pool = Pool::Named(BlockPool::new(
+                u32::try_from(self.usable).unwrap_or(u32::MAX - 1),
+            ));
+        }
+    }
+
+    /// Names of the blocks of `id` in the order of its tokens, below [`KvManager::usable`]. Empty where blocks are only
+    /// counted ([`KvManager::name_blocks`]).
+    pub fn table(&self, id: ReqId) -> &[u32] {
+        self.seqs.get(id as usize).map_or(&[], |s| &s.table)
+    }
+
+    /// Tells the content of the next full blocks of `id`, as its tokens become known. A run that knows them beforehand
+    /// tells all of them to [`KvManager::register`].
+    pub fn extend_content(&mut self, id: ReqId, hashes: &[u64]) {
+        if self.config.prefix_caching
+            && matches!(self.pool, Pool::Named(_))
+            && let Some(seq) = self.seqs.get_mut(id as usize)
+        {
+            seq.hashes.extend_from_slice(hashes);
+        }
+    }
+
+    /// Nothing that lies in the blocks of `id` can be hit from now on: what was to be computed into them never was.
+    pub fn forget_content(&mut self, id: ReqId) {
+        let Some(seq) = self.seqs.get_mut(id as usize) else {
+            return;
+        };
+        seq.hashes.clear();
+        if let Pool::Named(p) = &mut self.pool {
+            for &b in &seq.table {
+                p.hide(b);
+            }
+        }
+    }
+
     /// Tokens per block [tokens].
     pub fn block_size(&self) -> u32 {
         self.config.block_size
@@ -256,7 +303,9 @@ impl KvManager {
         if full <= seq.visible {
             return;
         }
-        if let Pool::Named(p) = &mut self.pool {
+        if let Pool::Named(p) = &mut self.pool
+            && self.config.prefix_caching
+        {
             for i in seq.visible..full {
                 if let Some(&h) = seq.hashes.get(i as usize) {
                     p.publish(seq.table[i as usize], h);
@@ -370,6 +419,60 @@ mod tests {
         kv.publish(0, 48);
         kv.register(1, vec![1, 9, 3]);
         assert_eq!(kv.hits(1, 100), 1);
+    }
+
+    #[test]
+    fn named_tables_tell_who_holds_which_block_without_a_prefix_cache() {
+        let mut kv = KvManager::new(KvConfig {
+            blocks: 5,
+            reserved: 1,
+            block_size: 16,
+            prefix_caching: false,
+            shared_content: false,
+        });
+        kv.name_blocks();
+        kv.register(0, vec![1, 2]);
+        kv.register(1, vec![1, 2]);
+        assert!(kv.admit(0, 32, 0) && kv.admit(1, 16, 0));
+        assert_eq!((kv.table(0), kv.table(1)), (&[0, 1][..], &[2][..]));
+        kv.publish(0, 32);
+        assert!(kv.grow(1, 17) && !kv.grow(1, 33));
+        assert_eq!(kv.table(1), [2, 3]);
+        kv.release(0);
+        kv.register(0, vec![1, 2]);
+        assert_eq!(kv.hits(0, 33), 0, "nothing is found without the cache");
+        kv.check();
+    }
+
+    #[test]
+    fn content_told_late_is_found_like_content_told_beforehand() {
+        let mut kv = manager(8, true);
+        kv.register(0, vec![1]);
+        assert!(kv.admit(0, 33, 0));
+        kv.publish(0, 31);
+        kv.extend_content(0, &[2]);
+        kv.publish(0, 32);
+        kv.register(1, vec![1, 2, 3]);
+        assert_eq!(kv.hits(1, 48), 2);
+    }
+
+    #[test]
+    fn forgotten_content_is_not_found_and_its_twin_is() {
+        let mut kv = manager(8, true);
+        for id in 0..2 {
+            kv.register(id, vec![1, 2]);
+            assert!(kv.admit(id, 33, 0));
+            kv.publish(id, 32);
+        }
+        kv.forget_content(0);
+        kv.release(0);
+        kv.register(2, vec![1, 2]);
+        assert_eq!(kv.hits(2, 33), 2, "sequence 1 filled them too");
+        kv.check();
+        kv.forget_content(1);
+        kv.release(1);
+        assert_eq!(kv.hits(2, 33), 0);
+        kv.check();
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod vllm_v1;
 use hwmodels::BatchStats;
 
 use crate::kernel::time::SimTime;
+use crate::kv::KvManager;
 use crate::request::{RejectReason, ReqId};
 
 /// What a scheduler is told about a request on arrival.
@@ -148,6 +149,25 @@ pub trait Scheduler: Send {
 
     /// What can be seen from outside.
     fn load(&self) -> Load;
+
+    /// The KV blocks it accounts for, where it keeps its accounts in blocks: an engine that computes reads from here where
+    /// a sequence's KV lies. None: rows or slots, whose storage is the driver's.
+    fn kv_manager(&self) -> Option<&KvManager> {
+        None
+    }
+
+    /// As [`Scheduler::kv_manager`], to set it up before the first request.
+    fn kv_manager_mut(&mut self) -> Option<&mut KvManager> {
+        None
+    }
+
+    /// Tells the content of the next full blocks of `id` as its output becomes known, before the [`Scheduler::complete`]
+    /// of the step that made it. Drivers that know the output beforehand tell it in [`SeqParams::block_hashes`].
+    fn extend_content(&mut self, id: ReqId, hashes: &[u64]) {
+        if let Some(kv) = self.kv_manager_mut() {
+            kv.extend_content(id, hashes);
+        }
+    }
 
     /// Steps that may be in flight at once (1; the number of pipeline stages; 2 with asynchronous scheduling).
     fn depth(&self) -> u32 {

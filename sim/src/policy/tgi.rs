@@ -783,6 +783,20 @@ impl Scheduler for Tgi {
             kv_total_blocks: total,
         }
     }
+
+    fn kv_manager(&self) -> Option<&KvManager> {
+        match &self.memory {
+            Memory::Paged(kv) => Some(kv),
+            Memory::Padded | Memory::Static(_) => None,
+        }
+    }
+
+    fn kv_manager_mut(&mut self) -> Option<&mut KvManager> {
+        match &mut self.memory {
+            Memory::Paged(kv) => Some(kv),
+            Memory::Padded | Memory::Static(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -797,6 +797,21 @@ impl Scheduler for TrtLlm {
         }
     }
 
+    fn kv_manager(&self) -> Option<&KvManager> {
+        Some(&self.kv)
+    }
+
+    fn kv_manager_mut(&mut self) -> Option<&mut KvManager> {
+        Some(&mut self.kv)
+    }
+
+    fn extend_content(&mut self, id: ReqId, hashes: &[u64]) {
+        if self.config.params.enable_kv_cache_reuse {
+            self.kv.extend_content(id, hashes);
+            self.seqs[id as usize].hashes.extend_from_slice(hashes);
+        }
+    }
+
     fn depth(&self) -> u32 {
         self.config.micro_batches
     }

@@ -664,6 +664,14 @@ impl Scheduler for VllmV0 {
             kv_total_blocks: self.kv.usable(),
         }
     }
+
+    fn kv_manager(&self) -> Option<&KvManager> {
+        Some(&self.kv)
+    }
+
+    fn kv_manager_mut(&mut self) -> Option<&mut KvManager> {
+        Some(&mut self.kv)
+    }
 }
 
 #[cfg(test)]

@@ -612,6 +612,14 @@ impl Scheduler for VllmV1 {
         }
     }
 
+    fn kv_manager(&self) -> Option<&KvManager> {
+        Some(&self.kv)
+    }
+
+    fn kv_manager_mut(&mut self) -> Option<&mut KvManager> {
+        Some(&mut self.kv)
+    }
+
     fn depth(&self) -> u32 {
         self.params.depth()
     }
