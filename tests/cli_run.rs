@@ -226,6 +226,51 @@ fn replications_have_intervals_and_do_not_depend_on_threads() {
 }
 
 #[test]
+fn draws_bracket_the_prediction_and_do_not_depend_on_threads() {
+    let of = |threads: &str| {
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/llama2-7b-g5.2xlarge-tgi.toml");
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"))
+            .args([Path::new("run"), &file])
+            .args([
+                "--draws",
+                "8",
+                "--json",
+                "--set",
+                "run.requests=40",
+                "--set",
+                "run.warmup=0 s",
+            ])
+            .env("RAYON_NUM_THREADS", threads)
+            .output()
+            .unwrap();
+        json(&out)
+    };
+    let table = of("1");
+    assert_eq!(table, of("4"));
+    let figures = table["figures"].as_array().unwrap();
+    let tpot = figures
+        .iter()
+        .find(|f| f["path"] == "tpot_ms.mean")
+        .unwrap();
+    let of = |key: &str| tpot[key].as_f64().unwrap();
+    assert!(of("low") < of("high"), "{tpot}");
+    // A narrow normal around the profile's values: the prediction cannot lie far outside its own draws.
+    assert!(
+        of("low") * 0.8 < of("value") && of("value") < of("high") * 1.2,
+        "{tpot}"
+    );
+    assert!(!table["parameters"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn draws_need_a_profile_that_says_what_it_does_not_know() {
+    let out = run(&["--draws", "3"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(stderr(&out).contains("nothing to draw"), "{}", stderr(&out));
+}
+
+#[test]
 fn an_expectation_must_hold_in_every_replication() {
     let out = run(&["--seeds", "3", "--expect", "ttft.mean < 1 us"]);
     assert_eq!(out.status.code(), Some(3));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::record::RunRecord;
+use sim::report::draws::{Draws, draw};
 use sim::report::replications::Replications;
 use sim::report::{Expectation, RunReport, csv, text, trace};
 
@@ -43,6 +44,9 @@ pub struct Args {
     /// Run N replications with seeds counting up from the scenario's, and give 95 % intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SEEDS))]
     seeds: Option<u64>,
+    /// Run N times with the profile's parameters drawn within their standard errors, and give the interval of 90 % of the runs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS), conflicts_with_all = ["seeds", "csv", "trace", "expect", "stats"])]
+    draws: Option<u64>,
     /// Print how long the simulation took.
     #[arg(long)]
     stats: bool,
@@ -58,9 +62,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .iter()
         .map(|text| Expectation::parse(text).map_err(|e| BadInput(e.to_string())))
         .collect::<Result<Vec<_>, _>>()?;
-    match args.seeds {
-        Some(seeds) => replications(&args, seeds, &expectations),
-        None => single(&args, &expectations),
+    match (args.seeds, args.draws) {
+        (Some(seeds), _) => replications(&args, seeds, &expectations),
+        (None, Some(n)) => drawn(&args, n),
+        (None, None) => single(&args, &expectations),
     }
 }
 
@@ -151,6 +156,47 @@ fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow
         }
     }
     Ok(code(failed.iter().all(|(_, n)| *n == 0)))
+}
+
+fn drawn(args: &Args, n: u64) -> anyhow::Result<u8> {
+    let scenario = args.scenario.load()?;
+    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let uncertain = built.uncertain;
+    if uncertain.is_empty() {
+        return Err(BadInput(
+            "--draws has nothing to draw: no profile in use gives a parameter with a standard error (analytic or constant \
+             step times, or hardware.params sets them all)"
+                .into(),
+        )
+        .into());
+    }
+    let report = |scenario: &sim::scenario::Scenario| -> anyhow::Result<RunReport> {
+        let done = simulate(scenario, scenario.seed, Keep::Requests, args.path, None)?;
+        Ok(RunReport::new(&done.record, done.wall_s))
+    };
+    let nominal = report(&scenario)?;
+    let bar = progress::runs(n, "draws");
+    // In the order of the draws, whatever the threads do.
+    let runs = (0..n)
+        .into_par_iter()
+        .map(|i| {
+            let mut scenario = scenario.clone();
+            if let Some(hardware) = &mut scenario.hardware {
+                hardware.params.extend(draw(&uncertain, scenario.seed, i));
+            }
+            let done = report(&scenario)?;
+            bar.inc(1);
+            Ok(done)
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    bar.finish_and_clear();
+    let table = Draws::new(&nominal, &runs, uncertain.into_keys().collect());
+    if args.json {
+        print_json(&table)?;
+    } else {
+        print(&table.render())?;
+    }
+    Ok(exit_code::OK)
 }
 
 fn code(met: bool) -> u8 {

@@ -2,7 +2,7 @@
 //!
 //! - [`summary`] the JSON contract of `run --json`, and what every other form is made from
 //! - [`text`] the report on the terminal
-//! - [`replications`], [`compare`], [`curve`] several runs at once
+//! - [`replications`], [`draws`], [`compare`], [`curve`] several runs at once
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
 //! - [`trace`] a trace that Perfetto opens
@@ -11,6 +11,7 @@ pub mod compare;
 pub mod csv;
 pub mod curve;
 pub mod diagnosis;
+pub mod draws;
 pub mod expect;
 pub mod replications;
 pub mod schema;

@@ -1,5 +1,6 @@
 //! From a scenario to a simulation that can run: catalog, placement, memory plan, step model, schedulers, workload.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use hwmodels::error::Error;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::Routing;
+use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
 use hwmodels::{EngineKind, LinearStep, ModelArch, StepModel};
 
@@ -60,6 +62,9 @@ pub struct Built {
     pub slo: Slo,
     /// When the run stops though requests are under way.
     pub until: Option<SimTime>,
+    /// Parameters of the step time that a profile gives with a standard error, by dotted name; those that the scenario
+    /// sets itself are not among them.
+    pub uncertain: BTreeMap<String, Param>,
 }
 
 /// Why a scenario did not give a record.
@@ -134,6 +139,7 @@ struct Hardware {
     replica_name: String,
     profiles: Vec<ProfileUse>,
     warnings: Vec<String>,
+    uncertain: BTreeMap<String, Param>,
 }
 
 impl Scenario {
@@ -229,6 +235,7 @@ impl Scenario {
                 Some(d) if !self.drain => Some(SimTime::from_secs(d.secs())),
                 _ => None,
             },
+            uncertain: hardware.uncertain,
         })
     }
 
@@ -266,6 +273,7 @@ impl Scenario {
             replica_name: "replica".into(),
             profiles: Vec::new(),
             warnings: Vec::new(),
+            uncertain: BTreeMap::new(),
         };
         Ok((started, hardware, None))
     }
@@ -377,6 +385,15 @@ impl Scenario {
             "{} on {nodes} x {} ({} x {} each), {kind}, {}, {} replica(s)",
             arch.name, instance.name, instance.devices, chip.name, self.layout, self.replicas
         );
+        let given = &hardware.params;
+        let uncertain = deployment
+            .profile
+            .profile
+            .params
+            .iter()
+            .filter(|(name, p)| p.std_error.is_some_and(|e| e > 0.0) && !given.contains_key(*name))
+            .map(|(name, p)| (name.clone(), p.clone()))
+            .collect();
         let hardware = Hardware {
             step: deployment.step,
             input_delay: SimDuration::from_secs(deployment.cost.request_in),
@@ -397,6 +414,7 @@ impl Scenario {
                 })
                 .collect(),
             warnings,
+            uncertain,
         };
         Ok((started, hardware, plan))
     }
