@@ -30,17 +30,20 @@ pub enum EngineKind {
     TrtLlm,
     /// Plain static batching: a batch starts and ends together.
     Static,
+    /// llama.cpp's server: fixed slots, one batch of all of them per step (serving-policies 4).
+    LlamaCpp,
 }
 
 impl EngineKind {
     /// Every engine, in the order of their names' first appearance in the documentation.
-    pub const ALL: [EngineKind; 6] = [
+    pub const ALL: [EngineKind; 7] = [
         EngineKind::VllmV1,
         EngineKind::VllmV0,
         EngineKind::Tgi,
         EngineKind::TgiNeuron,
         EngineKind::TrtLlm,
         EngineKind::Static,
+        EngineKind::LlamaCpp,
     ];
 
     /// The name that scenario files use.
@@ -52,6 +55,7 @@ impl EngineKind {
             EngineKind::TgiNeuron => "tgi_neuron",
             EngineKind::TrtLlm => "trt_llm",
             EngineKind::Static => "static",
+            EngineKind::LlamaCpp => "llama_cpp",
         }
     }
 }

@@ -190,6 +190,14 @@ impl EngineCost {
                 all_reduce: AllReduceImpl::Nccl,
                 ..python
             },
+            // A C++ loop without a scheduler process: assumed like TensorRT-LLM's, to be fitted on the endpoint.
+            EngineKind::LlamaCpp => EngineCost {
+                step_host: 0.5e-3,
+                seq_host: 20e-6,
+                graph_max_seqs: 0,
+                all_reduce: AllReduceImpl::Nccl,
+                ..python
+            },
         }
     }
 

@@ -119,6 +119,7 @@ impl MemorySettings {
             EngineKind::TgiNeuron => (1.0, max_model_len, 4, max_model_len),
             EngineKind::TrtLlm => (0.9, 8_192, 2_048, 64),
             EngineKind::Static => (0.9, max_model_len, 8, 16),
+            EngineKind::LlamaCpp => (0.9, 2_048, 4, 1),
         };
         let cap = u64::from(seqs) * u64::from(max_model_len);
         Self {
@@ -409,7 +410,9 @@ fn plan(
             (plan.blocks_for(u64::from(s.max_model_len)), true)
         }
         EngineKind::TgiNeuron => (u64::from(s.max_num_seqs), true),
-        EngineKind::Tgi | EngineKind::TrtLlm | EngineKind::Static => (1, false),
+        EngineKind::Tgi | EngineKind::TrtLlm | EngineKind::Static | EngineKind::LlamaCpp => {
+            (1, false)
+        }
     };
     if plan.kv_blocks < needed_blocks {
         let fixed = stage.limit - stage.kv;
@@ -452,7 +455,9 @@ fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm_minor >= VLLM_GRAPHS_SUBTRACTED,
         EngineKind::Tgi | EngineKind::TrtLlm => true,
-        EngineKind::VllmV0 | EngineKind::TgiNeuron | EngineKind::Static => false,
+        EngineKind::VllmV0 | EngineKind::TgiNeuron | EngineKind::Static | EngineKind::LlamaCpp => {
+            false
+        }
     }
 }
 
@@ -504,6 +509,7 @@ fn stage_use(
         }
         EngineKind::TrtLlm => stage.runtime = CUDA_CONTEXT + communication,
         EngineKind::Static => stage.runtime = VLLM_NON_TORCH + communication,
+        EngineKind::LlamaCpp => stage.runtime = CUDA_CONTEXT,
         EngineKind::TgiNeuron => stage.runtime = NEURON_RUNTIME,
     }
     let subtracted = if graphs_subtracted(s) { graphs } else { 0.0 };

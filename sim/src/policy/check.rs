@@ -28,7 +28,7 @@ mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
-    use super::super::{static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
+    use super::super::{llama_cpp, static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
 
     /// Reads `toml`, writes it and reads it again; then tries a key that no system has.
     fn round_trip<P>(toml: &str) -> P
@@ -64,5 +64,7 @@ mod tests {
         assert_eq!((p.max_num_seqs, p.block_size), (64, 16));
         let p: static_batch::StaticBatchParams = round_trip("max_queue_delay_microseconds = 500");
         assert_eq!(p.max_queue_delay_microseconds, 500);
+        let p: llama_cpp::LlamaCppParams = round_trip("n_parallel = 8\nkv_unified = false");
+        assert_eq!((p.n_parallel, p.n_batch), (8, 2048));
     }
 }

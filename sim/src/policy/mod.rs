@@ -6,6 +6,7 @@
 //! section numbers in the files are those of `docs/serving-policies.md`.
 
 pub mod check;
+pub mod llama_cpp;
 pub mod static_batch;
 #[cfg(test)]
 pub(crate) mod testkit;

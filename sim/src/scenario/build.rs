@@ -24,6 +24,7 @@ use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Slo;
 use crate::policy::check::ParamError;
+use crate::policy::llama_cpp::LlamaCpp;
 use crate::policy::static_batch::StaticBatch;
 use crate::policy::tgi::Tgi;
 use crate::policy::tgi_neuron::{NeuronServer, TgiNeuron};
@@ -561,6 +562,15 @@ impl Scenario {
                 s.max_model_len = config.max_seq_len;
                 s.max_num_batched_tokens = config.max_seq_len;
             }
+            EngineParams::LlamaCpp(p) => {
+                let config = p
+                    .resolve(u64::from(u32::MAX), arch.max_positions)
+                    .map_err(|e| self.param_error(&e))?;
+                s.max_num_seqs = config.n_parallel;
+                s.max_model_len = config.n_ctx_slot;
+                s.max_num_batched_tokens = config.n_batch;
+                s.block_size = 1;
+            }
         }
         Ok(())
     }
@@ -707,6 +717,23 @@ impl Scenario {
                     engine: EngineSpec::Policy {
                         make: Arc::new(move |_| Box::new(StaticBatch::new(config.clone()))),
                         hash_block: None,
+                    },
+                }
+            }
+            EngineParams::LlamaCpp(p) => {
+                let (blocks, tokens) = planned(1);
+                let config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                let hash = config.cache_prompt.then_some(1);
+                Started {
+                    block_tokens: 1,
+                    kv_blocks: blocks.min(u64::from(config.n_ctx)),
+                    step_tokens: config.n_batch,
+                    overlap: None,
+                    decided: table_of(&config),
+                    warnings: Vec::new(),
+                    engine: EngineSpec::Policy {
+                        make: Arc::new(move |_| Box::new(LlamaCpp::new(config.clone()))),
+                        hash_block: hash,
                     },
                 }
             }

@@ -8,6 +8,7 @@ use hwmodels::units::Ratio;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::llama_cpp::LlamaCppParams;
 use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;
 use crate::policy::tgi_neuron::TgiNeuronParams;
@@ -37,7 +38,7 @@ pub fn memory_key(kind: EngineKind) -> &'static str {
         EngineKind::VllmV1 | EngineKind::VllmV0 => "gpu_memory_utilization",
         EngineKind::Tgi => "cuda_memory_fraction",
         EngineKind::TrtLlm => "kv_cache_free_gpu_mem_fraction",
-        EngineKind::TgiNeuron | EngineKind::Static => "memory_fraction",
+        EngineKind::TgiNeuron | EngineKind::Static | EngineKind::LlamaCpp => "memory_fraction",
     }
 }
 
@@ -212,4 +213,5 @@ engines! {
     TrtLlm: TrtLlmParams, "TensorRT-LLM in-flight batching.";
     VllmV0: VllmV0Params, "vLLM, V0 scheduler.";
     Static: StaticBatchParams, "Plain static batching.";
+    LlamaCpp: LlamaCppParams, "llama.cpp's server.";
 }
