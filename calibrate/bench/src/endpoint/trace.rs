@@ -1,0 +1,404 @@
+//! When each token of a request came, and how many tokens a chunk holds.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Token counts as the server gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Prompt [tokens].
+    pub prompt_tokens: Option<u32>,
+    /// Output [tokens].
+    pub completion_tokens: Option<u32>,
+    /// Prompt tokens found in the prefix cache [tokens].
+    pub cached_tokens: Option<u32>,
+}
+
+/// Times that llama-server took itself (`timings` of its last chunk).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerTimings {
+    /// Prompt tokens that were processed [tokens].
+    pub prompt_tokens: u32,
+    /// Time they took [s].
+    pub prompt_s: f64,
+    /// Tokens generated [tokens].
+    pub predicted_tokens: u32,
+    /// Time they took [s].
+    pub predicted_s: f64,
+}
+
+/// One chunk that brought tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// When its bytes were read, after [`RequestTrace::start`] [ns].
+    pub at_ns: u64,
+    /// Tokens in it, at least one.
+    pub tokens: u32,
+}
+
+/// How the tokens of chunks were counted.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CountSource {
+    /// The server said it with each chunk: running usage, token ids, or one event for each token by the API's rules.
+    #[default]
+    PerChunk,
+    /// One token for each chunk with text, and the final usage agrees.
+    Confirmed,
+    /// The final usage says more tokens than there are chunks: spread over the chunks by the length of their text.
+    Spread,
+    /// One token for each chunk with text; nothing confirms it.
+    Unconfirmed,
+}
+
+/// What went wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// No connection.
+    Connect,
+    /// The connection broke before the answer was complete.
+    Disconnected,
+    /// Not answered in time.
+    Timeout,
+    /// Answered with another status than 2xx.
+    Status(u16),
+    /// The stream is not what the API answers, or it ended without its end.
+    BadStream,
+    /// The server reported a failure within the stream.
+    Server,
+    /// The caller stopped waiting.
+    Cancelled,
+    /// The request could not be written down for this API.
+    Request,
+}
+
+impl ErrorKind {
+    /// Its name in reports, e.g. `timeout` or `status_429`.
+    pub fn name(self) -> String {
+        match self {
+            ErrorKind::Connect => "connect".into(),
+            ErrorKind::Disconnected => "disconnected".into(),
+            ErrorKind::Timeout => "timeout".into(),
+            ErrorKind::Status(code) => format!("status_{code}"),
+            ErrorKind::BadStream => "bad_stream".into(),
+            ErrorKind::Server => "server".into(),
+            ErrorKind::Cancelled => "cancelled".into(),
+            ErrorKind::Request => "request".into(),
+        }
+    }
+}
+
+/// A failed request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct RequestError {
+    /// What kind of failure.
+    pub kind: ErrorKind,
+    /// What happened.
+    pub message: String,
+}
+
+impl RequestError {
+    /// An error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
+        RequestError {
+            kind,
+            message: message.into(),
+        }
+    }
+}
+
+/// One request as its client saw it. Times are after [`RequestTrace::start`] [ns].
+#[derive(Clone, Debug)]
+pub struct RequestTrace {
+    /// The client turned to the endpoint; connecting comes after it.
+    pub start: Instant,
+    /// The connection stood, if it came to that.
+    pub connected_ns: Option<u64>,
+    /// It went over a connection used before.
+    pub reused: bool,
+    /// It was sent once more because a kept connection broke before a byte of answer.
+    pub stale_retry: bool,
+    /// It was sent once more without a field that the server refused.
+    pub resent: u32,
+    /// Status of the answer.
+    pub status: Option<u16>,
+    /// The answer's head was there.
+    pub headers_ns: Option<u64>,
+    /// Chunks with tokens, in order.
+    pub chunks: Vec<Chunk>,
+    /// How their tokens were counted.
+    pub counted: CountSource,
+    /// The answer was complete, or the failure was known.
+    pub end_ns: u64,
+    /// Token counts of the server, where it gave any.
+    pub usage: Option<Usage>,
+    /// Times of the server, where it gave any.
+    pub timings: Option<ServerTimings>,
+    /// Why the generation ended, where the server said.
+    pub finish_reason: Option<String>,
+    /// Fewer tokens than asked for though all went well.
+    pub short: bool,
+    /// Generated text, where it was to be kept.
+    pub text: Option<String>,
+    /// Generated token ids, where they were to be kept and the server gave them.
+    pub token_ids: Option<Vec<u32>>,
+    /// The failure, if there was one.
+    pub error: Option<RequestError>,
+}
+
+impl RequestTrace {
+    pub(super) fn new(start: Instant) -> RequestTrace {
+        RequestTrace {
+            start,
+            connected_ns: None,
+            reused: false,
+            stale_retry: false,
+            resent: 0,
+            status: None,
+            headers_ns: None,
+            chunks: Vec::new(),
+            counted: CountSource::PerChunk,
+            end_ns: 0,
+            usage: None,
+            timings: None,
+            finish_reason: None,
+            short: false,
+            text: None,
+            token_ids: None,
+            error: None,
+        }
+    }
+
+    /// Whether it was answered in full.
+    pub fn ok(&self) -> bool {
+        self.error.is_none()
+    }
+
+    /// Tokens that came [tokens].
+    pub fn output_tokens(&self) -> u32 {
+        self.chunks.iter().map(|c| c.tokens).sum()
+    }
+
+    /// First token, after the start [ns].
+    pub fn first_token_ns(&self) -> Option<u64> {
+        self.chunks.first().map(|c| c.at_ns)
+    }
+
+    /// Last token, after the start [ns].
+    pub fn last_token_ns(&self) -> Option<u64> {
+        self.chunks.last().map(|c| c.at_ns)
+    }
+
+    /// Chunks that brought several tokens.
+    pub fn multi_token_chunks(&self) -> usize {
+        self.chunks.iter().filter(|c| c.tokens > 1).count()
+    }
+
+    /// Gaps between consecutive tokens as `(instant after the start, gap) [ns]` and their number: tokens of one chunk
+    /// come together, so all but the first of them have no gap.
+    pub fn gaps(&self) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
+        let within = self
+            .chunks
+            .iter()
+            .filter(|c| c.tokens > 1)
+            .map(|c| (c.at_ns, 0, c.tokens - 1));
+        let between = self
+            .chunks
+            .windows(2)
+            .map(|w| (w[1].at_ns, w[1].at_ns.saturating_sub(w[0].at_ns), 1));
+        within.chain(between)
+    }
+}
+
+/// A chunk before its tokens are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawChunk {
+    pub at_ns: u64,
+    /// Length of its text [bytes].
+    pub text_bytes: u32,
+    /// Tokens that the server says are in it.
+    pub tokens: Option<u32>,
+    /// Tokens so far, by running usage.
+    pub so_far: Option<u32>,
+    /// It ends the generation.
+    pub last: bool,
+}
+
+/// Counts the tokens of chunks; `total` is what the server says in the end.
+///
+/// Chunks without text are no tokens (the first chat chunk holds only a role; an extra last one only a reason), unless
+/// that leaves fewer chunks than tokens: then those in the middle are tokens whose text was not complete yet.
+pub(super) fn count(raw: &[RawChunk], total: Option<u32>) -> (Vec<Chunk>, CountSource) {
+    let chunk = |r: &RawChunk, tokens: u32| Chunk {
+        at_ns: r.at_ns,
+        tokens,
+    };
+    // A usage in the last chunk alone is a total and says nothing of the chunks before it.
+    let running = raw.iter().any(|r| r.so_far.is_some())
+        && raw.iter().all(|r| r.so_far.is_some() || r.text_bytes == 0);
+    if running {
+        let mut before = 0;
+        let mut chunks = Vec::with_capacity(raw.len());
+        for r in raw {
+            let Some(now) = r.so_far else { continue };
+            if now > before {
+                chunks.push(chunk(r, now - before));
+                before = now;
+            }
+        }
+        return (chunks, CountSource::PerChunk);
+    }
+    if raw.iter().any(|r| r.tokens.is_some()) {
+        let counted = raw
+            .iter()
+            .filter_map(|r| r.tokens.filter(|n| *n > 0).map(|n| chunk(r, n)));
+        return (counted.collect(), CountSource::PerChunk);
+    }
+    let with_text: Vec<&RawChunk> = raw.iter().filter(|r| r.text_bytes > 0).collect();
+    let ones = |rs: &[&RawChunk]| rs.iter().map(|r| chunk(r, 1)).collect::<Vec<_>>();
+    let Some(total) = total.filter(|t| *t > 0) else {
+        return (ones(&with_text), CountSource::Unconfirmed);
+    };
+    let n = with_text.len() as u32;
+    if n == total {
+        return (ones(&with_text), CountSource::Confirmed);
+    }
+    if n > total {
+        // More pieces of text than tokens: the first pieces are taken as the tokens' arrivals.
+        return (ones(&with_text[..total as usize]), CountSource::Spread);
+    }
+    let all: Vec<&RawChunk> = raw.iter().collect();
+    if all.len() as u32 == total {
+        return (ones(&all), CountSource::Confirmed);
+    }
+    let mut inner: Vec<&RawChunk> = all
+        .iter()
+        .copied()
+        .filter(|r| !r.last || r.text_bytes > 0)
+        .collect();
+    if inner.len() as u32 == total {
+        return (ones(&inner), CountSource::Confirmed);
+    }
+    // A first chunk without text is a role, not a token.
+    if inner.first().is_some_and(|r| r.text_bytes == 0) {
+        inner.remove(0);
+    }
+    if inner.len() as u32 == total {
+        return (ones(&inner), CountSource::Confirmed);
+    }
+    (spread(&with_text, total), CountSource::Spread)
+}
+
+/// `total` tokens over chunks, one each and the rest by the length of their text, largest remainders first.
+fn spread(chunks: &[&RawChunk], total: u32) -> Vec<Chunk> {
+    let bytes: u64 = chunks.iter().map(|r| u64::from(r.text_bytes)).sum();
+    if chunks.is_empty() || bytes == 0 {
+        return Vec::new();
+    }
+    let rest = u64::from(total) - chunks.len() as u64;
+    let mut given = 0u64;
+    let mut seen = 0u64;
+    chunks
+        .iter()
+        .map(|r| {
+            seen += u64::from(r.text_bytes);
+            // Cumulative rounding: the parts add up to the whole.
+            let due = (rest * seen + bytes / 2) / bytes;
+            let extra = due - given;
+            given = due;
+            Chunk {
+                at_ns: r.at_ns,
+                tokens: 1 + extra as u32,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn raw(text_bytes: u32) -> RawChunk {
+        RawChunk {
+            at_ns: 0,
+            text_bytes,
+            tokens: None,
+            so_far: None,
+            last: false,
+        }
+    }
+
+    #[test]
+    fn the_rest_is_spread_by_the_length_of_the_text() {
+        let chunks = [raw(2), raw(10), raw(4)];
+        let (counted, source) = count(&chunks, Some(8));
+        assert_eq!(source, CountSource::Spread);
+        assert_eq!(
+            counted.iter().map(|c| c.tokens).collect::<Vec<_>>(),
+            [2, 4, 2]
+        );
+    }
+
+    #[test]
+    fn chunks_without_text_in_the_middle_are_tokens_when_the_count_says_so() {
+        let chunks = [
+            raw(0),
+            raw(1),
+            raw(0),
+            raw(3),
+            RawChunk {
+                last: true,
+                ..raw(0)
+            },
+        ];
+        assert_eq!(count(&chunks, Some(3)).0.len(), 3);
+        assert_eq!(count(&chunks, Some(2)).0.len(), 2);
+        assert_eq!(
+            count(&chunks, None),
+            (count(&chunks, Some(2)).0, CountSource::Unconfirmed)
+        );
+    }
+
+    #[test]
+    fn gaps_of_tokens_that_come_together_are_zero_and_the_sum_is_the_decode_time() {
+        let mut trace = RequestTrace::new(Instant::now());
+        trace.chunks = vec![
+            Chunk {
+                at_ns: 100,
+                tokens: 2,
+            },
+            Chunk {
+                at_ns: 400,
+                tokens: 1,
+            },
+            Chunk {
+                at_ns: 500,
+                tokens: 3,
+            },
+        ];
+        let gaps: Vec<_> = trace.gaps().collect();
+        assert_eq!(
+            gaps.iter().map(|g| g.2).sum::<u32>(),
+            trace.output_tokens() - 1
+        );
+        assert_eq!(gaps.iter().map(|g| g.1 * u64::from(g.2)).sum::<u64>(), 400);
+        assert_eq!(trace.multi_token_chunks(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn spread_tokens_add_up(lengths in prop::collection::vec(1u32..50, 1..40), more in 0u32..100) {
+            let chunks: Vec<RawChunk> = lengths.iter().map(|l| raw(*l)).collect();
+            let total = chunks.len() as u32 + more;
+            let (counted, _) = count(&chunks, Some(total));
+            prop_assert_eq!(counted.iter().map(|c| c.tokens).sum::<u32>(), total);
+            prop_assert!(counted.iter().all(|c| c.tokens > 0));
+        }
+    }
+}
