@@ -257,6 +257,7 @@ fn profile(report: &Report, rows: &[Row]) -> Profile {
             })
             .collect(),
         params,
+        ..Profile::default()
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::EngineKind;
 use crate::evidence::Evidence;
 
 /// One calibrated number.
@@ -48,6 +49,54 @@ pub struct Provenance {
     pub notes: Vec<String>,
 }
 
+/// What a fitted step model ([`crate::fitted`]) was measured on: where its scaling to other layouts starts from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Basis {
+    /// The engine whose scheduling it had.
+    pub engine: EngineKind,
+    /// The model, for the reader.
+    #[serde(default)]
+    pub model: String,
+    /// Layers of the model; 0: not known, then the model of the scenario says it.
+    #[serde(default)]
+    pub layers: u32,
+    /// Its hidden size; 0: not known.
+    #[serde(default)]
+    pub hidden: u32,
+    /// Tensor-parallel ranks.
+    #[serde(default = "one")]
+    pub tp: u32,
+    /// Pipeline stages.
+    #[serde(default = "one")]
+    pub pp: u32,
+    /// Threads of one rank; 0: every rank has a device of its own.
+    #[serde(default)]
+    pub threads: u32,
+    /// Cores of the machine that ranks, replicas and front end share; 0: every rank has a device of its own.
+    #[serde(default)]
+    pub cores: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Default for Basis {
+    fn default() -> Basis {
+        Basis {
+            engine: EngineKind::VllmV1,
+            model: String::new(),
+            layers: 0,
+            hidden: 0,
+            tp: 1,
+            pp: 1,
+            threads: 0,
+            cores: 0,
+        }
+    }
+}
+
 /// A validation that the profile was put to, on data that it was not fitted on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -82,6 +131,9 @@ pub struct Profile {
     /// Validations on data that was not fitted. Untrusted until there is one and all pass.
     #[serde(default)]
     pub validations: Vec<Validation>,
+    /// Of a fitted step model: what it was measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
     /// The numbers, by dotted name.
     #[serde(default)]
     pub params: BTreeMap<String, Param>,

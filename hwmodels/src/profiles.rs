@@ -99,7 +99,7 @@ impl Resolved {
 const NAMED_VALIDATIONS: usize = 4;
 
 /// What `p` is, and how far predictions with it were from what was measured, on rows that were not fitted.
-fn describe(p: &Profile) -> String {
+pub fn describe(p: &Profile) -> String {
     let errors: Vec<String> = p
         .validations
         .iter()

@@ -181,8 +181,11 @@ fn drawn(args: &Args, n: u64) -> anyhow::Result<u8> {
         .into_par_iter()
         .map(|i| {
             let mut scenario = scenario.clone();
+            let values = draw(&uncertain, scenario.seed, i);
             if let Some(hardware) = &mut scenario.hardware {
-                hardware.params.extend(draw(&uncertain, scenario.seed, i));
+                hardware.params.extend(values);
+            } else if let Some(fitted) = &mut scenario.fitted {
+                fitted.params.extend(values);
             }
             let done = report(&scenario)?;
             bar.inc(1);

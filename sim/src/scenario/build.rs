@@ -7,12 +7,13 @@ use std::sync::Arc;
 use hwmodels::catalog::Catalog;
 use hwmodels::deployment::{DeploymentSpec, deploy};
 use hwmodels::error::Error;
+use hwmodels::fitted::Extent;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::Routing;
 use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
-use hwmodels::{EngineKind, LinearStep, ModelArch, StepModel};
+use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
 
 use super::document::join;
 use super::engine::{EngineParams, VllmV1Keys};
@@ -55,6 +56,8 @@ pub struct Built {
     pub info: RunInfo,
     /// Where a replica's memory goes; `None` where the scenario gives the KV blocks itself.
     pub memory: Option<MemoryPlan>,
+    /// Counts steps outside the ranges that a fitted step model was measured on; its warnings go into the record.
+    pub extent: Option<Arc<Extent>>,
     /// What start-up decided on this hardware: the engine's parameters with their defaults, KV blocks, price.
     pub decided: toml::Table,
     /// Requests sent before this stay out of the statistics.
@@ -96,9 +99,12 @@ impl Built {
             (a, b) => a.or(b),
         };
         let failure = self.workload.failure();
-        let record = self
+        let mut record = self
             .simulation
             .run(&mut self.workload, &options, self.info)?;
+        if let Some(extent) = &self.extent {
+            record.info.warnings.extend(extent.warnings());
+        }
         let changed = failure.lock().ok().and_then(|mut f| f.take());
         match changed {
             Some(message) => Err(ScenarioRunError::Changed(message)),
@@ -108,15 +114,15 @@ impl Built {
 }
 
 /// What the engine's start-up has to know of hardware and model.
-struct Start {
+pub(super) struct Start {
     /// KV tokens that memory has room for, and the plan that says so.
-    plan: Option<MemoryPlan>,
+    pub(super) plan: Option<MemoryPlan>,
     /// Longest sequence of the model [tokens].
-    model_tokens: u32,
+    pub(super) model_tokens: u32,
 }
 
 /// An engine after start-up.
-struct Started {
+pub(super) struct Started {
     engine: EngineSpec,
     block_tokens: u32,
     kv_blocks: u64,
@@ -129,18 +135,20 @@ struct Started {
 }
 
 /// A replica's hardware side.
-struct Hardware {
-    step: Arc<dyn StepModel>,
-    input_delay: SimDuration,
-    input_delay_per_token: SimDuration,
-    output_delay: SimDuration,
-    devices: u32,
-    usd_per_hour: Option<f64>,
-    deployment: String,
-    replica_name: String,
-    profiles: Vec<ProfileUse>,
-    warnings: Vec<String>,
-    uncertain: BTreeMap<String, Param>,
+pub(super) struct Hardware {
+    pub(super) step: Arc<dyn StepModel>,
+    /// Counts steps outside the ranges that the step model was fitted on.
+    pub(super) extent: Option<Arc<Extent>>,
+    pub(super) input_delay: SimDuration,
+    pub(super) input_delay_per_token: SimDuration,
+    pub(super) output_delay: SimDuration,
+    pub(super) devices: u32,
+    pub(super) usd_per_hour: Option<f64>,
+    pub(super) deployment: String,
+    pub(super) replica_name: String,
+    pub(super) profiles: Vec<ProfileUse>,
+    pub(super) warnings: Vec<String>,
+    pub(super) uncertain: BTreeMap<String, Param>,
 }
 
 impl Scenario {
@@ -150,10 +158,23 @@ impl Scenario {
     /// Names that the catalog does not have, layouts that cannot be, models that do not fit ("needs X, has Y"),
     /// parameters that the engine would refuse at start-up, files that cannot be read: each at its key.
     pub fn build(&self) -> Result<Built, ScenarioError> {
+        if let Some(fitted) = &self.fitted {
+            return self.build_with(&self.step_profile(fitted)?);
+        }
         let (started, hardware, memory) = match (&self.model, &self.hardware) {
             (Some(model), Some(hardware)) => self.on_hardware(model, hardware)?,
             _ => self.on_constant_steps()?,
         };
+        self.assemble(started, hardware, memory)
+    }
+
+    /// The simulation of a started engine on its hardware.
+    pub(super) fn assemble(
+        &self,
+        started: Started,
+        hardware: Hardware,
+        memory: Option<MemoryPlan>,
+    ) -> Result<Built, ScenarioError> {
         let replica = ReplicaSpec {
             engine: started.engine,
             step: hardware.step,
@@ -225,6 +246,7 @@ impl Scenario {
                 warnings,
             },
             memory,
+            extent: hardware.extent,
             decided,
             warmup: SimDuration::from_secs(self.warmup.secs()),
             slo: Slo {
@@ -261,6 +283,7 @@ impl Scenario {
                 per_ctx: step.per_context_token.secs(),
                 per_pair: step.per_pair.secs(),
             }),
+            extent: None,
             input_delay: SimDuration::ZERO,
             input_delay_per_token: SimDuration::ZERO,
             output_delay: SimDuration::ZERO,
@@ -387,16 +410,10 @@ impl Scenario {
             arch.name, instance.name, instance.devices, chip.name, self.layout, self.replicas
         );
         let given = &hardware.params;
-        let uncertain = deployment
-            .profile
-            .profile
-            .params
-            .iter()
-            .filter(|(name, p)| p.std_error.is_some_and(|e| e > 0.0) && !given.contains_key(*name))
-            .map(|(name, p)| (name.clone(), p.clone()))
-            .collect();
+        let uncertain = uncertain(&deployment.profile.profile, given);
         let hardware = Hardware {
             step: deployment.step,
+            extent: None,
             input_delay: SimDuration::from_secs(deployment.cost.request_in),
             input_delay_per_token: SimDuration::from_secs(deployment.cost.prompt_token_in),
             output_delay: SimDuration::from_secs(deployment.cost.token_out),
@@ -421,7 +438,7 @@ impl Scenario {
     }
 
     /// Adds a model of a Hugging Face file to the catalog; the name of the model.
-    fn add_model(
+    pub(super) fn add_model(
         &self,
         model: &ModelChoice,
         catalog: &mut Catalog,
@@ -575,7 +592,7 @@ impl Scenario {
         Ok(())
     }
 
-    fn start(&self, start: &Start) -> Result<Started, ScenarioError> {
+    pub(super) fn start(&self, start: &Start) -> Result<Started, ScenarioError> {
         self.start_with(start, None)
     }
 
@@ -889,6 +906,19 @@ impl Scenario {
             .collect();
         streams.join("; ")
     }
+}
+
+/// Parameters with a standard error, but for those that the scenario gives.
+pub(super) fn uncertain(
+    profile: &Profile,
+    given: &BTreeMap<String, f64>,
+) -> BTreeMap<String, Param> {
+    profile
+        .params
+        .iter()
+        .filter(|(name, p)| p.std_error.is_some_and(|e| e > 0.0) && !given.contains_key(*name))
+        .map(|(name, p)| (name.clone(), p.clone()))
+        .collect()
 }
 
 /// What vLLM's start-up decided.

@@ -31,6 +31,11 @@ pub struct Places {
 }
 
 impl Places {
+    /// Whether `path` was written.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.by_path.contains_key(path)
+    }
+
     /// An error at `path`, placed at that key or at the nearest table around it that was written.
     pub fn error(&self, path: &str, message: impl Into<String>) -> ScenarioError {
         let mut at = path;

@@ -28,7 +28,7 @@ pub struct ScenarioFile {
     /// Seed of all randomness, 0 to 2^63 - 1. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The model that is served. Needed unless `[step]` is given.
+    /// The model that is served. Needed unless `[step]` or `hardware.step_profile` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelFile>,
     /// The hardware it is served on. Needed unless `[step]` is given.
@@ -96,6 +96,10 @@ pub struct HardwareFile {
     /// "analytic", a built-in profile's name, or the path of a profile file. Default: "auto".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Path of a fitted step model (`servetwin calibrate`), relative to the scenario file. It stands in place of `instance`,
+    /// and `[model]` and the engine's limits may then be left out as far as it knows them. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_profile: Option<String>,
     /// Parameters laid over the profile, by dotted name, e.g. { "engine.tgi.step_host" = 0.001 }; each within its
     /// physical bounds. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,7 @@ pub mod document;
 pub mod engine;
 pub mod error;
 pub mod file;
+mod fitted;
 pub mod reference;
 pub mod resolve;
 pub mod schema;
@@ -44,12 +45,14 @@ pub struct Scenario {
     pub description: String,
     /// Seed of every random stream, at most 2^63 - 1.
     pub seed: u64,
-    /// The model. `None` only where `step` is given.
+    /// The model. `None` only where `step` or `fitted` is given.
     pub model: Option<ModelChoice>,
-    /// The hardware. `None` only where `step` is given.
+    /// The hardware. `None` only where `step` or `fitted` is given.
     pub hardware: Option<HardwareChoice>,
     /// A step time of constant terms in place of model and hardware.
     pub step: Option<ConstantStep>,
+    /// A step model fitted to an endpoint, in place of hardware.
+    pub fitted: Option<FittedChoice>,
     /// How a replica is spread.
     pub layout: Layout,
     /// Replicas behind the router.
@@ -84,6 +87,7 @@ impl PartialEq for Scenario {
             model,
             hardware,
             step,
+            fitted,
             layout,
             replicas,
             engine,
@@ -102,6 +106,7 @@ impl PartialEq for Scenario {
             && *model == o.model
             && *hardware == o.hardware
             && *step == o.step
+            && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
             && *engine == o.engine
@@ -164,6 +169,17 @@ pub struct ConstantStep {
     pub per_context_token: Secs,
     /// Cost per query-key pair of prefill.
     pub per_pair: Secs,
+}
+
+/// A step model fitted to an endpoint (see [`hwmodels::fitted`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct FittedChoice {
+    /// The profile, relative to the scenario file.
+    pub profile: PathBuf,
+    /// Parameters laid over it, by dotted name.
+    pub params: BTreeMap<String, f64>,
+    /// Price of the machine or endpoint that one replica takes.
+    pub price: Option<UsdPerHour>,
 }
 
 /// The serving engine.

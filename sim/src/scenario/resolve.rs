@@ -18,8 +18,8 @@ use super::file::{
 };
 use super::schema;
 use super::{
-    ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, RouterChoice, Scenario,
-    SloChoice,
+    ConstantStep, EngineChoice, FittedChoice, HardwareChoice, ModelChoice, ModelSource,
+    RouterChoice, Scenario, SloChoice,
 };
 use crate::workload::spec::{
     Arrival, Cancel, DEFAULT_MAX_TOKENS, Length, Lengths, Limits, MAX_TOKENS, Prefix, Retries,
@@ -266,7 +266,20 @@ impl Checker<'_, '_> {
             return self.fail("description", "must be at most 10000 characters");
         }
         let step = file.step.as_ref().map(|s| self.step(s)).transpose()?;
+        let fitted = match &file.hardware {
+            Some(h) => self.fitted(h)?,
+            None => None,
+        };
+        if fitted.is_some() && step.is_some() {
+            return self.fail(
+                "step",
+                "and hardware.step_profile both say how long a step takes; give one of them",
+            );
+        }
         let (model, hardware) = match (&file.model, &file.hardware) {
+            (model, _) if fitted.is_some() => {
+                (model.as_ref().map(|m| self.model(m)).transpose()?, None)
+            }
             (None, None) if step.is_some() => {
                 if engine.common.kv_blocks.is_none() {
                     return self.fail(
@@ -378,6 +391,7 @@ impl Checker<'_, '_> {
             model,
             hardware,
             step,
+            fitted,
             layout: self.layout(&layout)?,
             replicas: self.whole(
                 layout.replicas.unwrap_or(1),
@@ -490,6 +504,30 @@ impl Checker<'_, '_> {
                 .map(|c| self.path(c, "hardware.catalog"))
                 .transpose()?,
         })
+    }
+
+    fn fitted(&self, h: &HardwareFile) -> Result<Option<FittedChoice>> {
+        let Some(profile) = &h.step_profile else {
+            return Ok(None);
+        };
+        for (key, given) in [
+            ("instance", h.instance.is_some()),
+            ("price_date", h.price_date.is_some()),
+            ("profile", h.profile.is_some()),
+            ("catalog", h.catalog.is_some()),
+        ] {
+            if given {
+                return self.fail(
+                    &join("hardware", key),
+                    "does not go together with step_profile, which needs no hardware from the catalog",
+                );
+            }
+        }
+        Ok(Some(FittedChoice {
+            profile: self.path(profile, "hardware.step_profile")?,
+            params: self.profile_params(h)?,
+            price: h.price,
+        }))
     }
 
     fn profile_params(&self, h: &HardwareFile) -> Result<BTreeMap<String, f64>> {

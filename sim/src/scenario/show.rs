@@ -25,6 +25,14 @@ pub fn show(s: &Scenario) -> String {
         engine.extend(common);
     }
     engine.extend(s.engine.params.to_table());
+    if s.fitted.is_some() {
+        // What was left out is the profile's to say; written out it would be the scenario's.
+        for key in super::fitted::PROFILE_KEYS {
+            if !s.places.has(&format!("engine.{key}")) {
+                engine.remove(key);
+            }
+        }
+    }
     // Plain keys come before tables in TOML, and the engine before the load on it.
     let workload = root.remove("workload");
     let mut out = String::new();
@@ -88,14 +96,24 @@ fn written(s: &Scenario) -> ScenarioFile {
             kv_cache: Some(m.kv_cache),
             expert_skew: Some(m.expert_skew),
         }),
-        hardware: s.hardware.as_ref().map(|h| HardwareFile {
-            instance: Some(h.instance.clone()),
-            price_date: h.price_date.clone(),
-            price: h.price,
-            profile: Some(h.profile.clone()),
-            catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
-            params: (!h.params.is_empty()).then(|| h.params.clone()),
-        }),
+        hardware: match (&s.hardware, &s.fitted) {
+            (Some(h), _) => Some(HardwareFile {
+                instance: Some(h.instance.clone()),
+                price_date: h.price_date.clone(),
+                price: h.price,
+                profile: Some(h.profile.clone()),
+                step_profile: None,
+                catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
+                params: (!h.params.is_empty()).then(|| h.params.clone()),
+            }),
+            (None, Some(f)) => Some(HardwareFile {
+                step_profile: Some(f.profile.display().to_string()),
+                price: f.price,
+                params: (!f.params.is_empty()).then(|| f.params.clone()),
+                ..HardwareFile::default()
+            }),
+            (None, None) => None,
+        },
         layout: Some(LayoutFile {
             tp: Some(s.layout.tp),
             pp: Some(s.layout.pp),

@@ -1,0 +1,181 @@
+//! Scenarios on a fitted step model: step times, host delays and the engine's limits from a profile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hwmodels::catalog::Catalog;
+use hwmodels::error::Error;
+use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
+use hwmodels::{Profile, profiles};
+
+use super::build::{Built, Hardware, Start, Started, uncertain};
+use super::engine::EngineParams;
+use super::error::ScenarioError;
+use super::{FittedChoice, Scenario};
+use crate::kernel::time::SimDuration;
+use crate::record::ProfileUse;
+use crate::workload::spec::MAX_TOKENS;
+
+/// Keys of `[engine]` that have a default and that a profile may set in its place.
+pub(super) const PROFILE_KEYS: [&str; 3] = [
+    "block_size",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+];
+
+impl Scenario {
+    /// Reads the profile that the scenario names, with the scenario's parameters laid over it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no fitted step model, and parameters that it cannot have.
+    pub(super) fn step_profile(&self, fitted: &FittedChoice) -> Result<Profile, ScenarioError> {
+        let path = self.base.join(&fitted.profile);
+        let profile = profiles::load(&path)
+            .and_then(|p| hwmodels::fitted::check(&p).map(|()| p))
+            .map_err(|e| self.places.error("hardware.step_profile", e.to_string()))?;
+        laid_over(&profile, &fitted.params)
+            .map_err(|e| self.places.error("hardware.params", e.to_string()))
+    }
+
+    /// Makes the simulation with `profile` as its step model, whatever hardware the scenario names. Limits of the engine that
+    /// the scenario leaves out are the profile's.
+    ///
+    /// # Errors
+    /// A profile that is no fitted step model or cannot be scaled to the scenario's layout; otherwise as
+    /// [`Scenario::build`].
+    pub fn build_with(&self, profile: &Profile) -> Result<Built, ScenarioError> {
+        let limited = self.within(profile);
+        let (started, hardware) = limited.on_fitted(profile)?;
+        limited.assemble(started, hardware, None)
+    }
+
+    /// The scenario with the limits of `profile` where it has none of its own.
+    fn within(&self, profile: &Profile) -> Scenario {
+        let limits = Limits::of(profile);
+        let mut s = self.clone();
+        let written = |key: &str| self.places.has(&format!("engine.{key}"));
+        s.engine.common.kv_blocks = s.engine.common.kv_blocks.or(limits.kv_blocks);
+        if let EngineParams::VllmV1(p) = &mut s.engine.params {
+            p.max_num_seqs = p.max_num_seqs.or(limits.max_num_seqs);
+            p.max_num_batched_tokens = p.max_num_batched_tokens.or(limits.max_num_batched_tokens);
+            p.max_model_len = p.max_model_len.or(limits.max_model_len);
+            p.max_num_queued_reqs = p.max_num_queued_reqs.or(limits.max_num_queued_reqs);
+            if s.layout.pp == 1 {
+                p.async_scheduling = p.async_scheduling.or(limits.async_scheduling);
+            }
+            if let Some(n) = limits.block_size
+                && !written(PROFILE_KEYS[0])
+            {
+                p.block_size = n;
+            }
+            if let Some(on) = limits.prefix_caching
+                && !written(PROFILE_KEYS[1])
+            {
+                p.enable_prefix_caching = on;
+            }
+            if let Some(on) = limits.chunked_prefill
+                && !written(PROFILE_KEYS[2])
+            {
+                p.enable_chunked_prefill = on;
+            }
+        }
+        s
+    }
+
+    fn on_fitted(&self, profile: &Profile) -> Result<(Started, Hardware), ScenarioError> {
+        let kind = self.engine.params.kind();
+        let basis = profile.basis.clone().unwrap_or_default();
+        if self.engine.common.kv_blocks.is_none() {
+            return Err(self.places.error(
+                "engine",
+                format!(
+                    "a step profile has no memory plan: give engine.kv_blocks, or limits.kv_blocks in profile `{}`",
+                    profile.name
+                ),
+            ));
+        }
+        let mut target = Target {
+            tp: self.layout.tp,
+            pp: self.layout.pp,
+            replicas: self.replicas,
+            ..Target::of(profile)
+        };
+        let mut model_name = basis.model.clone();
+        let mut model_tokens = MAX_TOKENS;
+        if let Some(model) = &self.model {
+            let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
+            let mut catalog = Catalog::builtin();
+            let name = self.add_model(model, &mut catalog)?;
+            let arch = &catalog.model_entry(&name).map_err(at("model.name"))?.arch;
+            self.layout
+                .check(arch, kind)
+                .map_err(|e| self.places.error("layout", e.to_string()))?;
+            if basis.layers > 0 && (basis.layers, basis.hidden) != (arch.layers, arch.hidden) {
+                return Err(self.places.error(
+                    "model",
+                    format!(
+                        "{} has {} layers of {}, but profile `{}` was fitted on a model with {} of {}: its step times \
+                         hold for that model alone",
+                        arch.name, arch.layers, arch.hidden, profile.name, basis.layers, basis.hidden
+                    ),
+                ));
+            }
+            (target.layers, target.hidden) = (arch.layers, arch.hidden);
+            model_tokens = arch.max_positions;
+            model_name = arch.name.clone();
+        }
+        let extent = Arc::new(Extent::new(profile));
+        let step = FittedStep::new(profile, &target)
+            .map_err(|e| self.places.error("hardware.step_profile", e.to_string()))?
+            .watched(extent.clone());
+        let mut warnings = step.warnings().to_vec();
+        if basis.engine != kind {
+            warnings.push(format!(
+                "profile `{}` was fitted on {}, this is {kind}: step times may differ",
+                profile.name, basis.engine
+            ));
+        }
+        let started = self.start(&Start {
+            plan: None,
+            model_tokens,
+        })?;
+        let replicas = f64::from(self.replicas);
+        let price = self.fitted.as_ref().and_then(|f| f.price);
+        let resolved = profiles::describe(profile);
+        let delay = |name: &str| SimDuration::from_secs(profile.get(name, 0.0));
+        let hardware = Hardware {
+            step: Arc::new(step),
+            extent: Some(extent),
+            input_delay: delay("host.request_in_s"),
+            input_delay_per_token: delay("host.prompt_token_in_s"),
+            output_delay: delay("host.token_out_s"),
+            devices: self.layout.devices(),
+            // Replicas on shared cores share the machine.
+            usd_per_hour: price
+                .map(|p| p.usd_per_hour() * if basis.cores > 0 { 1.0 } else { replicas }),
+            deployment: format!(
+                "{}fitted profile `{}`, {kind}, {}, {} replica(s)",
+                if model_name.is_empty() {
+                    String::new()
+                } else {
+                    format!("{model_name}, ")
+                },
+                profile.name,
+                self.layout,
+                self.replicas
+            ),
+            replica_name: profile.name.clone(),
+            profiles: vec![ProfileUse {
+                name: profile.name.clone(),
+                trusted: profile.trusted(),
+                note: resolved,
+            }],
+            warnings,
+            uncertain: match &self.fitted {
+                Some(f) => uncertain(profile, &f.params),
+                None => uncertain(profile, &BTreeMap::new()),
+            },
+        };
+        Ok((started, hardware))
+    }
+}
