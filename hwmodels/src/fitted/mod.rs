@@ -6,13 +6,14 @@
 //! fixed + gap                                         host, per step
 //! + (seq + gap_seq) x sequences + chunk x prompts     host, per sequence in the step
 //! + norm_p(weights, token x tokens)                   reading the weights once, or arithmetic: whichever bounds
+//! + elementwise x tokens                              norms, rotary embedding, activations, writing KV
 //! + sampled x sampled rows                            LM head and sampling
 //! + context x decode contexts + pair x prefill pairs  attention
 //! + mixed, if prompts and decodes meet                what a mixed batch costs on top
 //! + collectives and sends                             see `scaling`
 //! ```
 //!
-//! where `norm_p(a, b) = (a^p + b^p)^(1/p)`: the sum for p = 1, the larger of both for large p; measured matrix
+//! all times 1 + interrupted, where `norm_p(a, b) = (a^p + b^p)^(1/p)`: the sum for p = 1, the larger of both for large p; measured matrix
 //! products lie between. Every parameter is non-negative and named in [`SPECS`]. Parameters that a profile does not hold
 //! are zero or, for the scaling to other layouts, priors.
 //!
@@ -63,6 +64,8 @@ pub struct Coefficients {
     pub sharpness: f64,
     /// Tokens are rounded up to a multiple of this [tokens].
     pub tile: f64,
+    /// What a token costs beside matrix products and attention.
+    pub elementwise: f64,
     /// Per sampled row.
     pub sampled: f64,
     /// Per token of decode context.
@@ -177,6 +180,7 @@ impl Coefficients {
             weights,
             kv: self.context * b.decode_ctx_sum as f64,
             compute: compute
+                + self.elementwise * tokens
                 + self.pair * b.prefill_pairs as f64
                 + self.sampled * f64::from(b.sampled_seqs),
             communication: self.collective

@@ -53,7 +53,7 @@ const fn other(
 }
 
 /// Every parameter of a fitted step model.
-pub const SPECS: [StepSpec; 36] = [
+pub const SPECS: [StepSpec; 37] = [
     time(
         "step.fixed_s",
         1.0,
@@ -92,6 +92,11 @@ pub const SPECS: [StepSpec; 36] = [
         "per prefill chunk in the step, beside its tokens",
     ),
     time("step.sampled_s", 0.1, "LM head and logits per sampled row"),
+    time(
+        "step.elementwise_s",
+        1.0,
+        "what a token costs beside matrix products and attention: norms, rotary embedding, activations, writing KV",
+    ),
     time(
         "step.context_s",
         1e-3,
@@ -159,14 +164,6 @@ pub const SPECS: [StepSpec; 36] = [
         0.0,
         4096.0,
         "threads that together saturate the memory's bandwidth; 0: all cores",
-    ),
-    other(
-        "scale.tp_replicated",
-        "ratio",
-        0.05,
-        0.0,
-        1.0,
-        "share of a token's work that every tensor-parallel rank repeats: norms, rotary embedding, residuals",
     ),
     time(
         "comm.step_s",
@@ -264,6 +261,14 @@ pub const SPECS: [StepSpec; 36] = [
         0.0,
         1.0,
         "1: a prompt may take several steps",
+    ),
+    other(
+        "noise.interrupted_ratio",
+        "ratio",
+        0.0,
+        0.0,
+        1.0,
+        "time that rare slow steps add to all steps together: interruptions, other work on the machine",
     ),
     other(
         "noise.step_ratio",

@@ -1,7 +1,7 @@
 //! From the layout that a step model was fitted on to another layout of the same engine, by mechanism.
 //!
-//! - **Tensor parallel** divides weights, attention and a token's work by the number of ranks, but for a share that every rank
-//!   repeats, and adds two all-reduces per layer: a latency that grows with log2(n), and bytes over bandwidth by the ring's
+//! - **Tensor parallel** divides weights, matrix products and attention by the number of ranks, leaves what every rank
+//!   repeats (`step.elementwise_s`), and adds two all-reduces per layer: a latency that grows with log2(n), and bytes over bandwidth by the ring's
 //!   2 (n-1)/n (both are 1 for two ranks, which is what `comm.*` are stated for).
 //! - **Pipeline stages** leave a step's own time, add a send per boundary, and let a step follow the one before
 //!   after the time of the fullest stage.
@@ -132,10 +132,8 @@ pub(super) fn scale(
     let before = speed(profile, cores0, threads0, tp0);
     let now = speed(profile, cores, threads, tp);
 
-    let repeated = get("scale.tp_replicated");
-    let share = |ranks: f64| (1.0 - repeated) / ranks + repeated;
-    let compute = share(tp) / share(tp0) * before.compute / now.compute;
-    let attention = tp0 / tp * before.compute / now.compute;
+    let repeated = before.compute / now.compute;
+    let compute = tp0 / tp * repeated;
     let memory = tp0 / tp * before.memory / now.memory;
 
     let comm = collectives(profile, &basis, target, f64::from(layers), &mut warnings);
@@ -153,23 +151,26 @@ pub(super) fn scale(
     } else {
         1.0
     };
+    let slow = 1.0 + get("noise.interrupted_ratio");
+    let s = |name: &str| get(name) * slow;
     Ok((
         Coefficients {
-            fixed: get("step.fixed_s") + get("host.gap_s"),
-            seq: get("step.seq_s") + get("host.gap_seq_s"),
-            chunk: get("step.chunk_s"),
-            weights: get("step.weights_s") * memory,
-            token: get("step.token_s") * compute,
+            fixed: s("step.fixed_s") + s("host.gap_s"),
+            seq: s("step.seq_s") + s("host.gap_seq_s"),
+            chunk: s("step.chunk_s"),
+            weights: s("step.weights_s") * memory,
+            token: s("step.token_s") * compute,
             sharpness: get("step.sharpness"),
             tile: get("step.tile_tokens").round(),
-            sampled: get("step.sampled_s") * attention,
-            context: get("step.context_s") * attention,
-            pair: get("step.pair_s") * attention,
-            mixed: get("step.mixed_s"),
-            collective: comm[0],
-            collective_token: comm[1],
-            send: send[0],
-            send_token: send[1],
+            elementwise: s("step.elementwise_s") * repeated,
+            sampled: s("step.sampled_s") * compute,
+            context: s("step.context_s") * compute,
+            pair: s("step.pair_s") * compute,
+            mixed: s("step.mixed_s"),
+            collective: comm[0] * slow,
+            collective_token: comm[1] * slow,
+            send: send[0] * slow,
+            send_token: send[1] * slow,
             stage_share,
         },
         warnings,
