@@ -6,23 +6,24 @@
 //! attention, (hidden, inner size, experts, ranks) of routed experts, (feed-forward size, ranks) of element-wise kernels. [`fit`] gives the profile and the
 //! [`Report`]; layer times measured by others with other software are predicted only.
 
+mod tables;
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use flate2::read::GzDecoder;
-use hwmodels::ops::{
-    Arithmetic, Cache, DecodeShape, Device, MoeShape, ParamSpec, PrefillShape, PrefillWork,
-    Routing, attention, elementwise, gemm, moe,
-};
+use hwmodels::ops::{Arithmetic, Device, ParamSpec, attention, elementwise, gemm, moe};
 use hwmodels::profile::{Param, Profile, Provenance, Validation};
-use hwmodels::{BatchStats, Catalog, Dtype, Evidence};
+use hwmodels::{Catalog, Dtype, Evidence};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::fit::{Bound, FitError, Loss, Options, bounded};
 use crate::validate::report::Errors;
+use tables::{
+    AttentionRow, ElementwiseRow, ElementwiseTableRow, GemmRow, LayerRow, Measurement, MoeRow, Row,
+    layer_attention, layer_rows, optional_table, table,
+};
 
 /// Largest median error of a GEMM or attention kernel that the profile's validations accept [%].
 const KERNEL_TOLERANCE: f64 = 8.0;
@@ -40,7 +41,7 @@ pub enum Error {
     Catalog(#[from] hwmodels::Error),
     /// The folder holds no table of this system.
     #[error(
-        "{}: no file named `{system}_*_{table}_perf.csv.gz`; expected the public kernel tables in `operators/`",
+        "{}: no file named `{system}_*_{table}_perf.csv` or `.csv.gz`; expected the public kernel tables, or those of calibrate/gpu, in `operators/`",
         folder.display()
     )]
     NoTable {
@@ -66,6 +67,14 @@ pub enum Error {
         path: PathBuf,
         /// Reason.
         source: csv::Error,
+    },
+    /// The facts about the measuring machine have an unexpected shape.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// File.
+        path: PathBuf,
+        /// Reason.
+        source: serde_json::Error,
     },
     /// The rows do not determine the parameters.
     #[error("fitting {what}: {source}")]
@@ -145,285 +154,6 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         Ok(())
-    }
-}
-
-/// One measured kernel time.
-trait Row: Sync {
-    /// What the split keeps together.
-    fn shape(&self) -> [u32; 6];
-    /// Measured time [s].
-    fn seconds(&self) -> f64;
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct GemmRow {
-    version: String,
-    gemm_dtype: String,
-    m: u32,
-    n: u32,
-    k: u32,
-    latency: f64,
-}
-
-impl Row for GemmRow {
-    fn shape(&self) -> [u32; 6] {
-        [self.n, self.k, 0, 0, 0, 0]
-    }
-    fn seconds(&self) -> f64 {
-        self.latency * 1e-3
-    }
-}
-
-impl GemmRow {
-    /// Matrices of the size that models have: neither side small, depth within 20 000.
-    fn model_like(&self) -> bool {
-        self.n >= 512
-            && self.k >= 512
-            && self.k <= 20_000
-            && self.n as u64 * self.k as u64 >= 1_000_000
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct AttentionRow {
-    batch_size: u32,
-    isl: u32,
-    num_heads: u32,
-    num_key_value_heads: u32,
-    head_dim: u32,
-    kv_cache_dtype: String,
-    step: u32,
-    #[serde(default)]
-    window_size: u32,
-    latency: f64,
-}
-
-impl Row for AttentionRow {
-    fn shape(&self) -> [u32; 6] {
-        [
-            self.num_heads,
-            self.num_key_value_heads,
-            self.head_dim,
-            self.window_size,
-            0,
-            0,
-        ]
-    }
-    fn seconds(&self) -> f64 {
-        self.latency * 1e-3
-    }
-}
-
-impl AttentionRow {
-    fn window(&self) -> Option<u32> {
-        (self.window_size > 0).then_some(self.window_size)
-    }
-
-    /// Contexts of a decode row: every sequence has `isl + step` tokens.
-    fn decodes(&self) -> BatchStats {
-        let c = u64::from(self.isl + self.step);
-        let b = u64::from(self.batch_size);
-        BatchStats {
-            decode_seqs: self.batch_size,
-            decode_tokens: self.batch_size,
-            decode_ctx_sum: b * c,
-            decode_ctx_sq_sum: b * c * c,
-            ..BatchStats::default()
-        }
-    }
-
-    /// Chunks of a prefill row: `isl` new tokens after `step` earlier ones.
-    fn chunks(&self) -> PrefillWork {
-        let (b, n, c) = (
-            f64::from(self.batch_size),
-            f64::from(self.isl),
-            f64::from(self.step),
-        );
-        PrefillWork {
-            seqs: b,
-            tokens: b * n,
-            ctx_sum: b * (n + c),
-            pairs: b * (n * c + n * (n + 1.0) / 2.0),
-        }
-    }
-
-    fn decode_shape(&self, kv: Dtype) -> DecodeShape {
-        DecodeShape {
-            heads: self.num_heads,
-            kv_heads: self.num_key_value_heads,
-            head_dim: self.head_dim,
-            kv_dtype: kv,
-            window: self.window(),
-        }
-    }
-
-    fn prefill_shape(&self, kv: Dtype) -> PrefillShape {
-        PrefillShape {
-            heads: self.num_heads,
-            kv_heads: self.num_key_value_heads,
-            head_dim: self.head_dim,
-            kv_dtype: kv,
-            window: self.window(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct MoeRow {
-    moe_dtype: String,
-    num_tokens: u32,
-    hidden_size: u32,
-    inter_size: u32,
-    topk: u32,
-    num_experts: u32,
-    moe_tp_size: u32,
-    moe_ep_size: u32,
-    distribution: String,
-    latency: f64,
-}
-
-impl Row for MoeRow {
-    fn shape(&self) -> [u32; 6] {
-        [
-            self.hidden_size,
-            self.inter_size,
-            self.num_experts,
-            self.moe_tp_size,
-            self.moe_ep_size,
-            0,
-        ]
-    }
-    fn seconds(&self) -> f64 {
-        self.latency * 1e-3
-    }
-}
-
-impl MoeRow {
-    fn moe_shape(&self, weights: Dtype) -> MoeShape {
-        MoeShape {
-            hidden: self.hidden_size,
-            intermediate: self.inter_size,
-            experts: self.num_experts,
-            top_k: self.topk,
-            tp: self.moe_tp_size,
-            ep: self.moe_ep_size,
-            weights,
-            activations: weights,
-        }
-    }
-
-    fn routing(&self) -> Routing {
-        match self.distribution.strip_prefix("power_law_") {
-            Some(a) => Routing::PowerLaw(a.parse().unwrap_or(1.0)),
-            None => Routing::Balanced,
-        }
-    }
-}
-
-/// One layer timed by another tool, 1 us resolution.
-#[derive(Clone, Debug, Deserialize)]
-struct LayerRow {
-    n_head: u32,
-    n_kv_head: u32,
-    n_embd: u32,
-    n_expanded_embd: u32,
-    num_tokens: u32,
-    num_tensor_parallel_workers: u32,
-    #[serde(rename = "time_stats.attn_pre_proj.median")]
-    qkv: f64,
-    #[serde(rename = "time_stats.attn_post_proj.median")]
-    out: f64,
-    #[serde(rename = "time_stats.mlp_up_proj.median")]
-    up: f64,
-    #[serde(rename = "time_stats.mlp_down_proj.median")]
-    down: f64,
-    #[serde(rename = "time_stats.input_layernorm.median")]
-    norm: f64,
-    #[serde(rename = "time_stats.attn_rope.median")]
-    rotary: f64,
-    #[serde(rename = "time_stats.mlp_act.median")]
-    activation: f64,
-    #[serde(rename = "time_stats.add.median")]
-    add: f64,
-}
-
-/// An element-wise kernel: bytes moved, time, and what the split keeps together.
-struct ElementwiseRow {
-    bytes: f64,
-    seconds: f64,
-    hidden: u32,
-    tp: u32,
-    kernel: u32,
-}
-
-impl Row for ElementwiseRow {
-    fn shape(&self) -> [u32; 6] {
-        [self.hidden, self.tp, 0, 0, 0, 0]
-    }
-    fn seconds(&self) -> f64 {
-        self.seconds
-    }
-}
-
-/// Attention of one layer timed by another tool.
-#[derive(Clone, Debug, Deserialize)]
-struct LayerAttentionRow {
-    n_q_head: u32,
-    n_kv_head: u32,
-    n_embd: u32,
-    num_tensor_parallel_workers: u32,
-    batch_size: u32,
-    prefill_chunk_size: u32,
-    kv_cache_size: u32,
-    #[serde(rename = "time_stats.attn_decode.median")]
-    decode: Option<f64>,
-    #[serde(rename = "time_stats.attn_prefill.median")]
-    prefill: Option<f64>,
-}
-
-fn read_gz<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Vec<T>, Error> {
-    let file = File::open(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    csv::Reader::from_reader(GzDecoder::new(file))
-        .deserialize()
-        .collect::<Result<_, _>>()
-        .map_err(|source| Error::Parse {
-            path: path.to_owned(),
-            source,
-        })
-}
-
-/// The table of `system` in `folder`, the last by name where there are several versions.
-fn table<T: for<'a> Deserialize<'a>>(
-    folder: &Path,
-    system: &str,
-    table: &'static str,
-) -> Result<Vec<T>, Error> {
-    let read = |source| Error::Read {
-        path: folder.to_owned(),
-        source,
-    };
-    let mut found: Vec<PathBuf> = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(read)? {
-        let path = entry.map_err(read)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(&format!("{system}_"))
-            && name.ends_with(&format!("_{table}_perf.csv.gz"))
-        {
-            found.push(path);
-        }
-    }
-    found.sort();
-    match found.last() {
-        Some(path) => read_gz(path),
-        None => Err(Error::NoTable {
-            folder: folder.to_owned(),
-            system: system.to_owned(),
-            table,
-        }),
     }
 }
 
@@ -568,12 +298,15 @@ impl<R: Row> Task<'_, R> {
         let mut report = Vec::new();
         let everything: Regime<'_, R> = ("all", &|_| true);
         for (name, regime) in std::iter::once(&everything).chain(self.regimes) {
-            report.push(ReportRow {
-                op: self.op.to_owned(),
-                regime: (*name).to_owned(),
-                fitted: errors(regime, false),
-                held_out: errors(regime, true),
-            });
+            let (fitted, held_out) = (errors(regime, false), errors(regime, true));
+            if report.is_empty() || fitted.is_some() || held_out.is_some() {
+                report.push(ReportRow {
+                    op: self.op.to_owned(),
+                    regime: (*name).to_owned(),
+                    fitted,
+                    held_out,
+                });
+            }
         }
         let validation = Validation {
             set: format!("{system} {} kernels, shapes not fitted", self.op),
@@ -661,8 +394,8 @@ pub struct System {
     flash3: bool,
 }
 
-/// The systems of the public kernel tables.
-pub const SYSTEMS: [System; 2] = [
+/// The systems of the public kernel tables, and those that `calibrate/gpu` was written for.
+pub const SYSTEMS: [System; 3] = [
     System {
         name: "h100_sxm",
         accelerator: "H100-SXM5-80GB",
@@ -675,10 +408,31 @@ pub const SYSTEMS: [System; 2] = [
         same_chip: "A100-SXM4-80GB, A100-SXM4-40GB",
         flash3: false,
     },
+    System {
+        name: "h200_sxm",
+        accelerator: "H200-SXM5-141GB",
+        same_chip: "H200-SXM5-141GB",
+        flash3: true,
+    },
 ];
 
-/// Fits every operator of the system named `system` to the tables in `data/operators`, element-wise kernels to
-/// `data/vidur_profiles` where that holds the system.
+/// The systems that `data/operators` holds tables of.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn present(data: &Path) -> Result<Vec<System>, Error> {
+    let folder = data.join("operators");
+    let mut found = Vec::new();
+    for system in SYSTEMS {
+        if tables::table_path(&folder, system.name, "gemm")?.is_some() {
+            found.push(system);
+        }
+    }
+    Ok(found)
+}
+
+/// Fits every operator of the system named `system` to the tables in `data/operators`; element-wise kernels to their table
+/// there, or else to `data/vidur_profiles` where that holds the system.
 ///
 /// # Errors
 /// When the system is unknown, or its GEMM or attention tables are missing or malformed.
@@ -692,12 +446,22 @@ pub fn fit(data: &Path, system: &str) -> Result<(Profile, Report), Error> {
     let gemms: Vec<GemmRow> = table(&folder, system, "gemm")?;
     let decodes: Vec<AttentionRow> = table(&folder, system, "generation_attention")?;
     let prefills: Vec<AttentionRow> = table(&folder, system, "context_attention")?;
-    let experts: Vec<MoeRow> = match table(&folder, system, "moe") {
-        Ok(rows) => rows,
-        Err(Error::NoTable { .. }) => Vec::new(),
-        Err(e) => return Err(e),
+    let experts: Vec<MoeRow> = optional_table(&folder, system, "moe")?;
+    let small: Vec<ElementwiseTableRow> = optional_table(&folder, system, "elementwise")?;
+    let (fitted_on, software) = match Measurement::read(data)? {
+        Some(m) => (vec![m.source()], m.software()),
+        None => (
+            vec![
+                format!("ai-dynamo/aiconfigurator (Apache-2.0): kernel tables of {system}"),
+                "microsoft/vidur (MIT): layer times (element-wise kernels)".to_owned(),
+            ],
+            gemms
+                .first()
+                .map(|r| format!("vLLM {}", r.version))
+                .into_iter()
+                .collect(),
+        ),
     };
-    let software = gemms.first().map(|r| format!("vLLM {}", r.version));
     let mut all = Collect {
         profile: Profile {
             name: format!("{}-operators", system.replace('_', "-")),
@@ -710,11 +474,8 @@ pub fn fit(data: &Path, system: &str) -> Result<(Profile, Report), Error> {
                 command: format!(
                     "servetwin calibrate operators --data DIR --system {system} --out FILE"
                 ),
-                fitted_on: vec![
-                    format!("ai-dynamo/aiconfigurator (Apache-2.0): kernel tables of {system}"),
-                    "microsoft/vidur (MIT): layer times (element-wise kernels)".to_owned(),
-                ],
-                software: software.into_iter().collect(),
+                fitted_on,
+                software,
                 rows: 0,
                 notes: vec![
                     "Split by shape: every third distinct shape in ascending order is held out.".to_owned(),
@@ -732,7 +493,7 @@ pub fn fit(data: &Path, system: &str) -> Result<(Profile, Report), Error> {
     fit_decodes(&mut all, of, &device, &decodes, data)?;
     fit_prefills(&mut all, of, &device, &prefills, data)?;
     fit_experts(&mut all, system, &device, &experts)?;
-    fit_elementwise(&mut all, system, &device, &layers)?;
+    fit_elementwise(&mut all, system, &device, &layers, &small)?;
     let report = Report {
         system: system.to_owned(),
         split: "held out: every third distinct shape, with all its rows".to_owned(),
@@ -887,8 +648,9 @@ fn fit_decodes(
         if main.is_empty() {
             continue;
         }
-        let mut given = vec![("splits_ungrouped", f64::from(u8::from(system.flash3)))];
-        if system.flash3 {
+        let splits = main[0].splits_ungrouped().unwrap_or(system.flash3);
+        let mut given = vec![("splits_ungrouped", f64::from(u8::from(splits)))];
+        if splits {
             given.push(("group_copy", 0.0));
             // Every kernel of the table is split over all units, so one unit's share does not show;
             // the prior is what kernels without split reach on A100.
@@ -912,6 +674,7 @@ fn fit_decodes(
                 ("batch 9..64", &|r| (9..=64).contains(&r.batch_size)),
                 ("batch 65..256", &|r| (65..=256).contains(&r.batch_size)),
                 ("batch above 256", &|r| r.batch_size > 256),
+                ("uneven contexts", &|r| r.ctx_sq_sum > 0),
             ],
             predict: &|v, r| {
                 attention::decode_time(
@@ -919,7 +682,7 @@ fn fit_decodes(
                     device,
                     &r.decode_shape(kv),
                     &r.decodes(),
-                    Cache::Warm,
+                    r.cache(),
                 )
                 .seconds
             },
@@ -979,8 +742,9 @@ fn fit_prefills(
         if main.is_empty() {
             continue;
         }
-        let mut given = vec![("packs_groups", f64::from(u8::from(system.flash3)))];
-        if !system.flash3 {
+        let packs = main[0].packs_groups().unwrap_or(system.flash3);
+        let mut given = vec![("packs_groups", f64::from(u8::from(packs)))];
+        if !packs {
             given.push(("cta_group", 0.0));
         }
         if !several_head_dims(&main) {
@@ -1001,6 +765,7 @@ fn fit_prefills(
                 ("16..128 new tokens", &|r| r.isl <= 128),
                 ("129..1024 new tokens", &|r| (129..=1024).contains(&r.isl)),
                 ("above 1024 new tokens", &|r| r.isl > 1024),
+                ("on earlier context", &|r| r.step > 0),
             ],
             predict: &|v, r| {
                 attention::prefill_time(
@@ -1108,9 +873,12 @@ fn fit_elementwise(
     system: &str,
     device: &Device,
     layers: &[LayerRow],
+    own: &[ElementwiseTableRow],
 ) -> Result<(), Error> {
-    let mut rows = Vec::new();
-    for r in layers {
+    let (sampling, own): (Vec<&ElementwiseTableRow>, Vec<&ElementwiseTableRow>) =
+        own.iter().partition(|r| r.kernel.starts_with("sample_"));
+    let mut rows: Vec<ElementwiseRow> = own.iter().filter_map(|r| r.row()).collect();
+    for r in layers.iter().filter(|_| own.is_empty()) {
         let tp = r.num_tensor_parallel_workers.max(1);
         let (m, h) = (f64::from(r.num_tokens), f64::from(r.n_embd));
         let heads = f64::from(r.n_head / tp + (r.n_kv_head / tp).max(1));
@@ -1166,69 +934,30 @@ fn fit_elementwise(
     };
     let outcome = task.run(system)?;
     all.add(&outcome);
-    all.rows
-        .push(task.only_predicted(&outcome.values, &adds, "separate residual"));
+    if !adds.is_empty() {
+        all.rows
+            .push(task.only_predicted(&outcome.values, &adds, "separate residual"));
+    }
+    let params = elementwise::ElementwiseParams::from_values(&array(&outcome.values));
+    for kernel in ["sample_greedy", "sample_top_k_top_p", "sample_softmax"] {
+        let pairs: Vec<(f64, f64)> = sampling
+            .iter()
+            .filter(|r| r.kernel == kernel)
+            .map(|r| {
+                let predicted = elementwise::sampling_time(&params, device, r.tokens, r.width);
+                (predicted.seconds, r.latency * 1e-3)
+            })
+            .collect();
+        if !pairs.is_empty() {
+            all.rows.push(ReportRow {
+                op: "sampling (analytic)".to_owned(),
+                regime: kernel.to_owned(),
+                fitted: None,
+                held_out: errors_of(&pairs),
+            });
+        }
+    }
     Ok(())
-}
-
-/// Folder name of a system in the layer-time data.
-fn short(system: &str) -> &str {
-    system.split('_').next().unwrap_or(system)
-}
-
-/// Layer times of every model of this system; none where the folder is absent.
-fn layer_rows(data: &Path, system: &str) -> Result<Vec<LayerRow>, Error> {
-    let folder = data.join("vidur_profiles").join(short(system));
-    let mut models: Vec<PathBuf> = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries
-            .filter_map(|e| e.ok().map(|e| e.path().join("mlp.csv.gz")))
-            .filter(|p| p.is_file())
-            .collect(),
-        Err(_) => return Ok(Vec::new()),
-    };
-    models.sort();
-    let mut rows = Vec::new();
-    for path in models {
-        rows.extend(read_gz::<LayerRow>(&path)?);
-    }
-    Ok(rows)
-}
-
-/// Attention layer times of this system; none where the file is absent.
-fn layer_attention(data: &Path, system: &str) -> Result<Vec<LayerAttentionRow>, Error> {
-    let path = data
-        .join("vidur_profiles")
-        .join(format!("{}_attention_llama2-70b_tp2.csv.gz", short(system)));
-    if path.is_file() {
-        read_gz(&path)
-    } else {
-        Ok(Vec::new())
-    }
-}
-
-impl LayerAttentionRow {
-    fn row(&self, ms: f64, isl: u32, step: u32) -> Option<AttentionRow> {
-        let tp = self.num_tensor_parallel_workers.max(1);
-        (ms * 1e-3 >= COARSE).then(|| AttentionRow {
-            batch_size: self.batch_size,
-            isl,
-            num_heads: self.n_q_head / tp,
-            num_key_value_heads: (self.n_kv_head / tp).max(1),
-            head_dim: self.n_embd / self.n_q_head.max(1),
-            kv_cache_dtype: "bfloat16".to_owned(),
-            step,
-            window_size: 0,
-            latency: ms,
-        })
-    }
-
-    fn decode_row(&self) -> Option<AttentionRow> {
-        self.row(self.decode?, 1, self.kv_cache_size)
-    }
-
-    fn prefill_row(&self) -> Option<AttentionRow> {
-        self.row(self.prefill?, self.prefill_chunk_size, self.kv_cache_size)
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use calibrate::operators::{SYSTEMS, fit};
+use calibrate::operators::{fit, present};
 use hwmodels::profiles;
 
 /// Folder of the measured tables, or a line that says why the test does nothing.
@@ -19,7 +19,9 @@ fn shapes_that_were_not_fitted_are_within_tolerance_and_the_shipped_profiles_are
  {
     let Some(data) = measured() else { return };
     let shipped = profiles::builtin();
-    for system in SYSTEMS {
+    let systems = present(&data).unwrap();
+    assert_eq!(systems.len(), 2, "tables of H100 and A100");
+    for system in systems {
         let (profile, report) = fit(&data, system.name).unwrap();
         assert!(profile.trusted(), "{report}");
         for (name, p) in &profile.params {
@@ -39,4 +41,59 @@ fn shapes_that_were_not_fitted_are_within_tolerance_and_the_shipped_profiles_are
             );
         }
     }
+}
+
+/// A folder in the form of `calibrate/gpu`, as that program wrote it on a CPU.
+fn sample() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("gpu/tests/sample")
+}
+
+/// Copies the sample under another system's name: its rows are of a CPU, which has no place in the catalog.
+fn sample_as(system: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("operators")).unwrap();
+    std::fs::copy(
+        sample().join("measurement.json"),
+        dir.path().join("measurement.json"),
+    )
+    .unwrap();
+    for entry in std::fs::read_dir(sample().join("operators")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let name = name.replacen("cpu_", &format!("{system}_"), 1);
+        std::fs::copy(&path, dir.path().join("operators").join(name)).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn tables_of_the_measuring_program_are_read_and_named_as_the_profiles_source() {
+    let dir = sample_as("h200_sxm");
+    let systems = present(dir.path()).unwrap();
+    assert_eq!(
+        systems.iter().map(|s| s.name).collect::<Vec<_>>(),
+        ["h200_sxm"]
+    );
+    let (profile, report) = fit(dir.path(), "h200_sxm").unwrap();
+    assert!(
+        profile.provenance.fitted_on[0].starts_with("calibrate/gpu on CPU"),
+        "{:?}",
+        profile.provenance
+    );
+    let software = profile.provenance.software.join(" ");
+    assert!(software.contains("torch "), "{software}");
+    for (op, regime) in [
+        ("gemm bf16", "all"),
+        ("decode kv16", "uneven contexts"),
+        ("prefill kv16", "on earlier context"),
+        ("element-wise", "norm"),
+        ("sampling (analytic)", "sample_greedy"),
+    ] {
+        assert!(
+            report.rows.iter().any(|r| r.op == op && r.regime == regime),
+            "no row for {op}, {regime} in\n{report}"
+        );
+    }
+    // Times of a CPU are not those of an H200: nothing of this may look trustworthy.
+    assert!(!profile.trusted());
 }

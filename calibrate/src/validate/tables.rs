@@ -18,7 +18,8 @@ pub const SETS: [&str; 2] = ["kernels", "collectives"];
 /// A table is missing or malformed.
 pub fn kernels(dir: &Path) -> Result<Vec<Summary>, SetError> {
     let mut out = Vec::new();
-    for system in operators::SYSTEMS {
+    let systems = operators::present(dir).map_err(|e| SetError::new("operators", e.to_string()))?;
+    for system in systems {
         let (_, report) = operators::fit(dir, system.name)
             .map_err(|e| SetError::new("operators", e.to_string()))?;
         for row in report.rows.iter().filter(|r| r.regime == "all") {

@@ -1,0 +1,62 @@
+"""The kernels and the model against plain references. Needs PyTorch, no GPU: the Triton kernels run in its interpreter.
+
+Run: TRITON_INTERPRET=1 python -m unittest discover -s tests (in calibrate/gpu).
+"""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+try:
+    import torch
+except ImportError as e:
+    raise unittest.SkipTest(f"no PyTorch: {e}")
+
+from servetwin_gpu import shapes
+from servetwin_gpu.kernels import Kernels, relative_error
+from servetwin_gpu.model import Model, Step
+
+
+class Forward(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.notes = []
+        self.model = Model(shapes.SMALL, Kernels("cpu", self.notes.append), 1024, 512)
+        self.tokens = torch.randint(1024, (60,))
+
+    def logits(self, decodes, chunks, tokens, pages):
+        with torch.inference_mode():
+            return self.model.forward(Step(self.model, decodes, chunks, tokens=tokens, pages=pages))
+
+    def test_a_token_decoded_equals_the_same_token_prefilled(self):
+        pages = self.model.take_pages(4)
+        whole = self.logits([], [(60, 0)], self.tokens, pages)
+        other = self.model.take_pages(4)
+        self.logits([], [(59, 0)], self.tokens[:59], other)
+        decoded = self.logits([60], [], self.tokens[59:], other)
+        self.assertLess(relative_error(decoded, whole), 1e-4)
+
+    def test_a_chunk_on_context_equals_the_whole_prompt(self):
+        pages = self.model.take_pages(4)
+        whole = self.logits([], [(60, 0)], self.tokens, pages)
+        other = self.model.take_pages(4)
+        self.logits([], [(37, 0)], self.tokens[:37], other)
+        chunked = self.logits([], [(23, 37)], self.tokens[37:], other)
+        self.assertLess(relative_error(chunked, whole), 1e-4)
+
+    def test_a_mixed_step_equals_its_sequences_alone(self):
+        a, b = self.model.take_pages(4), self.model.take_pages(2)
+        self.logits([], [(59, 0)], self.tokens[:59], a)
+        alone = [self.logits([60], [], self.tokens[59:], a), self.logits([], [(20, 0)], self.tokens[:20], b)]
+        mixed = self.logits([60], [(20, 0)], torch.cat((self.tokens[59:], self.tokens[:20])), torch.cat((a, b)))
+        self.assertLess(relative_error(mixed, torch.cat(alone)), 1e-4)
+
+    @unittest.skipUnless(os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1")
+    def test_the_triton_kernels_equal_their_references(self):
+        self.assertEqual(self.notes, [])
+        self.assertIsNotNone(self.model.kernels.triton)
+
+
+if __name__ == "__main__":
+    unittest.main()
