@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use crate::kernel::time::SimTime;
 use crate::metrics::definition::Metric;
 use crate::policy::Blocked;
-use crate::record::{RequestRow, RunRecord};
+use crate::record::{RequestRow, RunRecord, StepRow};
 use crate::request::{Outcome, RejectReason};
 
 /// Columns of `requests.csv`.
@@ -69,7 +69,8 @@ fn instant(t: SimTime) -> String {
     }
 }
 
-fn parse_instant(text: &str) -> Option<SimTime> {
+/// Reads an instant in seconds with at most nine decimals; empty is [`SimTime::NEVER`].
+pub fn parse_instant(text: &str) -> Option<SimTime> {
     if text.is_empty() {
         return Some(SimTime::NEVER);
     }
@@ -219,55 +220,61 @@ fn blocked_name(blocked: Blocked) -> &'static str {
     }
 }
 
+/// Columns of `steps.csv` that a simulated and a measured step have in common.
+pub const STEP_COLUMNS: [&str; 14] = [
+    "replica",
+    "start_s",
+    "end_s",
+    "running",
+    "waiting",
+    "kv_used_blocks",
+    "blocked_by",
+    "decode_seqs",
+    "decode_tokens",
+    "decode_ctx_sum",
+    "prefill_seqs",
+    "prefill_tokens",
+    "prefill_pairs",
+    "sampled_seqs",
+];
+
+/// The fields of a step under [`STEP_COLUMNS`].
+pub fn step_fields(row: &StepRow) -> [String; 14] {
+    let s = &row.stats;
+    [
+        row.replica.to_string(),
+        instant(row.start),
+        instant(row.end),
+        row.running.to_string(),
+        row.waiting.to_string(),
+        row.kv_used_blocks.to_string(),
+        blocked_name(row.blocked).to_string(),
+        s.decode_seqs.to_string(),
+        s.decode_tokens.to_string(),
+        s.decode_ctx_sum.to_string(),
+        s.prefill_seqs.to_string(),
+        s.prefill_tokens.to_string(),
+        s.prefill_pairs.to_string(),
+        s.sampled_seqs.to_string(),
+    ]
+}
+
 /// Writes a row per step; nothing but the header where steps were not kept.
 ///
 /// # Errors
 /// Those of the writer.
 pub fn write_steps(out: impl Write, record: &RunRecord) -> io::Result<()> {
     let mut w = csv::Writer::from_writer(out);
-    let fixed = [
-        "replica",
-        "start_s",
-        "end_s",
-        "running",
-        "waiting",
-        "kv_used_blocks",
-        "blocked_by",
-        "decode_seqs",
-        "decode_tokens",
-        "decode_ctx_sum",
-        "prefill_seqs",
-        "prefill_tokens",
-        "prefill_pairs",
-        "sampled_seqs",
-    ];
     let parts = hwmodels::Parts::NAMES.map(|n| format!("{n}_ms"));
     w.write_record(
-        fixed
+        STEP_COLUMNS
             .iter()
             .copied()
             .chain(parts.iter().map(String::as_str)),
     )?;
     for row in record.step_rows.iter().flatten() {
-        let s = &row.stats;
-        let fixed = [
-            row.replica.to_string(),
-            instant(row.start),
-            instant(row.end),
-            row.running.to_string(),
-            row.waiting.to_string(),
-            row.kv_used_blocks.to_string(),
-            blocked_name(row.blocked).to_string(),
-            s.decode_seqs.to_string(),
-            s.decode_tokens.to_string(),
-            s.decode_ctx_sum.to_string(),
-            s.prefill_seqs.to_string(),
-            s.prefill_tokens.to_string(),
-            s.prefill_pairs.to_string(),
-            s.sampled_seqs.to_string(),
-        ];
         let parts = row.parts.as_array().map(|p| format!("{:.6}", p * 1e3));
-        w.write_record(fixed.iter().chain(&parts))?;
+        w.write_record(step_fields(row).iter().chain(&parts))?;
     }
     w.flush()
 }
