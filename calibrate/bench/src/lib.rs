@@ -3,9 +3,24 @@
 //! - [`endpoint`] the client: sends requests, times every chunk
 //! - [`prometheus`] reads what an engine says of itself at `/metrics`
 //! - [`probe`] finds out what an endpoint is and what it takes
+//! - [`prompts`] writes prompts of exact length that share what the workload says they share
+//! - [`driver`] keeps the schedule and collects the record
+//! - [`session`] all of that in one call: prepare an endpoint, run scenarios on it
+//! - [`report`] what it found, for people and machines
+//! - [`sweep`] several loads in one go
+//! - [`client_csv`] a table of what only a client knows
+//! - [`self_test`] what the harness itself costs, against [`echo`], a server that streams on schedule
 
+pub mod client_csv;
+pub mod driver;
+pub mod echo;
 pub mod endpoint;
 pub mod probe;
 pub mod prometheus;
+pub mod prompts;
+pub mod report;
+pub mod self_test;
+pub mod session;
+pub mod sweep;
 #[cfg(test)]
 mod testing;

@@ -67,6 +67,14 @@ impl Probe {
     /// # Errors
     /// When it cannot be reached at all, or does not answer a plain request.
     pub async fn run(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
+        Probe::meet(endpoint).await.map(|(probe, _)| probe)
+    }
+
+    /// As [`Probe::run`], and gives the client that has learnt what the server refuses.
+    ///
+    /// # Errors
+    /// As [`Probe::run`].
+    pub async fn meet(endpoint: &Endpoint) -> Result<(Probe, Client), ProbeError> {
         let client = Client::new(Endpoint {
             timeout: endpoint.timeout.min(PATIENCE),
             token_ids: endpoint.api == ApiKind::Completions,
@@ -90,7 +98,7 @@ impl Probe {
         let client = Client::new(endpoint)?;
         probe.generate(&client, text).await?;
         probe.notes.extend(client.notes());
-        Ok(probe)
+        Ok((probe, client))
     }
 
     async fn health(&mut self, client: &Client) -> Result<(), RequestError> {

@@ -45,10 +45,7 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     )?;
     writeln!(out)?;
 
-    writeln!(
-        out,
-        "  latency [ms]          mean        p50        p90        p95        p99          n"
-    )?;
+    writeln!(out, "{LATENCY_HEAD}")?;
     for (metric, label) in [
         (Metric::Ttft, "TTFT"),
         (Metric::Itl, "ITL (pooled)"),
@@ -225,7 +222,15 @@ pub fn render_stats(r: &RunReport) -> String {
     )
 }
 
-fn latency_line(out: &mut String, label: &str, s: &LatencySummary) -> std::fmt::Result {
+/// Heads the columns of [`latency_line`].
+pub const LATENCY_HEAD: &str =
+    "  latency [ms]          mean        p50        p90        p95        p99          n";
+
+/// One metric in a row.
+///
+/// # Errors
+/// None: writing to a `String` cannot fail.
+pub fn latency_line(out: &mut String, label: &str, s: &LatencySummary) -> std::fmt::Result {
     write!(out, "  {label:<16}")?;
     for value in [s.mean, s.p50, s.p90, s.p95, s.p99] {
         write!(out, " {:>10}", value.map_or("-".into(), figure))?;
@@ -237,7 +242,11 @@ fn latency_line(out: &mut String, label: &str, s: &LatencySummary) -> std::fmt::
 const WIDTH: usize = 110;
 const LABEL: usize = 14;
 
-fn field(out: &mut String, label: &str, value: &str) -> std::fmt::Result {
+/// A labelled value, wrapped below itself.
+///
+/// # Errors
+/// None: writing to a `String` cannot fail.
+pub fn field(out: &mut String, label: &str, value: &str) -> std::fmt::Result {
     wrapped(out, &format!("  {label:<LABEL$}"), value)
 }
 

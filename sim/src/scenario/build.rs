@@ -204,11 +204,7 @@ impl Scenario {
                 .map(|t| SimDuration::from_secs(t.secs())),
             seed: self.seed,
         };
-        let streams: Vec<StreamSpec> = self.workload.iter().map(|s| based(s, &self.base)).collect();
-        let workload = Mix::new(&streams, &self.limits, self.seed).map_err(|e| {
-            let path = join(&format!("workload[{}]", e.stream), &e.error.path);
-            self.places.error(&path, e.error.message)
-        })?;
+        let workload = self.mix()?;
         let mut decided = started.decided;
         decided.insert(
             "kv_blocks".into(),
@@ -259,6 +255,18 @@ impl Scenario {
                 _ => None,
             },
             uncertain: hardware.uncertain,
+        })
+    }
+
+    /// The load alone, whatever serves it: the simulator and the harness draw their requests from this.
+    ///
+    /// # Errors
+    /// Files that cannot be read or do not hold what the workload says, each at its key.
+    pub fn mix(&self) -> Result<Mix, ScenarioError> {
+        let streams: Vec<StreamSpec> = self.workload.iter().map(|s| based(s, &self.base)).collect();
+        Mix::new(&streams, &self.limits, self.seed).map_err(|e| {
+            let path = join(&format!("workload[{}]", e.stream), &e.error.path);
+            self.places.error(&path, e.error.message)
         })
     }
 
@@ -846,7 +854,7 @@ impl Scenario {
     }
 
     /// What is offered, for the reader.
-    fn load_in_words(&self) -> String {
+    pub fn load_in_words(&self) -> String {
         let streams: Vec<String> = self
             .workload
             .iter()

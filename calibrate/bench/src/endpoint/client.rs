@@ -116,6 +116,17 @@ impl Client {
         Refused(self.refused.load(Ordering::Relaxed))
     }
 
+    /// Takes over what `other` has learnt of the same server. Connections stay where they are.
+    pub fn adopt(&self, other: &Client) {
+        self.refused.fetch_or(other.refused().0, Ordering::Relaxed);
+        // What is not asked for need not be spoken of.
+        let idle =
+            |note: &String| !self.endpoint.token_ids && note.contains(Optional::TokenIds.name());
+        let mut notes = other.notes();
+        notes.retain(|n| !idle(n));
+        *self.notes.lock().unwrap_or_else(|e| e.into_inner()) = notes;
+    }
+
     /// Sends a request and reads its stream to the end. Failures are in the trace.
     pub async fn send(&self, request: &GenerateRequest) -> RequestTrace {
         self.send_until(request, std::future::pending()).await

@@ -152,7 +152,7 @@ pub struct RequestTrace {
 }
 
 impl RequestTrace {
-    pub(super) fn new(start: Instant) -> RequestTrace {
+    pub(crate) fn new(start: Instant) -> RequestTrace {
         RequestTrace {
             start,
             connected_ns: None,
@@ -172,6 +172,11 @@ impl RequestTrace {
             token_ids: None,
             error: None,
         }
+    }
+
+    /// A request whose end is not known yet.
+    pub(crate) fn pending() -> RequestTrace {
+        RequestTrace::new(Instant::now())
     }
 
     /// Whether it was answered in full.
