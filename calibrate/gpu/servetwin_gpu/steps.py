@@ -1,4 +1,9 @@
-"""Part 3: whole steps of a random-weight model: decode by batch and context, prefill, mixed, and where memory goes."""
+"""Part 3: whole steps of a random-weight model: decode by batch and context, prefill, mixed, and where memory goes.
+
+`steps.csv` has the columns of an engine's step log, so `servetwin calibrate steps` reads it: a step from start to end took
+its wall time until the tokens were on the host; steps lie a second apart, since each was measured by itself. `steps_eager.csv` holds decode
+steps without CUDA graphs.
+"""
 
 import os
 import statistics
@@ -14,7 +19,7 @@ from .timing import capture, sync
 
 STATS = ["decode_seqs", "decode_tokens", "decode_ctx_sum", "decode_ctx_sq_sum", "prefill_seqs", "prefill_tokens",
          "prefill_ctx_sum", "prefill_pairs", "sampled_seqs"]
-COLUMNS = ["system", "version", "model", "kind", "mode", *STATS, "device_ms", "device_p10_ms", "device_p90_ms", "wall_ms",
+COLUMNS = ["replica", "start_s", "end_s", "system", "version", "model", "kind", "mode", *STATS, "device_ms", "device_p10_ms", "device_p90_ms", "wall_ms",
            "issue_ms", "repeats", "attention"]
 KEYS = ["model", "kind", "mode", *STATS]
 
@@ -52,6 +57,7 @@ def run(args, deadline, record):
     model.allocate_kv(tokens)
     say("kv_cache", model.kv.numel() * model.kv.element_size(), f"{model.pages * model.page} tokens")
     table = Table(os.path.join(args.out, "steps.csv"), COLUMNS, KEYS)
+    facts(os.path.join(args.out, "steps.engine.toml"), shape, model, budget)
     runner = Runner(args, deadline, record, model, table)
     capacity = model.pages * model.page
     decode = shapes.decode_steps(capacity, 8 if args.small else 256)
@@ -77,6 +83,7 @@ def run(args, deadline, record):
             # Prefill shapes vary from step to step: engines run them without graphs.
             complete &= runner.measure(kind, "graph" if mode == "graph" and not chunks else "eager", decodes, chunks)
     if cuda:
+        runner.table = Table(os.path.join(args.out, "steps_eager.csv"), COLUMNS, KEYS)
         for batch, context in decode[:12]:
             if deadline.over():
                 complete = False
@@ -88,6 +95,15 @@ def run(args, deadline, record):
     table.close()
     memory.close()
     return complete
+
+
+def facts(path, shape, model, budget):
+    """What a step log's reader wants to know of the engine."""
+    lines = [f'model = "{shape.name}"', f"layers = {shape.layers}", f"hidden = {shape.hidden}", "", "[engine]", 'kind = "vllm_v1"',
+             f"kv_blocks = {model.pages}", f"block_size = {model.page}", f"max_num_batched_tokens = {budget}", "",
+             "[layout]", "tp = 1", "pp = 1", "replicas = 1"]
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(lines) + "\n")
 
 
 def used():
@@ -155,8 +171,9 @@ class Runner:
         at = lambda q: spread[min(len(spread) - 1, int(q * len(spread)))]
         attention = self.model.decode_name if not chunks else (
             self.model.kernels.prefill_context if any(c for _, c in chunks) else self.model.kernels.prefill_whole)[0]
+        begin = float(len(self.table.seen))
         self.table.add(
-            system=self.record.data["system"], version="torch" + torch.__version__.split("+")[0],
+            replica=0, start_s=f"{begin:.9f}", end_s=f"{begin + statistics.median(wall) * 1e-3:.9f}", system=self.record.data["system"], version="torch" + torch.__version__.split("+")[0],
             model=self.model.shape.name, kind=kind, mode=mode, **stats, device_ms=statistics.median(spread),
             device_p10_ms=at(0.1), device_p90_ms=at(0.9), wall_ms=statistics.median(wall),
             issue_ms=statistics.median(issue), repeats=len(wall), attention=attention)

@@ -14,6 +14,7 @@ except ImportError as e:
     raise unittest.SkipTest(f"no PyTorch: {e}")
 
 from servetwin_gpu import shapes
+from servetwin_gpu.engines import PagedEngine, Request
 from servetwin_gpu.kernels import Kernels, relative_error
 from servetwin_gpu.model import Model, Step
 
@@ -51,6 +52,30 @@ class Forward(unittest.TestCase):
         alone = [self.logits([60], [], self.tokens[59:], a), self.logits([], [(20, 0)], self.tokens[:20], b)]
         mixed = self.logits([60], [(20, 0)], torch.cat((self.tokens[59:], self.tokens[:20])), torch.cat((a, b)))
         self.assertLess(relative_error(mixed, torch.cat(alone)), 1e-4)
+
+    def test_a_served_request_gets_the_tokens_it_gets_alone_and_pages_come_back(self):
+        options = {"small": True, "device": "cpu", "dtype": "fp32", "max_seqs": 8, "step_log": None}
+        engine = PagedEngine(options)
+
+        def serve(prompts, limit=6):
+            s, tokens = engine.scheduler, {i: [] for i in range(len(prompts))}
+            for i, prompt in enumerate(prompts):
+                self.assertTrue(s.add(Request(i, prompt, limit)))
+            while s.running or s.waiting:
+                decodes, chunks = s.next()
+                self.assertLessEqual(len(decodes) + sum(n for _, n in chunks), s.max_tokens)
+                engine.step(decodes, chunks)
+                for r in decodes + [r for r, _ in chunks if r.context >= len(r.prompt)]:
+                    tokens[r.id].append(r.last)
+                    if len(tokens[r.id]) == limit:
+                        s.release(r)
+            self.assertEqual(sorted(s.free), list(range(1, s.total + 1)))
+            return tokens
+
+        prompts = [self.tokens[:50].tolist(), self.tokens[5:38].tolist(), self.tokens.tolist() * 5]
+        together = serve(prompts)
+        for i, prompt in enumerate(prompts):
+            self.assertEqual(serve([prompt])[0], together[i])
 
     @unittest.skipUnless(os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1")
     def test_the_triton_kernels_equal_their_references(self):
