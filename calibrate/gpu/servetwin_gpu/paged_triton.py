@@ -9,13 +9,14 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def _decode_part(q, k_pool, v_pool, tables, contexts, part, lse, out, scale, table_stride,
+# Compiled once per shape: what changes from batch to batch is no constant of the kernel.
+@triton.jit(do_not_specialize=["table_stride", "splits"])
+def _decode_part(q, k_pool, v_pool, tables, contexts, part, lse, out, scale, table_stride, splits,
                  KV: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-                 N: tl.constexpr, SPLITS: tl.constexpr):
+                 N: tl.constexpr, WHOLE: tl.constexpr):
     seq, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts + seq)
-    per = tl.cdiv(tl.cdiv(context, SPLITS), N) * N
+    per = tl.cdiv(tl.cdiv(context, splits), N) * N
     start = split * per
     end = tl.minimum(context, start + per)
     g, d = tl.arange(0, GP), tl.arange(0, D)
@@ -40,10 +41,10 @@ def _decode_part(q, k_pool, v_pool, tables, contexts, part, lse, out, scale, tab
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v)
         m = m_new
     acc = acc / tl.maximum(total, 1e-30)[:, None]
-    if SPLITS == 1:
+    if WHOLE:
         tl.store(out + row[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), mask=g[:, None] < G)
     else:
-        at = row * SPLITS + split
+        at = row * splits + split
         tl.store(part + at[:, None] * D + d[None, :], acc, mask=g[:, None] < G)
         tl.store(lse + at, tl.where(total > 0, m + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=g < G)
 
@@ -89,9 +90,9 @@ class DecodeAttention:
         group = self.heads // self.kv
         scale = self.dim**-0.5 * 1.4426950408889634  # log2(e): the kernel works in powers of two
         _decode_part[(batch, self.kv, splits)](
-            q, k_pool, v_pool, tables, contexts, part, lse, out, scale, tables.stride(0),
+            q, k_pool, v_pool, tables, contexts, part, lse, out, scale, tables.stride(0), splits,
             KV=self.kv, G=group, GP=max(16, triton.next_power_of_2(group)), D=self.dim, PAGE=self.page, N=64,
-            SPLITS=splits, num_warps=4, num_stages=3)
+            WHOLE=splits == 1, num_warps=4, num_stages=3)
         if splits > 1:
             _decode_join[(batch * self.heads,)](part, lse, out, D=self.dim, SPLITS=splits, num_warps=2)
         return out

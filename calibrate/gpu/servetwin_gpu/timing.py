@@ -40,7 +40,12 @@ class Timer:
         calls = int(max(1, min(64, self.target / 4 / estimate)))
         calls = -(-calls // copies) * copies if copies <= 64 else calls
         calls = max(1, min(calls, 256))
-        mode, run = "eager", lambda: [call(i % copies) for i in range(calls)]
+
+        def run():
+            for i in range(calls):
+                call(i % copies)
+
+        mode = "eager"
         if self.graph:
             try:
                 graph = capture(run)

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""GuideLLM and `servetwin bench` on the same engine under the same load, in turns: do they agree?
+
+Written against guidellm 0.8.1 (PyPI; needs its command `guidellm` and transformers 5 for the tokenizer). From each client the instants
+of each request are taken and one set of definitions is applied to both, since the clients define metrics differently:
+
+    TTFT  first token - request sent            ITL  (last token - first token) / (output tokens - 1), mean over requests
+    E2E   request ended - request sent          throughput  output tokens of the finished / (last end - first send)
+
+GuideLLM's own ITL is the same quantity weighted by tokens; its TPOT counts from the request's start and is not compared.
+
+    servetwin model init --params 30M --seed 1 model
+    python calibrate/bench/compare/guidellm.py --model model --rate 2 --duration 30 --rounds 3
+
+The bar: the medians over the rounds differ by less than 3 %. Beside each difference stands the larger of the two clients' own run-to-run spread.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+METRICS = ("ttft_ms", "ttft_p50_ms", "itl_ms", "e2e_ms", "output_tokens_per_s")
+BAR_PERCENT = 3.0
+
+
+def figures(requests):
+    """Metrics of [(sent, first token, last token, end [s], output tokens)]."""
+    if not requests:
+        raise SystemExit("no request finished")
+    ttft = [1e3 * (f - s) for s, f, _, _, _ in requests]
+    itl = [1e3 * (l - f) / (n - 1) for _, f, l, _, n in requests if n > 1]
+    span = max(e for *_, e, _ in requests) - min(r[0] for r in requests)
+    return {"ttft_ms": statistics.mean(ttft), "ttft_p50_ms": statistics.median(ttft), "itl_ms": statistics.mean(itl),
+            "e2e_ms": statistics.mean(1e3 * (e - s) for s, _, _, e, _ in requests),
+            "output_tokens_per_s": sum(r[4] for r in requests) / span, "requests": len(requests)}
+
+
+def after_warmup(requests, warmup):
+    """Requests sent after the first `warmup` seconds."""
+    start = min(r[0] for r in requests)
+    return [r for r in requests if r[0] >= start + warmup]
+
+
+def run_guidellm(a, url, work):
+    """One run; its requests."""
+    path = os.path.join(work, "guidellm.json")
+    profile = f"kind=constant,rate={a.rate}" if a.rate else f"kind=concurrent,streams={a.concurrency}"
+    command = [a.guidellm, "run", "--backend",
+               f'kind=openai_http,target={url},model={a.name},request_format=/v1/completions,extras={{"body":{{"ignore_eos":true}}}}',
+               "--profile", profile, "--constraint", f"kind=max_requests,count={a.requests}",
+               "--tokenizer", f"kind=huggingface_auto,model={a.tokenizer}",
+               "--data", f"kind=synthetic_text,prompt_tokens={a.prompt_tokens},output_tokens={a.output_tokens}",
+               "--output", f"kind=json,path={path}", "--disable-console"]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=a.timeout)
+    if done.returncode:
+        raise SystemExit(f"guidellm ended with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    with open(path, encoding="utf-8") as f:
+        benchmark = json.load(f)["benchmarks"][0]
+    requests, prompts = [], []
+    for r in benchmark["requests"]["successful"]:
+        t = r["info"]["timings"]
+        requests.append((t["request_start"], t["first_token_iteration"], t["last_token_iteration"], t["request_end"], r["output_tokens"]))
+        prompts.append(r["prompt_tokens"])
+    return requests, prompts
+
+
+def run_servetwin(a, url, work):
+    """One run; its requests."""
+    folder = os.path.join(work, "servetwin")
+    shutil.rmtree(folder, ignore_errors=True)
+    load = ["--rate", str(a.rate), "--constant"] if a.rate else ["--concurrency", str(a.concurrency)]
+    command = [a.servetwin, "bench", url, *load, "--requests", str(a.requests), "--prompt-tokens", str(a.prompt_tokens),
+               "--output-tokens", str(a.output_tokens), "--model", a.name, "--csv", folder, "--json"]
+    command += ["--tokenizer", a.tokenizer, "--text-prompts"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=a.timeout)
+    if done.returncode:
+        raise SystemExit(f"servetwin bench ended with {done.returncode}:\n{done.stderr[-1500:]}")
+    requests = client_rows(os.path.join(folder, "client.csv"))
+    with open(os.path.join(folder, "requests.csv"), newline="", encoding="utf-8") as f:
+        return requests, [int(r["prompt_tokens"]) for r in csv.DictReader(f)]
+
+
+def client_rows(path):
+    """Finished requests of a `client.csv` of `servetwin bench`."""
+    requests = []
+    with open(path, newline="", encoding="utf-8") as f:
+        for r in csv.DictReader(f):
+            if not r["error"] and r["first_token_s"]:
+                instants = [float(r[c]) for c in ("sent_s", "first_token_s", "last_token_s", "end_s")]
+                requests.append((*instants, int(r["output_tokens"])))
+    return requests
+
+
+def engine(a, work):
+    """Starts `servetwin serve` on a free port; returns the process and its address."""
+    log = open(os.path.join(work, "serve.log"), "w+", encoding="utf-8")
+    process = subprocess.Popen([a.servetwin, "serve", *(["--model", a.model] if a.model else []), "--port", "0", *a.serve_option],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        if select.select([process.stdout], [], [], 1.0)[0]:
+            line = process.stdout.readline()
+            log.write(line)
+            found = re.search(r"http://[\w.\-]+:\d+", line)
+            if found:
+                return process, found.group(0)
+    process.terminate()
+    log.seek(0)
+    raise SystemExit(f"servetwin serve did not come up:\n{log.read()}")
+
+
+def spread(values):
+    """Half of the range over the median [%]: how far a client differs from itself."""
+    return 100 * (max(values) - min(values)) / 2 / statistics.median(values)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--servetwin", default="servetwin", help="the servetwin program (default: from PATH)")
+    p.add_argument("--guidellm", default="guidellm", help="the guidellm program (default: from PATH)")
+    p.add_argument("--model", help="model folder of the engine, whose tokenizer both clients use")
+    p.add_argument("--url", help="an engine that runs already; without it `servetwin serve` is started")
+    p.add_argument("--name", help="model name at the endpoint (default: the first that it lists)")
+    p.add_argument("--tokenizer", help="folder with tokenizer.json (default: the model's)")
+    p.add_argument("--serve-option", action="append", default=[], help="further option of `servetwin serve`, e.g. --serve-option=--threads=1")
+    p.add_argument("--rate", type=float, help="constant rate [req/s]")
+    p.add_argument("--concurrency", type=int, help="closed loop, in place of --rate")
+    p.add_argument("--requests", type=int, default=60, help="per run (default 60)")
+    p.add_argument("--warmup", type=float, default=3.0, help="leave out requests sent in the first seconds (default 3)")
+    p.add_argument("--prompt-tokens", type=int, default=128)
+    p.add_argument("--output-tokens", type=int, default=64)
+    p.add_argument("--rounds", type=int, default=3, help="runs of each client, in turns (default 3)")
+    p.add_argument("--timeout", type=float, default=600.0, help="of one run [s]")
+    p.add_argument("--json", help="write all figures here")
+    a = p.parse_args()
+    if bool(a.rate) == bool(a.concurrency):
+        p.error("give --rate or --concurrency")
+    a.tokenizer = a.tokenizer or a.model
+    if not a.tokenizer:
+        p.error("give --model or --tokenizer: both clients write prompts as text")
+    process = None
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            url = a.url
+            if not url:
+                process, url = engine(a, work)
+            if not a.name:
+                import urllib.request
+                with urllib.request.urlopen(url + "/v1/models", timeout=30) as answer:
+                    a.name = json.load(answer)["data"][0]["id"]
+            clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
+            runs = {name: [] for name in clients}
+            for i in range(a.rounds):
+                # Who goes first changes from round to round.
+                for name in sorted(clients, reverse=i % 2 == 1):
+                    requests, prompts = clients[name](a, url, work)
+                    if set(prompts) != {a.prompt_tokens}:
+                        print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
+                    runs[name].append(figures(after_warmup(requests, a.warmup)))
+                    line = ", ".join(f"{m} {runs[name][-1][m]:.2f}" for m in METRICS)
+                    print(f"round {i + 1} {name}: {line} ({runs[name][-1]['requests']} requests)", file=sys.stderr, flush=True)
+        finally:
+            if process:
+                process.terminate()
+                process.wait(30)
+    print(f"{'':<22}{'guidellm':>12}{'servetwin':>12}{'difference':>12}{'noise':>10}")
+    within = True
+    for m in METRICS:
+        values = {name: [r[m] for r in runs[name]] for name in runs}
+        mid = {name: statistics.median(v) for name, v in values.items()}
+        difference = 100 * (mid["servetwin"] / mid["guidellm"] - 1)
+        noise = max(spread(v) for v in values.values())
+        within &= abs(difference) <= BAR_PERCENT
+        print(f"{m:<22}{mid['guidellm']:>12.3f}{mid['servetwin']:>12.3f}{difference:>+11.2f} %{noise:>8.2f} %")
+    print(f"bar: {BAR_PERCENT:g} %; {'all within' if within else 'NOT all within'}")
+    if a.json:
+        with open(a.json, "w", encoding="utf-8") as f:
+            json.dump({"runs": runs, "arguments": {k: v for k, v in vars(a).items() if v is not None}}, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

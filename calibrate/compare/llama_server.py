@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Calibrates llama.cpp's server from requests alone, then predicts and measures loads that were not fitted.
+
+Written against llama.cpp as in the source package of llama-cpp-python 0.3.36 (PyPI; README.md here says how to build its server).
+
+    python calibrate/compare/llama_server.py --llama-server build/bin/llama-server --servetwin target/release/servetwin
+
+Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and torch; or bring --gguf); the server with prompt caching
+off; `servetwin calibrate --endpoint`, which plans and measures its own loads; then each held-out load, measured by `servetwin bench` and
+simulated by `servetwin run` with the profile and the same arrivals. The bar: 10 %. Each held-out load is measured twice, so that the noise stands
+beside the error.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+METRICS = [("ttft_ms", "mean"), ("ttft_ms", "p50"), ("itl_ms", "mean"), ("e2e_ms", "mean"), ("e2e_ms", "p99"),
+           ("throughput", "output_tokens_per_s")]
+BAR_PERCENT = 10.0
+
+
+def held_out(capacity):
+    """Loads that the calibration does not run: (name, arguments of bench, arrival, prompt, output). Rates are shares of the capacity."""
+    loads = [(f"closed-{n}", ["--concurrency", str(n)], f'{{ kind = "closed", concurrency = {n} }}', 96, 48) for n in (1, 3, 6)]
+    for share in (0.4, 0.7):
+        rate = float(f"{share * capacity:.3g}")
+        loads.append((f"poisson-{share:g}", ["--rate", str(rate)], f'{{ kind = "poisson", rate = "{rate} req/s" }}', 96, 48))
+    rate = float(f"{0.25 * capacity:.3g}")
+    loads.append(("poisson-long", ["--rate", str(rate)], f'{{ kind = "poisson", rate = "{rate} req/s" }}', 256, 32))
+    return loads
+
+
+def run(command, **options):
+    """Output of a program; its error ends this one."""
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def start(a, gguf, work):
+    """The server, once it says that it is well."""
+    command = [a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
+               "-c", str(a.slots * a.context), "--no-cache-prompt", "--metrics", "--alias", "held-out-engine", *a.server_option]
+    log = open(os.path.join(work, "llama-server.log"), "w", encoding="utf-8")
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    end = time.monotonic() + 120
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{a.port}/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return process
+        except OSError:
+            time.sleep(0.3)
+    process.kill()
+    with open(log.name, encoding="utf-8") as f:
+        raise SystemExit(f"llama-server did not come up:\n{f.read()[-2000:]}")
+
+
+def bench(a, url, load, seconds, folder, seed):
+    _, arguments, _, prompt, output = load
+    text = run([a.servetwin, "bench", url, *arguments, "--duration", f"{seconds:g}", "--warmup", f"{seconds / 6:g}", "--seed", str(seed),
+                "--prompt-tokens", str(prompt), "--output-tokens", str(output), "--csv", folder, "--json"])
+    report = json.loads(text)
+    return report if "ttft_ms" in report else report["run"]
+
+
+def simulate(a, profile, load, seconds, work, seed):
+    name, _, arrival, prompt, output = load
+    path = os.path.join(work, f"{name}.toml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"seed = {seed}\n[hardware]\nstep_profile = {json.dumps(profile)}\n[[workload]]\nname = \"bench\"\n"
+                f"arrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
+                f"[run]\nduration = \"{seconds:g} s\"\nwarmup = \"{seconds / 6:g} s\"\n")
+    return json.loads(run([a.servetwin, "run", path, "--json"]))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--llama-server", required=True, help="the llama-server program")
+    p.add_argument("--servetwin", default="servetwin", help="the servetwin program (default: from PATH)")
+    p.add_argument("--gguf", help="a model; default: a random one of --params")
+    p.add_argument("--params", default="25M", help="size of the random model (default 25M)")
+    p.add_argument("--dtype", default="f32", choices=("f32", "f16", "bf16"))
+    p.add_argument("--threads", type=int, default=1, help="compute threads of the server; leave a core to the client (default 1)")
+    p.add_argument("--slots", type=int, default=8, help="sequences at once (default 8)")
+    p.add_argument("--context", type=int, default=1024, help="tokens per slot (default 1024)")
+    p.add_argument("--port", type=int, default=8093)
+    p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
+    p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
+    p.add_argument("--profile", help="skip the calibration and use this profile")
+    p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
+    p.add_argument("--keep", help="keep profile, logs and results in this folder")
+    a = p.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = os.path.abspath(a.keep) if a.keep else scratch
+        os.makedirs(work, exist_ok=True)
+        gguf = a.gguf
+        if not gguf:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            import to_gguf
+            folder, gguf = os.path.join(work, "model"), os.path.join(work, "model.gguf")
+            if not os.path.exists(os.path.join(folder, "config.json")):
+                run([a.servetwin, "model", "init", "--params", a.params, "--seed", "1", folder])
+            to_gguf.convert(folder, gguf, a.dtype)
+        server = start(a, gguf, work)
+        try:
+            url = f"http://127.0.0.1:{a.port}"
+            profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
+            if not a.profile:
+                print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, *a.calibrate_option]), flush=True)
+            full = bench(a, url, ("", ["--concurrency", str(a.slots)], "", 96, 48), a.seconds / 2, os.path.join(work, "capacity"), 1)
+            capacity = full["throughput"]["requests_per_s"]
+            print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
+            errors = compare(a, url, profile, held_out(capacity), work)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(30)
+    print()
+    for (group, key), values in errors.items():
+        print(f"{group}.{key:<22} median error {statistics.median(map(abs, values)):5.1f} %, worst {max(map(abs, values)):5.1f} %")
+    good = all(statistics.median(map(abs, v)) <= BAR_PERCENT for v in errors.values())
+    print(f"bar: median within {BAR_PERCENT:g} %: {'met' if good else 'NOT met'}")
+
+
+def compare(a, url, profile, loads, work):
+    """Prints measured, predicted, error and noise of each load; errors [%] by metric."""
+    errors = {m: [] for m in METRICS}
+    print(f"{'load':<14} {'metric':<32} {'measured':>10} {'again':>10} {'predicted':>10} {'error':>8} {'noise':>8}")
+    for load in loads:
+        seen = [bench(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{i}"), 11) for i in (1, 2)]
+        predicted = simulate(a, profile, load, a.seconds, work, 11)
+        for group, key in METRICS:
+            one, two = (r[group].get(key) for r in seen)
+            p = predicted[group].get(key)
+            if not one or not two or p is None:
+                continue
+            mean = (one + two) / 2
+            error, noise = 100 * (p / mean - 1), 100 * abs(one - two) / mean / 2
+            errors[group, key].append(error)
+            print(f"{load[0]:<14} {group + '.' + key:<32} {one:>10.2f} {two:>10.2f} {p:>10.2f} {error:>+7.1f}% {noise:>7.1f}%", flush=True)
+    return {m: v for m, v in errors.items() if v}
+
+
+if __name__ == "__main__":
+    main()
