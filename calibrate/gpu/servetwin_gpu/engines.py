@@ -297,11 +297,11 @@ class TransformersEngine:
                 model = LlamaForCausalLM(config).eval()
         finally:
             torch.set_default_dtype(previous)
-        wanted = {"max_batch_tokens": 256 if o["small"] else 8192, "max_requests_per_batch": 8 if o["small"] else o["max_seqs"],
+        wanted = {"max_batch_tokens": 256 if o["small"] else 2048, "max_requests_per_batch": 8 if o["small"] else o["max_seqs"],
                   "num_blocks": 64 if o["small"] else None, "allow_block_sharing": False, "auto_switch_to_flash": False}
         known = ContinuousBatchingConfig.__dataclass_fields__
         self.config = {k: v for k, v in wanted.items() if k in known and v is not None}
-        generation = GenerationConfig(do_sample=False, max_new_tokens=4096, eos_token_id=-1, pad_token_id=0, use_cuda_graph=None)
+        generation = GenerationConfig(do_sample=False, max_new_tokens=4096, eos_token_id=-1, pad_token_id=0)
         self.manager = model.init_continuous_batching(
             generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**self.config))
         self.manager.start()
