@@ -12,8 +12,10 @@ pub mod calibrate;
 pub mod catalog;
 pub mod compare;
 pub mod curve;
+pub mod model;
 pub mod run;
 pub mod scenario;
+pub mod serve;
 pub mod trace;
 pub mod validate;
 
@@ -40,6 +42,8 @@ enum Command {
     Validate(validate::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
+    Serve(Box<serve::Args>),
+    Model(model::Args),
 }
 
 impl Cli {
@@ -54,6 +58,8 @@ impl Cli {
             Command::Validate(args) => validate::run(args),
             Command::Calibrate(args) => calibrate::run(args),
             Command::Trace(args) => trace::run(args),
+            Command::Serve(args) => serve::run(*args),
+            Command::Model(args) => model::run(args),
         }
     }
 }

@@ -318,16 +318,17 @@ impl Engine {
     ///
     /// # Errors
     /// When the step log could not be written.
-    pub fn stop(mut self) -> std::io::Result<()> {
+    pub fn stop(&self) -> std::io::Result<()> {
         self.begin_drain();
-        for r in &mut self.replicas {
+        for r in &self.replicas {
             r.stop();
         }
-        let log = self.log.get_mut().unwrap_or_else(PoisonError::into_inner);
-        match log.take() {
-            Some(log) => log.finish(),
-            None => Ok(()),
-        }
+        let log = self
+            .log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        log.map_or(Ok(()), StepLog::finish)
     }
 }
 

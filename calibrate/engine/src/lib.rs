@@ -7,6 +7,7 @@ pub mod engine;
 pub mod executor;
 pub mod http;
 pub mod kernels;
+pub mod launch;
 pub mod metrics;
 pub mod model;
 pub mod pages;

@@ -80,7 +80,7 @@ struct Shared {
 pub struct Replica {
     commands: Sender<Command>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +104,7 @@ impl Replica {
         Ok(Replica {
             commands,
             shared,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
         })
     }
 
@@ -137,9 +137,9 @@ impl Replica {
     }
 
     /// Cancels what is left, and waits until the thread has ended.
-    pub fn stop(&mut self) {
+    pub fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
-        if let Some(thread) = self.thread.take()
+        if let Some(thread) = lock(&self.thread).take()
             && thread.join().is_err()
         {
             self.shared.broken.store(true, Ordering::Relaxed);
