@@ -6,4 +6,5 @@ pub mod host;
 pub mod neuron;
 pub mod operators;
 pub mod serving;
+pub mod twin;
 pub mod validate;

@@ -17,6 +17,7 @@ pub mod run;
 pub mod scenario;
 pub mod serve;
 pub mod trace;
+pub mod twin;
 pub mod validate;
 
 /// Simulator and digital twin of LLM serving clusters.
@@ -44,6 +45,7 @@ enum Command {
     Trace(trace::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
+    Twin(Box<twin::Args>),
 }
 
 impl Cli {
@@ -60,6 +62,7 @@ impl Cli {
             Command::Trace(args) => trace::run(args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
+            Command::Twin(args) => twin::run(*args),
         }
     }
 }

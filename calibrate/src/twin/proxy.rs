@@ -1,0 +1,457 @@
+//! A transparent streaming proxy: every method, path, header and body goes through as it came.
+//!
+//! Nothing is buffered: each frame of a body is passed on when it arrives, in both directions, trailers included. When
+//! the client goes away its upstream request is dropped, and when the upstream breaks off, so does the response. Of the
+//! headers, those that RFC 9110 7.6.1 calls connection-specific stay on their connection, and requests get a `Via` as
+//! 7.6.3 demands of a gateway. An upgraded connection (WebSocket) becomes a tunnel.
+//!
+//! The observer gets copies (`super::tap`); whatever happens to them, the traffic does not notice.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::observe::observed_path;
+use super::tap::{End, RequestTap, Tap, What};
+
+/// How long an idle connection to the upstream is kept: less than the 5 s after which uvicorn (vLLM) and llama.cpp's
+/// server close theirs, so that a request does not meet a closing connection.
+const POOL_IDLE: Duration = Duration::from_secs(3);
+
+/// How long a client may keep a connection without sending a request: longer than any server that the proxy stands in
+/// front of, so that it is the server's habit that clients see.
+const CLIENT_IDLE: Duration = Duration::from_secs(600);
+
+/// Most headers of a message.
+const MAX_HEADERS: usize = 256;
+
+/// How the proxy reaches its upstream.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// Scheme, host, port and, where the upstream has one, a path in front of every path.
+    pub upstream: Uri,
+    /// Send the upstream's name as `Host`, in place of the one the client sent.
+    pub rewrite_host: bool,
+    /// How long a connection may take to be made.
+    pub connect_timeout: Duration,
+    /// How long the requests under way may take to finish once the proxy is told to stop.
+    pub drain: Duration,
+}
+
+impl ProxyConfig {
+    /// The usual settings in front of `endpoint`, whose `/v1` at the end is left to the clients.
+    ///
+    /// # Errors
+    /// When `endpoint` is no `http://` address.
+    pub fn new(endpoint: &str) -> Result<ProxyConfig, ProxyError> {
+        let bad = |problem: &str| ProxyError::Endpoint {
+            endpoint: endpoint.to_owned(),
+            problem: problem.to_owned(),
+        };
+        // Clients send the /v1 that base addresses of OpenAI's API end in.
+        let base = endpoint.trim_end_matches('/');
+        let base = base.strip_suffix("/v1").unwrap_or(base);
+        let upstream: Uri = base.parse().map_err(|_| bad("is no URL"))?;
+        match upstream.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err(bad(
+                    "is https, which the proxy does not speak towards the upstream; put it where TLS has ended",
+                ));
+            }
+            _ => return Err(bad("has no http:// in front")),
+        }
+        if upstream.query().is_some() {
+            return Err(bad("has a query"));
+        }
+        Ok(ProxyConfig {
+            upstream,
+            rewrite_host: false,
+            connect_timeout: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+        })
+    }
+}
+
+/// Why a proxy could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The upstream's address is not one.
+    #[error("endpoint `{endpoint}` {problem}; write e.g. http://127.0.0.1:8000")]
+    Endpoint {
+        /// As given.
+        endpoint: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+type Upstream = Client<HttpConnector, TapBody>;
+type ProxyBody = Either<TapBody, Full<Bytes>>;
+
+struct Shared {
+    client: Upstream,
+    config: ProxyConfig,
+    tap: Tap,
+}
+
+/// Serves on `listener` until `stop` turns true, then lets the requests under way finish.
+///
+/// # Errors
+/// Those of accepting connections that are not of one connection only.
+pub async fn serve(
+    listener: TcpListener,
+    config: ProxyConfig,
+    tap: Tap,
+    mut stop: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(config.connect_timeout));
+    let client = Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(POOL_IDLE)
+        .pool_timer(TokioTimer::new())
+        .http1_preserve_header_case(true)
+        .http1_max_headers(MAX_HEADERS)
+        .build(connector);
+    let drain = config.drain;
+    let shared = Arc::new(Shared {
+        client,
+        config,
+        tap,
+    });
+    let mut connections = JoinSet::new();
+    let stopped = stop.clone();
+    loop {
+        tokio::select! {
+            biased;
+            () = told(&mut stop) => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, Arc::clone(&shared), stopped.clone()));
+                }
+                // Out of file descriptors, or a client that left at once: the next accept may succeed.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(drain, all).await;
+    Ok(())
+}
+
+/// Waits until the word to stop has come, or nobody is left to give it.
+async fn told(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|s| *s).await;
+}
+
+async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| forward(Arc::clone(&shared), request));
+    let connection = hyper::server::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .auto_date_header(false)
+        .max_headers(MAX_HEADERS)
+        .timer(TokioTimer::new())
+        .header_read_timeout(CLIENT_IDLE)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    // An error ends this connection only: the client left, or the upstream broke off.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = told(&mut stop) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
+
+async fn forward(
+    shared: Arc<Shared>,
+    mut request: Request<Incoming>,
+) -> Result<Response<ProxyBody>, Infallible> {
+    let observe = request.method() == Method::POST && observed_path(request.uri().path());
+    let tap = shared.tap.open(request.uri().path(), observe);
+    let uri = match upstream_uri(&shared.config.upstream, request.uri(), request.method()) {
+        Ok(uri) => uri,
+        Err(problem) => {
+            tap.end(End::UpstreamFailed);
+            return Ok(own_answer(StatusCode::BAD_REQUEST, problem));
+        }
+    };
+    let upgrade = upgrade_wanted(request.headers());
+    let client_side = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let (mut parts, body) = request.into_parts();
+    strip_connection_headers(&mut parts.headers, upgrade.as_ref());
+    if shared.config.rewrite_host {
+        parts.headers.remove(header::HOST);
+    }
+    let via = match parts.version {
+        Version::HTTP_10 => "1.0 servetwin",
+        _ => "1.1 servetwin",
+    };
+    parts
+        .headers
+        .append(header::VIA, HeaderValue::from_static(via));
+    parts.uri = uri;
+    // The connection to the upstream is one of its own, whatever the client speaks.
+    parts.version = Version::HTTP_11;
+    let body = TapBody {
+        inner: body,
+        tap: tap.clone(),
+        side: Side::Request,
+        over: false,
+    };
+    let mut response = match shared
+        .client
+        .request(Request::from_parts(parts, body))
+        .await
+    {
+        Ok(response) => response,
+        Err(e) => {
+            tap.end(End::UpstreamFailed);
+            tap.unreachable();
+            return Ok(own_answer(
+                StatusCode::BAD_GATEWAY,
+                &format!(
+                    "servetwin's proxy got no answer from {}: {}",
+                    shared.config.upstream,
+                    causes(&e)
+                ),
+            ));
+        }
+    };
+    let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if let (true, Some(client_side)) = (upgraded, client_side) {
+        let upstream_side = hyper::upgrade::on(&mut response);
+        tokio::spawn(tunnel(client_side, upstream_side));
+    }
+    let (mut parts, body) = response.into_parts();
+    strip_connection_headers(&mut parts.headers, upgrade.as_ref().filter(|_| upgraded));
+    // Each connection speaks its own version (RFC 9110 2.5); hyper sets that of the client's.
+    parts.version = Version::HTTP_11;
+    let is = |name: HeaderName, what: &str| {
+        let value = parts.headers.get(&name).and_then(|v| v.to_str().ok());
+        value.is_some_and(|v| v.to_ascii_lowercase().starts_with(what))
+    };
+    tap.send(What::Response {
+        status: parts.status.as_u16(),
+        sse: is(header::CONTENT_TYPE, "text/event-stream"),
+        encoded: parts.headers.contains_key(header::CONTENT_ENCODING)
+            && !is(header::CONTENT_ENCODING, "identity"),
+    });
+    let body = TapBody {
+        inner: body,
+        tap,
+        side: Side::Response,
+        over: false,
+    };
+    Ok(Response::from_parts(parts, Either::Left(body)))
+}
+
+/// Bytes both ways until one side closes.
+async fn tunnel(client: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgrade) {
+    let (Ok(client), Ok(upstream)) = (client.await, upstream.await) else {
+        return;
+    };
+    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+}
+
+/// Where a request goes: the upstream's address with the request's own path and query.
+fn upstream_uri(upstream: &Uri, asked: &Uri, method: &Method) -> Result<Uri, &'static str> {
+    if method == Method::CONNECT {
+        return Err("servetwin's proxy stands in front of one endpoint and makes no tunnels");
+    }
+    let path = asked.path_and_query().map_or("/", |p| p.as_str());
+    if !path.starts_with('/') {
+        return Err("servetwin's proxy needs a path that starts with /");
+    }
+    let prefix = upstream.path().trim_end_matches('/');
+    let mut parts = upstream.clone().into_parts();
+    let joined = if prefix.is_empty() {
+        path.parse()
+    } else {
+        format!("{prefix}{path}").parse()
+    };
+    parts.path_and_query = Some(joined.map_err(|_| "the path is not valid")?);
+    Uri::from_parts(parts).map_err(|_| "the path is not valid")
+}
+
+/// The protocol that the message wants to change to, if it says so properly.
+fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
+    let named = connection_options(headers)
+        .iter()
+        .any(|o| o == header::UPGRADE.as_str());
+    named.then(|| headers.get(header::UPGRADE).cloned())?
+}
+
+/// What the `Connection` fields name, in lower case.
+fn connection_options(headers: &HeaderMap) -> Vec<String> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .map(|o| o.trim().to_ascii_lowercase())
+        .filter(|o| !o.is_empty())
+        .collect()
+}
+
+/// Removes what belongs to one connection only (RFC 9110 7.6.1), but for an upgrade that is passed on.
+fn strip_connection_headers(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
+    for option in connection_options(headers) {
+        if let Ok(name) = HeaderName::try_from(option) {
+            headers.remove(name);
+        }
+    }
+    // TE names what this hop may send; trailers are passed on, so that wish is, too.
+    let trailers = headers.get_all(header::TE).iter().any(|v| {
+        v.to_str().is_ok_and(|v| {
+            v.split(',')
+                .any(|t| t.trim().eq_ignore_ascii_case("trailers"))
+        })
+    });
+    for name in [
+        header::CONNECTION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ] {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol.clone());
+    }
+}
+
+/// An answer of the proxy itself, in the shape of OpenAI's errors.
+fn own_answer(status: StatusCode, message: &str) -> Response<ProxyBody> {
+    let body = serde_json::json!({
+        "error": {
+            "message": message,
+            "type": "servetwin_proxy",
+            "code": status.as_u16(),
+        }
+    });
+    let mut response = Response::new(Either::Right(Full::new(Bytes::from(body.to_string()))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+/// An error with what caused it.
+fn causes(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        text += &format!(": {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// Which body of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Request,
+    Response,
+}
+
+/// A body that passes its frames on as they come and sends copies of its data to the observer.
+struct TapBody {
+    inner: Incoming,
+    tap: RequestTap,
+    side: Side,
+    over: bool,
+}
+
+impl Body for TapBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.tap.send(match self.side {
+                        Side::Request => What::RequestData(data.clone()),
+                        Side::Response => What::ResponseData(data.clone()),
+                    });
+                }
+            }
+            Poll::Ready(Some(Err(_))) => self.tap.end(match self.side {
+                Side::Request => End::ClientGone,
+                Side::Response => End::UpstreamFailed,
+            }),
+            Poll::Ready(None) => self.complete(),
+            Poll::Pending => {}
+        }
+        if self.inner.is_end_stream() {
+            // Whoever knows the length does not ask again after the last byte.
+            self.complete();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl TapBody {
+    fn complete(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        match self.side {
+            Side::Request => self.tap.send(What::RequestEnd),
+            Side::Response => self.tap.end(End::Complete),
+        }
+    }
+}
+
+impl Drop for TapBody {
+    /// An empty body is dropped without being asked at all.
+    fn drop(&mut self) {
+        if self.inner.is_end_stream() {
+            self.complete();
+        }
+    }
+}
