@@ -5,6 +5,7 @@ mod exit_code;
 mod output;
 mod plot;
 mod progress;
+mod residual_plot;
 mod simulate;
 
 use std::process::ExitCode;

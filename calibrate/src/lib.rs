@@ -6,5 +6,6 @@ pub mod host;
 pub mod neuron;
 pub mod operators;
 pub mod serving;
+pub mod steps;
 pub mod twin;
 pub mod validate;

@@ -360,18 +360,20 @@ pub fn check(profile: &Profile) -> Result<(), Error> {
             )));
         }
     }
-    let least = [
+    let least: f64 = [
         "step.fixed_s",
         "step.weights_s",
         "step.token_s",
+        "step.elementwise_s",
+        "step.seq_s",
         "host.gap_s",
     ]
     .iter()
     .map(|n| profile.get(n, 0.0))
-    .sum::<f64>();
+    .sum();
     if least < 1e-9 {
         return Err(file(
-            "a step must take time: step.fixed_s, step.weights_s and step.token_s are all zero"
+            "a step must take time: step.fixed_s, step.seq_s, step.weights_s and step.token_s are all zero"
                 .into(),
         ));
     }

@@ -11,6 +11,8 @@ use indicatif::ProgressBar;
 use super::BadInput;
 use crate::exit_code;
 
+mod steps;
+
 /// Fit parameters to measurements; print the errors, on fitted rows and on rows held out.
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -45,6 +47,12 @@ enum What {
         after_help = "Example:\n  servetwin calibrate neuron --data measured/ --out inferentia2.toml"
     )]
     Neuron(Data),
+    /// A step model of an engine from its step logs: any scenario can then name it as hardware.step_profile.
+    #[command(
+        after_help = "Example:\n  servetwin serve --step-log one.csv    # while a load runs; another load gives two.csv\n  \
+                      servetwin calibrate steps one.csv two.csv --hold-out three.csv --out my-engine.toml"
+    )]
+    Steps(steps::Args),
     /// Engine and accelerator parameters from whole serving runs, by simulating inside the fit.
     #[command(
         after_help = "Example:\n  servetwin calibrate serving tgi --data measured/ --out profiles/"
@@ -98,6 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
                 calibrate::neuron::fit(&data.data).map_err(|e| BadInput(e.to_string()))?;
             data.finish(&profile, &Report::new(rows, &BTreeMap::new()))?;
         }
+        What::Steps(args) => return steps::run(&args),
         What::Serving {
             plan,
             data,

@@ -1,0 +1,629 @@
+//! The whole fit: logs in; profile, errors and advice out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hwmodels::fitted::{Extent, param, spec};
+use hwmodels::profile::{Provenance, Validation};
+use hwmodels::{Basis, Evidence, Profile, StepModel};
+use serde::Serialize;
+
+use super::identify::{self, Identifiability};
+use super::intervals::{self, Interval};
+use super::log::{Facts, Log, Step};
+use super::nnls::{deviation, robust};
+use super::propose::{self, Allowed, Proposal};
+use super::terms::{COLUMNS, Equation, Shape, column, row};
+use super::{Fitted, LEAST_STEPS, StepsError, layouts, shape};
+use crate::collectives::quantile;
+
+/// First steps of a log that are left out: the process is still warming up.
+pub const WARM_UP: usize = 3;
+/// Largest median error of a step on held-out logs that a profile's validation accepts [%].
+const STEP_TOLERANCE: f64 = 10.0;
+/// Largest error of a held-out log's time in all [%].
+const TOTAL_TOLERANCE: f64 = 5.0;
+
+/// How to fit.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Name of the profile.
+    pub name: String,
+    /// The command that fits, for the provenance.
+    pub command: String,
+    /// Facts that the logs do not bring themselves.
+    pub facts: Facts,
+}
+
+/// A fitted parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parameter {
+    /// Name.
+    pub name: String,
+    /// Value [unit].
+    pub value: f64,
+    /// Interval of 95 % of the bootstrap's draws; none where it was not drawn.
+    pub interval: Option<Interval>,
+    /// Unit.
+    pub unit: String,
+    /// What it is.
+    pub meaning: String,
+}
+
+/// What a log was to the fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Use {
+    /// Fitted; its errors say how well the form fits.
+    Fitted,
+    /// Predicted from a fit of all others.
+    LeftOutInTurn,
+    /// Not fitted at all.
+    HeldOut,
+}
+
+/// Errors of predicted step times on one log.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Errors {
+    /// The log.
+    pub log: String,
+    /// What it was to the fit.
+    pub used: Use,
+    /// Steps.
+    pub steps: u64,
+    /// Median absolute error of a step [%].
+    pub median_ape: f64,
+    /// 90th percentile of the absolute error of a step [%].
+    pub p90_ape: f64,
+    /// Worst step [%].
+    pub worst_ape: f64,
+    /// Predicted over measured time of all steps together, less one [%].
+    pub total_error: f64,
+    /// `total_error` of decode-only steps, of prefill-only steps, of mixed ones [%]; none where there are none.
+    pub by_kind: [Option<f64>; 3],
+}
+
+/// Predicted and measured time of a step, for plots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Residual {
+    /// Index of the log among all given, fitted ones first.
+    pub log: usize,
+    /// Start [s].
+    pub start: f64,
+    /// Tokens in the step.
+    pub tokens: u32,
+    /// Mean context of its decodes [tokens].
+    pub context: f64,
+    /// Measured [s].
+    pub measured: f64,
+    /// Predicted [s].
+    pub predicted: f64,
+}
+
+/// What a fit says about itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the profile.
+    pub profile: String,
+    /// Steps fitted.
+    pub steps: u64,
+    /// Whether the logs say where a step's time went, so that its parts were fitted one by one.
+    pub by_parts: bool,
+    /// The parameters.
+    pub parameters: Vec<Parameter>,
+    /// Tokens at which arithmetic overtakes the reading of weights; none where no bend shows.
+    pub crossover_tokens: Option<f64>,
+    /// Relative deviation of a measured step from the predicted one [ratio].
+    pub step_noise: f64,
+    /// Errors by log.
+    pub errors: Vec<Errors>,
+    /// What the data tell apart.
+    pub identifiability: Identifiability,
+    /// What to measure next.
+    pub proposals: Vec<Proposal>,
+    /// What logs of other layouts showed, and anything else to know.
+    pub notes: Vec<String>,
+}
+
+/// A fit.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The profile.
+    pub profile: Profile,
+    /// What it says about itself.
+    pub report: Report,
+    /// Residuals of all logs.
+    pub residuals: Vec<Residual>,
+    /// Names of the logs, as residuals number them.
+    pub logs: Vec<String>,
+}
+
+/// The usable steps of a log.
+fn usable(log: &Log) -> Vec<Step> {
+    log.steps
+        .iter()
+        .skip(WARM_UP)
+        .filter(|s| !s.stats.is_empty() && !s.overlaps && s.seconds > 0.0)
+        .copied()
+        .collect()
+}
+
+/// Fits `logs` and predicts `hold_out`.
+///
+/// The layout (and threads) of the first log is the one that is fitted; logs of other layouts teach what those add.
+///
+/// # Errors
+/// Too few steps, or a log that is both fitted and held out.
+pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, StepsError> {
+    let known = |logs: &[Log]| -> Vec<Log> {
+        logs.iter()
+            .map(|l| Log {
+                facts: l.facts.clone().or(&setup.facts),
+                ..l.clone()
+            })
+            .collect()
+    };
+    let (logs, hold_out) = (known(logs), known(hold_out));
+    if let Some(twice) = hold_out
+        .iter()
+        .find(|h| logs.iter().any(|l| l.name == h.name || l.steps == h.steps))
+    {
+        return Err(StepsError::Both(twice.name.clone()));
+    }
+    let first = logs.first().map(|l| l.facts.clone()).unwrap_or_default();
+    let same = |l: &&Log| l.facts.layout() == first.layout() && l.facts.threads == first.threads;
+    let base: Vec<&Log> = logs.iter().filter(same).collect();
+    let core = Core::fit(&base)?;
+    let intervals = intervals::bootstrap(&core.steps, &core.solved, core.equations);
+    let mut notes = core.notes.clone();
+    let mut profile = core.profile(&first, setup, &intervals)?;
+    profile.provenance.fitted_on = base.iter().map(|l| file_name(&l.name)).collect();
+    for log in logs.iter().filter(|l| !same(l)) {
+        notes.push(layouts::learn(&mut profile, log)?);
+        profile.provenance.fitted_on.push(file_name(&log.name));
+    }
+    let mut residuals = Vec::new();
+    let mut errors = Vec::new();
+    for (i, log) in logs.iter().chain(&hold_out).enumerate() {
+        let used = if i < logs.len() {
+            Use::Fitted
+        } else {
+            Use::HeldOut
+        };
+        let model = layouts::on_layout(&profile, log)?;
+        let (e, r) = judge(log, i, used, |s| model.step(&s.stats).latency);
+        residuals.extend(r);
+        errors.extend(e);
+    }
+    if hold_out.is_empty() && base.len() > 1 {
+        for (i, out) in base.iter().enumerate() {
+            let rest: Vec<&Log> = base
+                .iter()
+                .enumerate()
+                .filter(|(j, _)| *j != i)
+                .map(|(_, l)| *l)
+                .collect();
+            match Core::fit(&rest) {
+                Ok(core) => {
+                    let slow = 1.0 + core.interrupted;
+                    let predict = |s: &Step| slow * core.solved.fitted.predict(&s.stats);
+                    errors.extend(judge(out, i, Use::LeftOutInTurn, predict).0);
+                }
+                Err(e) => notes.push(format!("without {}: {e}", file_name(&out.name))),
+            }
+        }
+    }
+    for e in errors.iter().filter(|e| e.used == Use::HeldOut) {
+        for (metric, value, tolerance) in [
+            ("step time", e.median_ape, STEP_TOLERANCE),
+            ("time of all steps", e.total_error.abs(), TOTAL_TOLERANCE),
+        ] {
+            profile.validations.push(Validation {
+                set: file_name(&e.log),
+                metric: metric.into(),
+                n: e.steps,
+                median_ape: (value * 100.0).round() / 100.0,
+                tolerance,
+            });
+        }
+    }
+    if hold_out.is_empty() {
+        notes.push(
+            "the profile is untrusted until a log that was not fitted is predicted: --hold-out LOG"
+                .into(),
+        );
+    }
+    hwmodels::fitted::check(&profile)?;
+    let limits = hwmodels::fitted::Limits::of(&profile);
+    let seen = |f: fn(&Step) -> u32| core.steps.iter().map(f).max().unwrap_or(1);
+    let allowed = Allowed {
+        max_num_seqs: limits
+            .max_num_seqs
+            .unwrap_or_else(|| 2 * seen(|s| s.stats.decode_seqs + s.stats.prefill_seqs)),
+        max_num_batched_tokens: limits
+            .max_num_batched_tokens
+            .unwrap_or_else(|| seen(|s| s.stats.tokens())),
+        max_model_len: limits.max_model_len.unwrap_or(2048),
+    };
+    let fitted = core.solved.fitted;
+    let report = Report {
+        profile: profile.name.clone(),
+        steps: core.steps.len() as u64,
+        by_parts: core.equations.len() > 1,
+        parameters: parameters(&profile, &intervals),
+        crossover_tokens: shape::bent(&fitted).then_some(fitted.shape.crossover),
+        step_noise: core.noise,
+        errors,
+        identifiability: core.identifiability(),
+        proposals: propose::propose(&core.steps, &fitted, core.noise, &allowed),
+        notes,
+    };
+    Ok(Outcome {
+        profile,
+        report,
+        residuals,
+        logs: logs
+            .iter()
+            .chain(&hold_out)
+            .map(|l| l.name.clone())
+            .collect(),
+    })
+}
+
+/// A fit of the logs of one layout.
+struct Core {
+    steps: Vec<Step>,
+    equations: &'static [Equation],
+    solved: shape::Solved,
+    /// Deviation of a step from its prediction [ratio].
+    noise: f64,
+    /// Time that slow steps add to all steps together [ratio].
+    interrupted: f64,
+    /// Between steps: per step, and per sequence [s].
+    gap: [f64; 2],
+    notes: Vec<String>,
+}
+
+impl Core {
+    fn fit(logs: &[&Log]) -> Result<Core, StepsError> {
+        let steps: Vec<Step> = logs.iter().flat_map(|l| usable(l)).collect();
+        if steps.len() < LEAST_STEPS {
+            let (tp, pp) = logs.first().map_or((1, 1), |l| l.facts.layout());
+            return Err(StepsError::TooFew {
+                logs: logs.len(),
+                layout: format!("TP {tp} x PP {pp}"),
+                steps: steps.len(),
+                least: LEAST_STEPS,
+            });
+        }
+        let equations = shape::equations(&steps);
+        let solved = shape::fit(&steps);
+        let ratios: Vec<f64> = steps
+            .iter()
+            .map(|s| s.seconds / solved.fitted.predict(&s.stats).max(1e-9) - 1.0)
+            .collect();
+        let measured: f64 = steps.iter().map(|s| s.seconds).sum();
+        let predicted: f64 = steps.iter().map(|s| solved.fitted.predict(&s.stats)).sum();
+        let over = measured / predicted.max(1e-12) - 1.0;
+        let mut notes = Vec::new();
+        if over < -0.01 {
+            notes.push(format!(
+                "typical steps, as fitted, sum up to {:.1} % more than all steps measured",
+                -100.0 * over
+            ));
+        }
+        let gaps: Vec<(f64, Step)> = steps.iter().filter_map(|s| Some((s.gap?, *s))).collect();
+        Ok(Core {
+            noise: deviation(&ratios),
+            interrupted: over.clamp(0.0, 1.0),
+            gap: between(&gaps),
+            steps,
+            equations,
+            solved,
+            notes,
+        })
+    }
+
+    fn identifiability(&self) -> Identifiability {
+        let weights: Vec<f64> = self
+            .steps
+            .iter()
+            .map(|s| 1.0 / s.seconds.max(1e-9).powi(2))
+            .collect();
+        identify::look(&self.steps, &self.solved.fitted.shape, &weights)
+    }
+
+    fn profile(
+        &self,
+        facts: &Facts,
+        setup: &Setup,
+        intervals: &intervals::Intervals,
+    ) -> Result<Profile, StepsError> {
+        let Fitted { shape, beta } = self.solved.fitted;
+        let mut params = BTreeMap::new();
+        let mut set =
+            |name: &str, value: f64, error: Option<f64>, evidence| -> Result<(), StepsError> {
+                let most = spec(name).map_or(f64::INFINITY, |s| s.max);
+                let p = param(name, rounded(value).min(most), error.map(rounded), evidence)?;
+                params.insert(name.to_owned(), p);
+                Ok(())
+            };
+        let silent = self.identifiability().silent;
+        for (i, name) in COLUMNS.iter().enumerate() {
+            if !silent.iter().any(|s| s == name) {
+                let error = intervals.beta[i].std_error;
+                set(name, beta[i], Some(error), Evidence::Fitted)?;
+            }
+        }
+        if shape.crossover > 0.0 {
+            set(
+                "step.weights_s",
+                beta[column::PRODUCT] * shape.crossover,
+                Some(intervals.weights.std_error),
+                Evidence::Fitted,
+            )?;
+        }
+        set("step.sharpness", shape.sharpness, None, Evidence::Fitted)?;
+        set("step.tile_tokens", shape.tile, None, Evidence::Fitted)?;
+        set("host.gap_s", self.gap[0], None, Evidence::Measured)?;
+        set("host.gap_seq_s", self.gap[1], None, Evidence::Measured)?;
+        set(
+            "noise.interrupted_ratio",
+            self.interrupted,
+            None,
+            Evidence::Measured,
+        )?;
+        set("noise.step_ratio", self.noise, None, Evidence::Measured)?;
+        for (name, value) in &facts.limits {
+            let bounds = spec(name).map_or((0.0, 0.0), |s| (s.min, s.max));
+            set(
+                name,
+                value.clamp(bounds.0, bounds.1),
+                None,
+                Evidence::Measured,
+            )?;
+        }
+        let (tp, pp) = facts.layout();
+        Ok(Profile {
+            name: setup.name.clone(),
+            accelerator: "*".into(),
+            description: format!(
+                "Step times of {} from {} logged steps",
+                facts.model.as_deref().unwrap_or("an engine"),
+                self.steps.len()
+            ),
+            provenance: Provenance {
+                command: setup.command.clone(),
+                rows: self.steps.len() as u64,
+                notes: vec![format!(
+                    "a measured step deviates by {:.1} % from the typical one",
+                    100.0 * self.noise
+                )],
+                ..Provenance::default()
+            },
+            validity: Extent::ranges_of(self.steps.iter().map(|s| &s.stats)),
+            basis: Some(Basis {
+                engine: facts.engine.unwrap_or(hwmodels::EngineKind::VllmV1),
+                model: facts.model.clone().unwrap_or_default(),
+                layers: facts.layers.unwrap_or(0),
+                hidden: facts.hidden.unwrap_or(0),
+                tp,
+                pp,
+                threads: facts.threads.unwrap_or(0),
+                cores: facts.cores.unwrap_or(0),
+            }),
+            params,
+            ..Profile::default()
+        })
+    }
+}
+
+/// `[per step, per sequence]` of the time between steps [s]: the shape from typical gaps, the size from all.
+fn between(gaps: &[(f64, Step)]) -> [f64; 2] {
+    if gaps.len() < LEAST_STEPS {
+        return [0.0; 2];
+    }
+    let straight = Shape {
+        crossover: 0.0,
+        sharpness: 4.0,
+        tile: 1.0,
+    };
+    let rows: Vec<[f64; COLUMNS.len()]> =
+        gaps.iter().map(|(_, s)| row(&s.stats, &straight)).collect();
+    let y: Vec<f64> = gaps.iter().map(|(g, _)| *g).collect();
+    let scales = vec![1.0; y.len()];
+    let fit = robust(&rows, &y, &scales, &[column::FIXED, column::SEQ], 20);
+    let typical: f64 = rows.iter().map(|x| super::nnls::dot(x, &fit.beta)).sum();
+    let all: f64 = y.iter().sum();
+    let size = if typical > 0.0 { all / typical } else { 0.0 };
+    [fit.beta[column::FIXED] * size, fit.beta[column::SEQ] * size]
+}
+
+/// Six significant digits: more are noise in a file.
+fn rounded(x: f64) -> f64 {
+    format!("{x:.5e}").parse().unwrap_or(x)
+}
+
+fn file_name(path: &str) -> String {
+    std::path::Path::new(path)
+        .file_name()
+        .map_or_else(|| path.to_owned(), |n| n.to_string_lossy().into_owned())
+}
+
+/// Errors of `predict` on the usable steps of `log`.
+fn judge(
+    log: &Log,
+    index: usize,
+    used: Use,
+    predict: impl Fn(&Step) -> f64,
+) -> (Option<Errors>, Vec<Residual>) {
+    let residuals: Vec<Residual> = usable(log)
+        .iter()
+        .map(|s| Residual {
+            log: index,
+            start: s.start,
+            tokens: s.stats.tokens(),
+            context: s.stats.decode_ctx_sum as f64 / f64::from(s.stats.decode_seqs.max(1)),
+            measured: s.seconds,
+            predicted: predict(s),
+        })
+        .collect();
+    if residuals.is_empty() {
+        return (None, residuals);
+    }
+    let mut ape: Vec<f64> = residuals
+        .iter()
+        .map(|r| 100.0 * (r.predicted / r.measured - 1.0).abs())
+        .collect();
+    ape.sort_by(f64::total_cmp);
+    let mut sums = [[0.0; 2]; 4];
+    for (r, s) in residuals.iter().zip(usable(log)) {
+        let kind = match (s.stats.prefill_tokens > 0, s.stats.decode_tokens > 0) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => 2,
+        };
+        for k in [kind, 3] {
+            sums[k][0] += r.predicted;
+            sums[k][1] += r.measured;
+        }
+    }
+    let off = |k: usize| (sums[k][1] > 0.0).then(|| 100.0 * (sums[k][0] / sums[k][1] - 1.0));
+    let errors = Errors {
+        log: log.name.clone(),
+        used,
+        steps: residuals.len() as u64,
+        median_ape: quantile(&ape, 0.5),
+        p90_ape: quantile(&ape, 0.9),
+        worst_ape: quantile(&ape, 1.0),
+        total_error: off(3).unwrap_or(0.0),
+        by_kind: [off(0), off(1), off(2)],
+    };
+    (Some(errors), residuals)
+}
+
+fn parameters(profile: &Profile, intervals: &intervals::Intervals) -> Vec<Parameter> {
+    profile
+        .params
+        .iter()
+        .filter(|(name, _)| !name.starts_with("limits."))
+        .map(|(name, p)| Parameter {
+            name: name.clone(),
+            value: p.value,
+            interval: if name == "step.weights_s" {
+                Some(intervals.weights)
+            } else {
+                COLUMNS
+                    .iter()
+                    .position(|c| c == name)
+                    .map(|i| intervals.beta[i])
+            },
+            unit: p.unit.clone(),
+            meaning: spec(name).map_or_else(String::new, |s| s.meaning.to_owned()),
+        })
+        .collect()
+}
+
+/// A time in its natural unit, or a number.
+fn figure(value: f64, unit: &str) -> String {
+    if unit != "s" {
+        return format!("{value:.4}");
+    }
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if v < 1e-6 => format!("{:.3} ns", value * 1e9),
+        v if v < 1e-3 => format!("{:.3} us", value * 1e6),
+        v if v < 1.0 => format!("{:.3} ms", value * 1e3),
+        _ => format!("{value:.3} s"),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {} steps{}, a step deviates by {:.1} % from the typical one",
+            self.profile,
+            self.steps,
+            if self.by_parts {
+                ", each part of them fitted by itself"
+            } else {
+                ""
+            },
+            100.0 * self.step_noise
+        )?;
+        writeln!(
+            f,
+            "\n{:<26} {:>12}   {:<28} meaning",
+            "parameter", "value", "95 % of the draws"
+        )?;
+        for p in &self.parameters {
+            let interval = p.interval.map_or_else(String::new, |i| {
+                format!("{} to {}", figure(i.low, &p.unit), figure(i.high, &p.unit))
+            });
+            writeln!(
+                f,
+                "{:<26} {:>12}   {interval:<28} {}",
+                p.name,
+                figure(p.value, &p.unit),
+                p.meaning
+            )?;
+        }
+        if let Some(tokens) = self.crossover_tokens {
+            writeln!(
+                f,
+                "\narithmetic overtakes the reading of weights at {tokens:.1} tokens a step"
+            )?;
+        }
+        writeln!(
+            f,
+            "\n{:<26} {:<12} {:>7} {:>9} {:>7} {:>8} {:>10}   total by kind %: decode, prefill, mixed",
+            "log", "use", "steps", "median %", "p90 %", "worst %", "total %"
+        )?;
+        for e in &self.errors {
+            let used = match e.used {
+                Use::Fitted => "fitted",
+                Use::LeftOutInTurn => "left out",
+                Use::HeldOut => "held out",
+            };
+            let kinds: Vec<String> = e
+                .by_kind
+                .iter()
+                .map(|k| k.map_or_else(|| "-".into(), |v| format!("{v:+.1}")))
+                .collect();
+            writeln!(
+                f,
+                "{:<26} {used:<12} {:>7} {:>9.1} {:>7.1} {:>8.1} {:>+10.1}   {}",
+                file_name(&e.log),
+                e.steps,
+                e.median_ape,
+                e.p90_ape,
+                e.worst_ape,
+                e.total_error,
+                kinds.join(", ")
+            )?;
+        }
+        for w in self.identifiability.words.iter().chain(&self.notes) {
+            writeln!(f, "\n- {w}")?;
+        }
+        if !self.proposals.is_empty() {
+            writeln!(
+                f,
+                "\nmeasure next, {:.0} s each (closed loop), the most useful first:",
+                propose::SECONDS
+            )?;
+        }
+        for p in &self.proposals {
+            writeln!(
+                f,
+                "  concurrency {:>3}, prompt {:>4}, output {:>3}: error of predicted steps x {:.2}, of the parameters x {:.2}",
+                p.load.concurrency,
+                p.load.prompt,
+                p.load.output,
+                p.prediction_error_ratio,
+                p.parameter_error_ratio
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! `servetwin calibrate steps`: a step model from the step logs of an engine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use calibrate::steps::log::Facts;
+use calibrate::steps::{Log, Outcome, Setup, fit, log};
+use indicatif::ProgressBar;
+
+use crate::commands::BadInput;
+use crate::{exit_code, residual_plot};
+
+/// Where logs are, and what stands beside them only in the user's head.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Step logs to fit: `servetwin serve --step-log FILE`, or a simulated run's steps.csv. The first one's layout is fitted;
+    /// logs of other layouts or threads teach what those add.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// Logs to predict and not to fit, of other loads; may be repeated.
+    #[arg(long, value_name = "LOG", num_args = 1..)]
+    hold_out: Vec<PathBuf>,
+    /// Write the profile here; a scenario names it as hardware.step_profile.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write plots of the residuals into this folder (SVG).
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Name of the profile. Default: that of the file it is written to.
+    #[arg(long)]
+    name: Option<String>,
+    /// Name of the model, where the log does not say it.
+    #[arg(long)]
+    model: Option<String>,
+    /// Hugging Face config.json of the model: layers and hidden size, which other layouts need.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Threads of one rank, where the log does not say it.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// Cores of the machine that ranks share, where the log does not say it; leave it out for accelerators.
+    #[arg(long, value_name = "N")]
+    cores: Option<u32>,
+}
+
+/// Fits, prints the report on stdout and writes profile and plots.
+pub fn run(args: &Args) -> anyhow::Result<u8> {
+    let read = |paths: &[PathBuf]| -> Result<Vec<Log>, BadInput> {
+        paths
+            .iter()
+            .map(|p| log::read(p).map_err(|e| BadInput(e.to_string())))
+            .collect()
+    };
+    let (logs, hold_out) = (read(&args.logs)?, read(&args.hold_out)?);
+    let setup = Setup {
+        name: name(args),
+        command: "servetwin calibrate steps LOG... --out FILE".to_owned(),
+        facts: facts(args)?,
+    };
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(format!("fitting {} log(s)", logs.len()));
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    let outcome = fit(&logs, &hold_out, &setup).map_err(|e| BadInput(e.to_string()))?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.out {
+        let text =
+            toml::to_string_pretty(&outcome.profile).context("writing the profile as TOML")?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(dir) = &args.plot {
+        plots(dir, &outcome)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&outcome.report)?);
+    } else {
+        print!("{}", outcome.report);
+    }
+    Ok(exit_code::OK)
+}
+
+fn name(args: &Args) -> String {
+    let of_file = |p: &PathBuf| p.file_stem().map(|s| s.to_string_lossy().into_owned());
+    args.name
+        .clone()
+        .or_else(|| args.out.as_ref().and_then(of_file))
+        .unwrap_or_else(|| "steps".into())
+}
+
+fn facts(args: &Args) -> anyhow::Result<Facts> {
+    let mut facts = Facts {
+        model: args.model.clone(),
+        threads: args.threads,
+        cores: args.cores,
+        ..Facts::default()
+    };
+    if let Some(path) = &args.config {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| BadInput(format!("cannot read {}: {e}", path.display())))?;
+        let name = args.model.clone().unwrap_or_else(|| "model".into());
+        let parsed = hwmodels::hf_config::from_json(&name, &text)
+            .map_err(|e| BadInput(format!("{}: {e}", path.display())))?;
+        facts.layers = Some(parsed.arch.layers);
+        facts.hidden = Some(parsed.arch.hidden);
+    }
+    Ok(facts)
+}
+
+/// Residuals against tokens, context and time, and a line per step.
+fn plots(dir: &Path, outcome: &Outcome) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    for (file, svg) in residual_plot::all(outcome)? {
+        let path = dir.join(file);
+        std::fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
