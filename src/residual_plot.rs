@@ -10,6 +10,9 @@ const MOST_POINTS: usize = 4000;
 /// Residuals beyond this are drawn at the edge [%].
 const EDGE: f64 = 60.0;
 
+/// An abscissa: name of the file, label, and a residual's place on it.
+type Axis = (&'static str, &'static str, fn(&Residual) -> f64);
+
 const COLORS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
@@ -27,7 +30,7 @@ pub fn all(outcome: &Outcome) -> anyhow::Result<Vec<(&'static str, String)>> {
     if outcome.residuals.len() < 2 {
         return Err(anyhow!("too few steps to plot"));
     }
-    let axes: [(&str, &str, fn(&Residual) -> f64); 3] = [
+    let axes: [Axis; 3] = [
         ("residual-tokens.svg", "tokens in the step", |r| {
             f64::from(r.tokens)
         }),

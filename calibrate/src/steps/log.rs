@@ -294,7 +294,7 @@ pub fn link(steps: &mut [Step]) {
             let gap = s.start - end;
             steps[i].overlaps = gap < -1e-9;
             // Decodes of this step were running before it, so that nobody waited for a request to come.
-            if gap >= -1e-9 && gap < LONGEST_GAP && s.stats.decode_seqs > 0 {
+            if (-1e-9..LONGEST_GAP).contains(&gap) && s.stats.decode_seqs > 0 {
                 steps[before].gap = Some(gap.max(0.0));
             }
         }

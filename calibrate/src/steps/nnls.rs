@@ -44,8 +44,8 @@ impl Normal {
     pub fn add(&mut self, x: &[f64; K], y: f64, w: f64) {
         for i in 0..K {
             let wx = w * x[i];
-            for j in 0..K {
-                self.a[i][j] += wx * x[j];
+            for (a, xj) in self.a[i].iter_mut().zip(x) {
+                *a += wx * xj;
             }
             self.c[i] += wx * y;
         }

@@ -1,0 +1,108 @@
+//! `servetwin calibrate steps`, from the outside: a simulated run's own steps are the log.
+
+mod common;
+
+use common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
+
+/// Runs `SMALL` at `rate` and gives the path of its step log.
+fn log(dir: &tempfile::TempDir, name: &str, rate: &str) -> String {
+    let scenario = scenario(dir, &format!("{name}.toml"), SMALL);
+    let out = dir.path().join(name);
+    let set = format!("workload[0].arrival.rate={rate}");
+    let run = servetwin(&[
+        "run",
+        scenario.to_str().expect("UTF-8"),
+        "--set",
+        &set,
+        "--csv",
+        out.to_str().expect("UTF-8"),
+    ]);
+    assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
+    out.join("steps.csv").to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_profile_fitted_to_a_run_predicts_another_run() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let slow = log(&dir, "slow", "\"2 req/s\"");
+    let fast = log(&dir, "fast", "\"6 req/s\"");
+    let other = log(&dir, "other", "\"4 req/s\"");
+    let profile = dir.path().join("engine.toml");
+    let plots = dir.path().join("plots");
+    let fit = servetwin(&[
+        "calibrate",
+        "steps",
+        &slow,
+        &fast,
+        "--hold-out",
+        &other,
+        "--out",
+        profile.to_str().expect("UTF-8"),
+        "--plot",
+        plots.to_str().expect("UTF-8"),
+        "--json",
+    ]);
+    let report = json(&fit);
+    let errors = report["errors"].as_array().expect("errors");
+    assert_eq!(errors.len(), 3);
+    assert_eq!(errors[2]["used"], "held_out");
+    // Steps of constant terms are fitted exactly.
+    for e in errors {
+        assert!(e["median_ape"].as_f64().expect("a number") < 0.5, "{e}");
+    }
+    let svg = std::fs::read_to_string(plots.join("residual-tokens.svg")).expect("a plot");
+    assert!(svg.contains("tokens in the step"));
+
+    // The scenario again, on the profile in place of its constant steps.
+    let text = SMALL.replace(
+        "[step]\nbase = \"10 ms\"\nper_token = \"20 us\"\n",
+        "[hardware]\nstep_profile = \"engine.toml\"\n",
+    );
+    assert!(text.contains("step_profile"));
+    let fitted = scenario(&dir, "fitted.toml", &text);
+    let predicted = json(&servetwin(&[
+        "run",
+        fitted.to_str().expect("UTF-8"),
+        "--json",
+    ]));
+    let plain = dir.path().join("slow.toml");
+    let measured = json(&servetwin(&[
+        "run",
+        plain.to_str().expect("UTF-8"),
+        "--json",
+    ]));
+    for figure in ["e2e_ms", "ttft_ms", "tpot_ms"] {
+        let of = |r: &serde_json::Value| r[figure]["mean"].as_f64().expect("measured");
+        let ratio = of(&predicted) / of(&measured);
+        assert!((ratio - 1.0).abs() < 0.01, "{figure}: {ratio}");
+    }
+    assert_eq!(predicted["profiles"][0]["trusted"], true);
+}
+
+#[test]
+fn wrong_logs_are_refused_with_file_and_reason() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("a.csv");
+    std::fs::write(&file, "a,b\n1,2\n").expect("writes");
+    let path = file.to_str().expect("UTF-8");
+    let args = |more: &[&str]| {
+        let all: Vec<String> = ["calibrate", "steps", path]
+            .iter()
+            .chain(more)
+            .map(|s| (*s).to_string())
+            .collect();
+        servetwin(&all)
+    };
+    assert_refused(&args(&[]), "no column `start_s`");
+    assert_refused(
+        &servetwin(&["calibrate", "steps", "no-such.csv"]),
+        "no-such.csv",
+    );
+    let log = log(&dir, "one", "\"5 req/s\"");
+    assert_refused(
+        &servetwin(&["calibrate", "steps", &log, "--hold-out", &log]),
+        "given both to fit and to hold out",
+    );
+    let help = servetwin(&["calibrate", "steps", "--help"]);
+    assert!(stdout(&help).contains("Example:"));
+}
