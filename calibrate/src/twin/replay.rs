@@ -276,10 +276,12 @@ impl Expected {
         let seen = row.output_tokens / many;
         let from = self.sorted.partition_point(|n| *n <= seen);
         let longer = (self.sorted.len() - from) as u64;
-        let mean = self.sums[from]
-            .checked_div(longer)
-            .map_or(seen + 1, |m| u32::try_from(m).unwrap_or(u32::MAX));
         let most = row.max_tokens.unwrap_or(u32::MAX).max(1);
+        // Where no finished answer is as long, the limit of the call is all that is known.
+        let mean = match self.sums[from].checked_div(longer) {
+            Some(mean) => u32::try_from(mean).unwrap_or(u32::MAX),
+            None => row.max_tokens.unwrap_or(seen + 1),
+        };
         mean.max(seen).min(most).max(1).saturating_mul(many)
     }
 }
@@ -375,5 +377,10 @@ mod tests {
         // 30 is beyond its max_tokens.
         assert_eq!(expected(20), 25);
         assert_eq!(expected(24), 25);
+        let mut open = rows[3].clone();
+        open.output_tokens = 3;
+        assert_eq!(Expected::new(&rows[3..]).output(&open), 25);
+        open.max_tokens = None;
+        assert_eq!(Expected::new(&rows[3..]).output(&open), 4);
     }
 }
