@@ -40,6 +40,27 @@ pub fn requests(total: Option<u64>) -> (RunProgress, Arc<AtomicU64>) {
     (RunProgress { bar, stop, thread }, ended)
 }
 
+/// Progress of a measured run: `look` gets the elapsed time [s] and says how many requests have ended and what to show.
+pub fn live(
+    total: Option<u64>,
+    look: impl Fn(f64) -> (u64, String) + Send + 'static,
+) -> RunProgress {
+    let bar = bar(total, "");
+    let stop = Arc::new(AtomicBool::new(false));
+    let thread = (!bar.is_hidden()).then(|| {
+        let (bar, stop) = (bar.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let (ended, text) = look(bar.elapsed().as_secs_f64());
+                bar.set_position(ended);
+                bar.set_message(text);
+                std::thread::park_timeout(TICK);
+            }
+        })
+    });
+    RunProgress { bar, stop, thread }
+}
+
 /// See [`requests`].
 pub struct RunProgress {
     bar: ProgressBar,

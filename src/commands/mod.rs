@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit_code;
 
+pub mod bench;
 pub mod calibrate;
 pub mod catalog;
 pub mod compare;
@@ -46,6 +47,7 @@ enum Command {
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
+    Bench(Box<bench::Args>),
 }
 
 impl Cli {
@@ -63,6 +65,7 @@ impl Cli {
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
+            Command::Bench(args) => bench::run(*args),
         }
     }
 }

@@ -209,7 +209,14 @@ pub enum ProbeError {
     Endpoint(#[from] crate::endpoint::EndpointError),
     /// It does not answer.
     #[error("the endpoint does not answer: {0}")]
-    Request(#[from] RequestError),
+    Request(RequestError),
+}
+
+// Its text is part of this one's, so it is no source: chains would print it twice.
+impl From<RequestError> for ProbeError {
+    fn from(e: RequestError) -> ProbeError {
+        ProbeError::Request(e)
+    }
 }
 
 /// Reads `/metrics`; `None` where there is nothing that can be read.

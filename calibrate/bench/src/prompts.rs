@@ -12,7 +12,7 @@ use sim::kv::chain;
 use sim::request::{ReqId, RequestSpec};
 use tokenizers::Tokenizer;
 
-use crate::endpoint::{ApiKind, Client, GenerateRequest, Prompt, RequestTrace};
+use crate::endpoint::{ApiKind, Client, GenerateRequest, Prompt, RequestError, RequestTrace};
 use crate::probe::{self, Probe};
 
 /// Short words that are one token with the space before them in the vocabularies of most models.
@@ -79,7 +79,14 @@ pub enum PromptError {
     Alphabet(String),
     /// The endpoint does not answer.
     #[error("prompt lengths could not be measured: {0}")]
-    Request(#[from] crate::endpoint::RequestError),
+    Request(RequestError),
+}
+
+// Its text is part of this one's, so it is no source: chains would print it twice.
+impl From<RequestError> for PromptError {
+    fn from(e: RequestError) -> PromptError {
+        PromptError::Request(e)
+    }
 }
 
 impl Prompts {

@@ -235,4 +235,5 @@ pub fn row(s: &Step) -> String {
 /// Heads the columns of [`row`]; times in microseconds, medians and 99th percentiles.
 pub const HEAD: &str = "
                          sent late    stamp - written   TTFT - schedule  |ITL - written|  processor time
-   req/s requests      p50      p99      p50      p99      p50      p99      p50      p99 /request /token";
+   req/s requests      p50      p99      p50      p99      p50      p99      p50      p99 /request /token
+";

@@ -49,7 +49,7 @@ pub enum BenchError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// A runtime could not be started.
-    #[error("the client's runtime cannot be started: {0}")]
+    #[error("the client's runtime cannot be started")]
     Runtime(#[from] std::io::Error),
     /// A trace file changed while it was read.
     #[error("a file changed while the run read it: {0}")]

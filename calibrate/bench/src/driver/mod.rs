@@ -167,7 +167,7 @@ pub enum DriveError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The runtime could not be started.
-    #[error("the client's runtime cannot be started: {0}")]
+    #[error("the client's runtime cannot be started")]
     Runtime(#[from] std::io::Error),
     /// The client's thread ended before its time: a defect.
     #[error(

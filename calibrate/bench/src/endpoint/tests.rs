@@ -502,3 +502,39 @@ fn addresses_are_checked_and_v1_is_not_doubled() {
     let v6 = Endpoint::new("https://[::1]").unwrap();
     assert_eq!((v6.host(), v6.port(), v6.is_tls()), ("::1", 443, true));
 }
+
+#[tokio::test]
+async fn certificates_are_checked_against_the_given_authorities_unless_told_otherwise() {
+    let server = Server::start_tls(|_, _| answer(&llama_events(2))).await;
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, include_bytes!("../testing/cert.pem")).unwrap();
+    let with = |tls: TlsOptions| Endpoint {
+        tls,
+        ..Endpoint::new(&server.url).unwrap()
+    };
+    let unknown = Client::new(with(TlsOptions::default())).unwrap();
+    let error = unknown.send(&request(2)).await.error.unwrap();
+    assert_eq!(error.kind, ErrorKind::Connect);
+    assert!(error.message.contains("TLS"), "{error}");
+    for tls in [
+        TlsOptions {
+            ca_file: Some(ca.clone()),
+            insecure: false,
+        },
+        TlsOptions {
+            ca_file: None,
+            insecure: true,
+        },
+    ] {
+        let trace = Client::new(with(tls)).unwrap().send(&request(2)).await;
+        assert_eq!(trace.error, None);
+        assert_eq!(trace.output_tokens(), 2);
+    }
+    std::fs::write(&ca, "no certificate").unwrap();
+    let bad = Client::new(with(TlsOptions {
+        ca_file: Some(ca),
+        insecure: false,
+    }));
+    assert!(matches!(bad, Err(EndpointError::CaFile { .. })));
+}

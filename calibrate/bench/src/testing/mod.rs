@@ -1,11 +1,19 @@
 //! A scripted server for tests: answers each request with the bytes that the script says, in pieces, and closes or keeps
-//! connections as it says.
+//! connections as it says. With TLS it shows `cert.pem`, made for these tests by
+//! `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out cert.pem -days 36500
+//! -subj "/CN=servetwin test" -addext "subjectAltName=DNS:localhost,IP:127.0.0.1" -addext "basicConstraints=critical,CA:FALSE"` and
+//! `openssl pkcs8 -topk8 -nocrypt -in key.pem -outform DER -out key.der`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A request as the server saw it.
 #[derive(Clone, Debug)]
@@ -78,20 +86,46 @@ pub struct Server {
 impl Server {
     /// Starts it; `script` gets the index of the request and the request.
     pub async fn start(script: impl Fn(usize, &Seen) -> Answer + Send + Sync + 'static) -> Server {
+        Server::listen(None, Arc::new(script)).await
+    }
+
+    /// As [`Server::start`], over TLS.
+    pub async fn start_tls(
+        script: impl Fn(usize, &Seen) -> Answer + Send + Sync + 'static,
+    ) -> Server {
+        let cert = CertificateDer::from_pem_slice(include_bytes!("cert.pem")).unwrap();
+        let key = PrivateKeyDer::Pkcs8(include_bytes!("key.der").as_slice().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert], key)
+            .unwrap();
+        Server::listen(Some(TlsAcceptor::from(Arc::new(config))), Arc::new(script)).await
+    }
+
+    async fn listen(tls: Option<TlsAcceptor>, script: Script) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
         let log = Arc::clone(&seen);
-        let script: Script = Arc::new(script);
         tokio::spawn(async move {
             for connection in 0.. {
                 let Ok((stream, _)) = listener.accept().await else {
                     return;
                 };
-                let (log, script) = (Arc::clone(&log), Arc::clone(&script));
+                let (log, script, tls) = (Arc::clone(&log), Arc::clone(&script), tls.clone());
+                stream.set_nodelay(true).unwrap();
                 tokio::spawn(async move {
                     // A client that goes away is part of some tests.
-                    let _ = serve(stream, connection, &log, &script).await;
+                    let _ = match tls {
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => serve(stream, connection, &log, &script).await,
+                            Err(e) => Err(e),
+                        },
+                        None => serve(stream, connection, &log, &script).await,
+                    };
                 });
             }
         });
@@ -104,12 +138,11 @@ impl Server {
 }
 
 async fn serve(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: usize,
     log: &Mutex<Vec<Seen>>,
     script: &Script,
 ) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     loop {
         let head_end = loop {

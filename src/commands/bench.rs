@@ -1,0 +1,564 @@
+//! `servetwin bench`: puts a load on a live endpoint and reports what its clients saw.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bench::driver::until::Until;
+use bench::driver::{Caps, Options, Progress, Stopped};
+use bench::endpoint::{ApiKind, Endpoint, TlsOptions};
+use bench::formats;
+use bench::self_test;
+use bench::session::{Bench, BenchError, Preparation, Session};
+use bench::sweep::{Sweep, SweepOptions};
+use bench::{client_csv, report};
+use clap::{Subcommand, ValueEnum};
+use sim::report::{Expectation, RunReport, csv};
+use sim::scenario::Scenario;
+
+use crate::commands::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json, write_file};
+use crate::progress;
+
+/// Put a load on a live endpoint and report what its clients saw.
+///
+/// The load is the workload section of a scenario file, or is given by --rate, --concurrency or --burst with lengths. Sends never
+/// wait for answers in an open loop, and how late each was is reported.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  servetwin serve --port 8000 &
+  servetwin bench http://127.0.0.1:8000 --rate 2 --requests 200 --prompt-tokens 128 --output-tokens 64
+  servetwin bench http://127.0.0.1:8000 --scenario scenarios/llama2-7b-g5.2xlarge-tgi.toml --expect 'ttft.p99 < 2 s'
+  servetwin bench http://127.0.0.1:8000 --concurrency 8 --duration 60 --until 'ttft.mean +-3%'
+  servetwin bench http://127.0.0.1:8000 --sweep 6 --duration 20
+  servetwin bench import results.json
+  servetwin bench --self-test
+
+Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Address of the endpoint, e.g. http://127.0.0.1:8000.
+    #[arg(value_name = "URL", required_unless_present = "self_test")]
+    url: Option<String>,
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Stop when a figure is known well enough, e.g. 'ttft.mean +-3%'. Repeatable: all must be.
+    #[arg(long, value_name = "RULE")]
+    until: Vec<String>,
+    /// Never send more than this [req/s].
+    #[arg(long, value_name = "R")]
+    max_rate: Option<f64>,
+    /// Never keep more than this under way.
+    #[arg(long, value_name = "N")]
+    max_concurrency: Option<u32>,
+    /// Never ask for more than this, prompts and outputs together [tokens].
+    #[arg(long, value_name = "N")]
+    max_total_tokens: Option<u64>,
+    /// Stop and give up what is under way after this many failed requests.
+    #[arg(long, value_name = "N")]
+    max_errors: Option<u64>,
+    /// Find the range of loads first: one request at a time, then as many as go, then N-2 rates between.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100))]
+    sweep: Option<u32>,
+    /// Measure the harness itself against a built-in server that streams on schedule.
+    #[arg(long, conflicts_with = "url")]
+    self_test: bool,
+    /// Print one JSON object (docs/bench.md).
+    #[arg(long)]
+    json: bool,
+    /// Write requests.csv, client.csv, summary.json and scenario.toml into DIR.
+    #[arg(long, value_name = "DIR", conflicts_with = "sweep")]
+    csv: Option<PathBuf>,
+    /// Write the result as GuideLLM does.
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    write_guidellm: Option<PathBuf>,
+    /// Write the result as `vllm bench serve --save-detailed` does.
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    write_vllm: Option<PathBuf>,
+    /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
+    #[arg(long, value_name = "CONDITION", conflicts_with = "sweep")]
+    expect: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Import(ImportArgs),
+}
+
+/// Read the result file of another benchmark (GuideLLM, vLLM bench serve, AIPerf/GenAI-Perf, inference-perf) and report it in the
+/// same words as ours.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  servetwin bench import benchmarks.json --json")]
+struct ImportArgs {
+    /// The file: JSON, or JSON lines (AIPerf's profile_export.jsonl, inference-perf's per-request file).
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON: a list with an object for each benchmark of the file.
+    #[arg(long)]
+    json: bool,
+    /// Write requests.csv and summary.json into DIR.
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+    /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
+    #[arg(long, value_name = "CONDITION")]
+    expect: Vec<String>,
+}
+
+/// The API on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Api {
+    /// OpenAI /v1/completions.
+    #[default]
+    Completions,
+    /// OpenAI /v1/chat/completions.
+    Chat,
+    /// Text Generation Inference, /generate_stream.
+    Tgi,
+    /// Triton with TensorRT-LLM, /v2/models/MODEL/generate_stream.
+    Triton,
+}
+
+/// How to reach an endpoint; shared by every command that talks to one.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct EndpointArgs {
+    /// API that it speaks.
+    #[arg(long, value_enum, default_value = "completions")]
+    pub api: Api,
+    /// Model name; default: the first that it lists.
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Sent as a bearer token.
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "SERVETWIN_API_KEY",
+        hide_env_values = true
+    )]
+    pub api_key: Option<String>,
+    /// A further header, 'Name: value'. Repeatable.
+    #[arg(long, value_name = "HEADER")]
+    pub header: Vec<String>,
+    /// PEM file of certificate authorities to trust besides the usual ones.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Accept any certificate (tests only).
+    #[arg(long)]
+    pub insecure: bool,
+    /// Give up on a request after this long [s].
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub timeout: f64,
+    /// Give up on a connection after this long [s].
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub connect_timeout: f64,
+    /// A new connection for each request.
+    #[arg(long)]
+    pub no_keep_alive: bool,
+    /// The model's tokenizer.json (or its folder), for text prompts of exact length.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<PathBuf>,
+    /// Prompts as text even where the endpoint takes token ids.
+    #[arg(long)]
+    pub text_prompts: bool,
+}
+
+impl EndpointArgs {
+    /// The endpoint at `url`.
+    ///
+    /// # Errors
+    /// [`BadInput`] for an address, header or time that is none.
+    pub fn endpoint(&self, url: &str) -> anyhow::Result<Endpoint> {
+        let mut endpoint = Endpoint::new(url).map_err(|e| BadInput(e.to_string()))?;
+        endpoint.api = match self.api {
+            Api::Completions => ApiKind::Completions,
+            Api::Chat => ApiKind::Chat,
+            Api::Tgi => ApiKind::Tgi,
+            Api::Triton => ApiKind::Triton,
+        };
+        endpoint.model = self.model.clone();
+        endpoint.api_key = self.api_key.clone();
+        for header in &self.header {
+            let (name, value) = header
+                .split_once(':')
+                .ok_or_else(|| BadInput(format!("--header '{header}': write 'Name: value'")))?;
+            endpoint
+                .headers
+                .push((name.trim().into(), value.trim().into()));
+        }
+        endpoint.tls = TlsOptions {
+            ca_file: self.ca.clone(),
+            insecure: self.insecure,
+        };
+        endpoint.timeout = seconds("--timeout", self.timeout)?;
+        endpoint.connect_timeout = seconds("--connect-timeout", self.connect_timeout)?;
+        endpoint.keep_alive = !self.no_keep_alive;
+        Ok(endpoint)
+    }
+
+    /// How it is to be prepared.
+    pub fn preparation(&self, token_ids: bool) -> Preparation {
+        Preparation {
+            tokenizer: self.tokenizer.clone(),
+            as_text: self.text_prompts,
+            token_ids,
+        }
+    }
+}
+
+/// The load.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct LoadArgs {
+    /// Scenario file whose workload, run limits and objective are used.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "concurrency", "burst", "prompt_tokens", "output_tokens"])]
+    scenario: Option<PathBuf>,
+    /// Override a value of the scenario, e.g. 'workload[0].arrival.rate=2.5 req/s'. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Seed of all randomness.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Open loop, Poisson arrivals [req/s].
+    #[arg(long, value_name = "R", conflicts_with_all = ["concurrency", "burst"])]
+    rate: Option<f64>,
+    /// Equal gaps in place of Poisson ones.
+    #[arg(long, requires = "rate")]
+    constant: bool,
+    /// Closed loop: this many requests under way.
+    #[arg(long, value_name = "N", conflicts_with = "burst")]
+    concurrency: Option<u32>,
+    /// This many requests at once.
+    #[arg(long, value_name = "N")]
+    burst: Option<u64>,
+    /// Requests to send.
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// Send for this long [s].
+    #[arg(long, value_name = "S")]
+    duration: Option<f64>,
+    /// Leave requests sent before this out of the statistics [s].
+    #[arg(long, value_name = "S")]
+    warmup: Option<f64>,
+    /// Prompt length [tokens].
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    prompt_tokens: u32,
+    /// Output length [tokens].
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    output_tokens: u32,
+}
+
+impl LoadArgs {
+    fn scenario(&self, sweep: bool) -> anyhow::Result<Scenario> {
+        let mut set = self.set.clone();
+        if let Some(seed) = self.seed {
+            set.push(format!("seed={seed}"));
+        }
+        for (key, value) in [("duration", self.duration), ("warmup", self.warmup)] {
+            if let Some(s) = value {
+                set.push(format!("run.{key}={s} s"));
+            }
+        }
+        if let Some(n) = self.requests {
+            set.push(format!("run.requests={n}"));
+        }
+        if let Some(file) = &self.scenario {
+            return Scenario::load(file, &set).map_err(|e| BadInput(e.to_string()).into());
+        }
+        let arrival = match (self.rate, self.concurrency, self.burst) {
+            (Some(rate), _, _) => {
+                let kind = if self.constant { "constant" } else { "poisson" };
+                format!("{{ kind = \"{kind}\", rate = \"{rate} req/s\" }}")
+            }
+            (_, Some(n), _) => format!("{{ kind = \"closed\", concurrency = {n} }}"),
+            (_, _, Some(n)) => format!("{{ kind = \"burst\", requests = {n} }}"),
+            // The sweep decides.
+            _ if sweep => "{ kind = \"closed\", concurrency = 1 }".into(),
+            _ => {
+                return Err(BadInput(
+                    "no load: give --scenario, or one of --rate, --concurrency, --burst and --sweep".into(),
+                )
+                .into());
+            }
+        };
+        if self.requests.is_none() && self.duration.is_none() && self.burst.is_none() {
+            return Err(BadInput("no end: give --requests or --duration".into()).into());
+        }
+        let text = format!(
+            "name = \"bench\"\n\
+             # The deployment is that of the endpoint; a step time stands in so that the file is complete.\n\
+             [step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100000\n\
+             [[workload]]\nname = \"bench\"\narrival = {arrival}\nprompt = {}\noutput = {}\n",
+            self.prompt_tokens, self.output_tokens
+        );
+        Scenario::parse(&text, "bench", &set).map_err(|e| BadInput(e.to_string()).into())
+    }
+}
+
+fn seconds(name: &str, s: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(s)
+        .ok()
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| BadInput(format!("{name}: must be above 0 s, got {s}")).into())
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    if let Some(Action::Import(import)) = &args.action {
+        return self::import(import);
+    }
+    if args.self_test {
+        return self_test_command(&args);
+    }
+    let expectations = expectations(&args.expect)?;
+    let until = args
+        .until
+        .iter()
+        .map(|text| text.parse::<Until>().map_err(|e| BadInput(e.to_string())))
+        .collect::<Result<Vec<_>, _>>()?;
+    let scenario = args.load.scenario(args.sweep.is_some())?;
+    let endpoint = args.endpoint.endpoint(args.url.as_deref().unwrap_or(""))?;
+    let sessions = scenario.workload.iter().any(|s| s.sessions.is_some());
+    let session =
+        Session::prepare(endpoint, &args.endpoint.preparation(sessions)).map_err(bad_input)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_interrupt(&stop);
+    let options = Options {
+        caps: Caps {
+            rate: args.max_rate,
+            concurrency: args.max_concurrency,
+            total_tokens: args.max_total_tokens,
+            errors: args.max_errors,
+            ..Caps::default()
+        },
+        until,
+        stop,
+        ..Options::default()
+    };
+    if let Some(points) = args.sweep {
+        return sweep(&args, &session, &scenario, options, points);
+    }
+    let bench = watched(&session, &scenario, &options, "requests")?;
+    let report = bench.report();
+    if let Some(dir) = &args.csv {
+        write_csv(dir, &bench)?;
+    }
+    if let Some(file) = &args.write_guidellm {
+        let value = formats::guidellm::write(&bench);
+        write_file(file, |out| Ok(serde_json::to_writer_pretty(out, &value)?))?;
+    }
+    if let Some(file) = &args.write_vllm {
+        let value = formats::vllm::write(&bench);
+        write_file(file, |out| Ok(serde_json::to_writer(out, &value)?))?;
+    }
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report::render(&report))?;
+    }
+    let met = check(&expectations, &bench.record, &report.run);
+    if matches!(bench.raw.stopped, Stopped::Errors(_)) {
+        anyhow::bail!("stopped: {}", bench.client.stopped);
+    }
+    Ok(met)
+}
+
+/// Wrong input ends with the code for it.
+fn bad_input(e: BenchError) -> anyhow::Error {
+    match e {
+        BenchError::Endpoint(_)
+        | BenchError::Prompt(bench::prompts::PromptError::Tokenizer { .. })
+        | BenchError::Scenario(_) => BadInput(e.to_string()).into(),
+        e => e.into(),
+    }
+}
+
+fn expectations(texts: &[String]) -> anyhow::Result<Vec<Expectation>> {
+    texts
+        .iter()
+        .map(|text| Expectation::parse(text).map_err(|e| BadInput(e.to_string()).into()))
+        .collect()
+}
+
+fn check(expectations: &[Expectation], record: &sim::record::RunRecord, report: &RunReport) -> u8 {
+    let mut code = exit_code::OK;
+    for e in expectations {
+        let verdict = e.check(record, report);
+        eprintln!("{}", verdict.line);
+        if !verdict.met {
+            code = exit_code::EXPECTATION_NOT_MET;
+        }
+    }
+    code
+}
+
+/// Runs with a bar that shows what is measured.
+fn watched(
+    session: &Session,
+    scenario: &Scenario,
+    options: &Options,
+    what: &str,
+) -> anyhow::Result<Bench> {
+    let live = Arc::new(Progress::default());
+    let options = Options {
+        progress: Some(Arc::clone(&live)),
+        ..options.clone()
+    };
+    let what = what.to_string();
+    let bar = progress::live(scenario.limits.requests, move |elapsed_s| {
+        let get = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+        let (sent, finished, failed) = (get(&live.sent), get(&live.finished), get(&live.failed));
+        let mean_ms = |us: u64| us as f64 / 1e3 / finished.max(1) as f64;
+        let line = format!(
+            "{what}: {} under way, {failed} failed, TTFT {:.0} ms, E2E {:.0} ms, {:.0} tokens/s",
+            sent.saturating_sub(finished + failed),
+            mean_ms(get(&live.ttft_us)),
+            mean_ms(get(&live.e2e_us)),
+            get(&live.output_tokens) as f64 / elapsed_s.max(1e-3),
+        );
+        (finished + failed, line)
+    });
+    let bench = session.run(scenario, &options);
+    bar.finish();
+    bench.map_err(bad_input)
+}
+
+/// The first interrupt ends the run and reports what there is; the second ends the process.
+fn on_interrupt(stop: &Arc<AtomicBool>) {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        else {
+            return;
+        };
+        runtime.block_on(async {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                stop.store(true, Ordering::Relaxed);
+                eprintln!("stopping; once more to end at once");
+            }
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(130);
+            }
+        });
+    });
+}
+
+fn sweep(
+    args: &Args,
+    session: &Session,
+    scenario: &Scenario,
+    options: Options,
+    points: u32,
+) -> anyhow::Result<u8> {
+    let sweep = Sweep::run(
+        scenario,
+        &SweepOptions {
+            points,
+            most_in_flight: args.max_concurrency.unwrap_or(128),
+        },
+        |what, scenario| watched(session, scenario, &options, what),
+    )?;
+    if args.json {
+        print_json(&sweep)?;
+    } else {
+        print(&sweep.render())?;
+    }
+    Ok(exit_code::OK)
+}
+
+fn self_test_command(args: &Args) -> anyhow::Result<u8> {
+    if !args.json {
+        print(self_test::HEAD)?;
+    }
+    let seconds = args.load.duration.unwrap_or(2.0).clamp(0.1, 60.0);
+    let result = self_test::run(seconds, |step| {
+        if !args.json {
+            // A closed pipe ends the process at the last print.
+            let _ = print(&format!("{}\n", self_test::row(step)));
+        }
+    })
+    .map_err(bad_input)?;
+    if args.json {
+        print_json(&result)?;
+    } else {
+        let honest = result.highest_honest_rate.map_or("none".into(), |r| {
+            format!(
+                "{r:.0} req/s ({:.0} tokens/s)",
+                r * f64::from(result.output_tokens)
+            )
+        });
+        print(&format!(
+            "\nhighest honest rate: {honest}, with sends at most {} ms late and time stamps at most {} ms after the write at p99\n\
+             (the built-in server shares this machine's cores, so this is a lower bound)\n",
+            result.lateness_bound_ms, result.stamp_bound_ms
+        ))?;
+    }
+    Ok(exit_code::OK)
+}
+
+fn import(args: &ImportArgs) -> anyhow::Result<u8> {
+    let expectations = expectations(&args.expect)?;
+    let all = formats::import(&args.file).map_err(|e| BadInput(e.to_string()))?;
+    let reports: Vec<RunReport> = all.iter().map(|i| RunReport::new(&i.record, 0.0)).collect();
+    let summaries: Vec<_> = all
+        .iter()
+        .zip(&reports)
+        .map(|(i, r)| i.summary(r))
+        .collect();
+    if let Some(dir) = &args.csv {
+        for (i, imported) in all.iter().enumerate() {
+            // A folder each where the file holds several.
+            let dir = if all.len() > 1 {
+                dir.join(i.to_string())
+            } else {
+                dir.clone()
+            };
+            std::fs::create_dir_all(&dir)
+                .with_context(|| format!("cannot create {}", dir.display()))?;
+            if let Some(rows) = &imported.record.request_rows {
+                write_file(&dir.join("requests.csv"), |out| {
+                    csv::write_requests(out, rows)
+                })?;
+            }
+            write_file(&dir.join("summary.json"), |out| {
+                Ok(serde_json::to_writer_pretty(out, &summaries[i])?)
+            })?;
+        }
+    }
+    if args.json {
+        print_json(&summaries)?;
+    } else {
+        let text: Vec<String> = all.iter().zip(&reports).map(|(i, r)| i.render(r)).collect();
+        print(&text.join("\n"))?;
+    }
+    let codes = all
+        .iter()
+        .zip(&reports)
+        .map(|(i, r)| check(&expectations, &i.record, r));
+    Ok(codes.max().unwrap_or(exit_code::OK))
+}
+
+fn write_csv(dir: &Path, bench: &Bench) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    if let Some(rows) = &bench.record.request_rows {
+        write_file(&dir.join("requests.csv"), |out| {
+            csv::write_requests(out, rows)
+        })?;
+    }
+    write_file(&dir.join("client.csv"), |out| {
+        client_csv::write(out, &bench.raw)
+    })?;
+    write_file(&dir.join("summary.json"), |out| {
+        Ok(serde_json::to_writer_pretty(out, &bench.report())?)
+    })?;
+    write_file(&dir.join("scenario.toml"), |out| {
+        std::io::Write::write_all(out, bench.record.info.config.as_bytes())
+    })
+}
