@@ -6,6 +6,7 @@
 
 pub mod baseline;
 pub mod case;
+pub mod gpu_steps;
 pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
@@ -33,6 +34,7 @@ pub fn names() -> Vec<&'static str> {
         .map(|(n, _)| *n)
         .chain([neuron::SET])
         .chain(tables::SETS)
+        .chain([gpu_steps::SET])
         .collect()
 }
 
@@ -100,6 +102,7 @@ pub fn serving(
             (neuron::SET, neuron::FILE),
             (tables::SETS[0], "operators"),
             (tables::SETS[1], "collectives"),
+            (gpu_steps::SET, gpu_steps::FILE),
         ] {
             if !wanted(set) {
                 continue;
@@ -109,6 +112,8 @@ pub fn serving(
             } else if set == neuron::SET {
                 let of = neuron::validate(dir).map_err(|e| SetError::new(path, e.to_string()))?;
                 rows.extend(of);
+            } else if set == gpu_steps::SET {
+                groups.extend(gpu_steps::summaries(dir)?);
             } else if set == tables::SETS[0] {
                 groups.extend(tables::kernels(dir)?);
             } else {
