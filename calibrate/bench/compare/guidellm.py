@@ -104,7 +104,7 @@ def client_rows(path):
 def engine(a, work):
     """Starts `servetwin serve` on a free port; returns the process and its address."""
     log = open(os.path.join(work, "serve.log"), "w+", encoding="utf-8")
-    process = subprocess.Popen([a.servetwin, "serve", *(["--model", a.model] if a.model else []), "--port", "0", *a.serve_option],
+    process = subprocess.Popen([a.servetwin, "serve", *([a.model] if a.model else []), "--port", "0", *a.serve_option],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
