@@ -37,8 +37,10 @@ class Server:
                 self.loop.call_soon_threadsafe(self.hand_out, self.connection.recv())
         except (EOFError, OSError):
             self.dead = "the engine's process ended"
-            if not self.loop.is_closed():
+            try:
                 self.loop.call_soon_threadsafe(self.hand_out, [(i, None, True) for i in list(self.queues)])
+            except RuntimeError:
+                return  # The server has ended, and its loop with it.
 
     def hand_out(self, tokens):
         for id, token, finished in tokens:
