@@ -1,0 +1,82 @@
+//! A load through the simulator, request by request.
+
+use std::sync::Arc;
+
+use sim::cluster::router::RouterConfig;
+use sim::kernel::time::{SimDuration, SimTime};
+use sim::metrics::RecordOptions;
+use sim::record::{RunInfo, StepRow};
+use sim::request::Outcome;
+use sim::simulation::{ReplicaSpec, RunOptions, Simulation};
+
+use super::load::{Load, Request, gap_quantiles};
+use super::params::Params;
+use super::replay::Replay;
+use super::server::Server;
+
+/// What the simulation says of a load: a request per measured one, in the same order; none for one that it did not answer.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// The requests.
+    pub requests: Vec<Option<Request>>,
+    /// Quantiles of the gaps between tokens ([`super::load::GAP_QUANTILES`]) [s].
+    pub gaps: Option<[f64; 2]>,
+    /// Every step, where asked for.
+    pub steps: Vec<StepRow>,
+}
+
+/// `load` on an endpoint of `server` and `params`; none if that cannot be simulated.
+pub fn simulate(
+    load: &Load,
+    server: &Server,
+    params: &Params,
+    keep_steps: bool,
+) -> Option<Predicted> {
+    let simulation = Simulation {
+        replicas: vec![ReplicaSpec {
+            engine: server.engine(),
+            step: Arc::new(params.step()),
+            input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
+            input_delay_per_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),
+            output_delay: SimDuration::ZERO,
+        }],
+        router: RouterConfig::default(),
+        scrape_period: None,
+        request_timeout: None,
+        seed: 0,
+    };
+    let n = load.requests.len();
+    let options = RunOptions {
+        record: RecordOptions {
+            max_request_rows: n,
+            max_step_rows: if keep_steps { 1_000_000 } else { 0 },
+            series_bins: 0,
+            ..RecordOptions::default()
+        },
+        ..RunOptions::default()
+    };
+    let mut replay = Replay::new(load);
+    let record = simulation
+        .run(&mut replay, &options, RunInfo::default())
+        .ok()?;
+    let mut requests = vec![None; n];
+    let order = replay.order();
+    for row in record.request_rows? {
+        let i = *order.get(row.id as usize)?;
+        if row.outcome == Outcome::Finished && row.first_token != SimTime::NEVER {
+            requests[i] = Some(Request {
+                sent: row.arrival.as_secs(),
+                first: row.first_token.as_secs(),
+                end: row.end.as_secs(),
+                prompt: row.prompt_tokens,
+                output: row.output_tokens,
+                cached: row.cached_tokens,
+            });
+        }
+    }
+    Some(Predicted {
+        requests,
+        gaps: gap_quantiles(&record.latencies.itl),
+        steps: record.step_rows.unwrap_or_default(),
+    })
+}

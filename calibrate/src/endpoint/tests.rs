@@ -1,0 +1,180 @@
+use hwmodels::EngineKind;
+use rand::RngExt;
+
+use super::load::Pacing;
+use super::simulate::simulate;
+use super::*;
+
+/// An endpoint whose truth is known.
+fn truth(kind: EngineKind, seats: u32) -> (Server, Params) {
+    let server = Server {
+        kind: Known::read(kind),
+        max_num_seqs: Known::read(seats),
+        max_num_batched_tokens: Known::read(512),
+        kv_tokens: Known::read(100_000),
+        ..Server::default()
+    };
+    let mut p = Params::least();
+    for (name, value) in [
+        ("step.fixed_s", 1e-3),
+        ("step.weights_s", 4e-3),
+        ("step.token_s", 2e-4),
+        ("step.sharpness", 2.0),
+        ("step.seq_s", 4e-4),
+        ("step.context_s", 5e-7),
+        ("step.pair_s", 4e-8),
+        ("host.request_in_s", 3e-3),
+    ] {
+        p.set(name, value);
+    }
+    (server, p)
+}
+
+/// Sends `n` requests with lengths from `prompt` and `output`: by `users` users, or else `rate` times a second.
+fn plan(n: usize, prompt: [u32; 2], output: [u32; 2], users: usize, rate: f64, seed: u64) -> Load {
+    let mut rng = sim::kernel::rng::stream(seed, "test");
+    let mut t = 0.0;
+    let requests: Vec<Request> = (0..n)
+        .map(|i| {
+            if users > 0 {
+                // In the plan each request of a user comes a second after the one before.
+                t = (i / users) as f64 + (i % users) as f64 * 1e-3;
+            } else {
+                t += -f64::ln(1.0 - rng.random::<f64>()) / rate;
+            }
+            Request {
+                sent: t,
+                first: t + 0.1,
+                end: t + 0.9,
+                prompt: rng.random_range(prompt[0]..=prompt[1]),
+                output: rng.random_range(output[0]..=output[1]),
+                cached: 0,
+            }
+        })
+        .collect();
+    Load {
+        name: format!("{n} x {prompt:?}/{output:?}, {users} users, {rate}/s"),
+        role: Role::Fit,
+        pacing: if users > 0 {
+            Pacing::Users
+        } else {
+            Pacing::Schedule
+        },
+        requests,
+        failed: 0,
+        gaps: None,
+    }
+}
+
+/// What would be measured of `plan` on a simulated endpoint, with `noise` on every time (relative).
+fn measure(plan: &Load, server: &Server, params: &Params, noise: f64, seed: u64) -> Load {
+    let mut rng = sim::kernel::rng::stream(seed, "test");
+    let p = simulate(plan, server, params, false).expect("simulates");
+    let mut requests: Vec<Request> = p.requests.into_iter().flatten().collect();
+    assert_eq!(requests.len(), plan.requests.len(), "{}", plan.name);
+    requests.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+    for r in &mut requests {
+        let mut factor = || 1.0 + noise * (rng.random::<f64>() - 0.5) * 2.0;
+        let (ttft, decode) = (r.ttft() * factor(), (r.end - r.first) * factor());
+        r.first = r.sent + ttft;
+        r.end = r.first + decode;
+    }
+    let n = requests.len() as u64;
+    Load::new(&plan.name, plan.role, requests, n, p.gaps).unwrap()
+}
+
+fn loads(server: &Server, params: &Params, noise: f64) -> Vec<Load> {
+    [
+        plan(24, [32, 1500], [1, 24], 1, 0.0, 1),
+        plan(32, [64, 64], [48, 48], 4, 0.0, 2),
+        plan(64, [64, 64], [48, 48], 16, 0.0, 3),
+        plan(60, [600, 600], [16, 16], 6, 0.0, 4),
+        plan(120, [20, 400], [8, 64], 0, 9.0, 5),
+    ]
+    .iter()
+    .enumerate()
+    .map(|(i, l)| measure(l, server, params, noise, 100 + i as u64))
+    .collect()
+}
+
+/// Step time of a batch of `decodes` sequences of `context` tokens and `prefill` prompt tokens [s].
+fn step(params: &Params, decodes: u32, context: u32, prefill: u32) -> f64 {
+    use hwmodels::StepModel;
+    let mut b = hwmodels::BatchStats::default();
+    for _ in 0..decodes {
+        b.add_decode(context);
+    }
+    if prefill > 0 {
+        b.add_prefill(prefill, 0, true);
+    }
+    params.step().step(&b).latency
+}
+
+fn close(found: f64, truth: f64, tolerance: f64, what: &str) {
+    let error = found / truth - 1.0;
+    assert!(
+        error.abs() <= tolerance,
+        "{what}: found {found:.4e}, truth {truth:.4e}, {:.1} % off",
+        100.0 * error
+    );
+}
+
+/// Fits measurements of an endpoint whose scheduler nobody knows and compares what it predicts.
+fn recovers(kind: EngineKind, seats: u32, noise: f64, tolerance: f64) -> Fitted {
+    let (server, params) = truth(kind, seats);
+    let loads = loads(&server, &params, noise);
+    let known = Server {
+        kind: Known::read(kind),
+        ..Server::default()
+    };
+    let effort = Effort {
+        iterations: 10,
+        rounds: 3,
+    };
+    let start = std::time::Instant::now();
+    let fitted = fit(&loads, &known, effort, &|_| {}).unwrap();
+    eprintln!(
+        "{:.1} s, {} evaluations, loss {:.4}",
+        start.elapsed().as_secs_f64(),
+        fitted.evaluations,
+        fitted.loss
+    );
+    let fit_loads: Vec<&Load> = loads.iter().collect();
+    let at_truth = joint::Joint::new(&fit_loads, params, &|_| {}).loss(&server, &params);
+    eprintln!("loss at truth {at_truth:.4}; {:?}", fitted.server);
+    for (i, u) in UNKNOWNS.iter().enumerate() {
+        eprintln!(
+            "{:24} {:.3e} truth {:.3e} {:?}",
+            u.name, fitted.params.0[i], params.0[i], fitted.intervals[i]
+        );
+    }
+    for (d, c, p) in [
+        (1, 100, 0),
+        (8, 100, 0),
+        (4, 500, 0),
+        (0, 0, 500),
+        (4, 100, 400),
+    ] {
+        let (found, real) = (step(&fitted.params, d, c, p), step(&params, d, c, p));
+        close(
+            found,
+            real,
+            tolerance,
+            &format!("step of {d} decodes at {c}, prefill {p}"),
+        );
+    }
+    fitted
+}
+
+#[test]
+fn a_vllm_endpoint_with_few_seats_is_recovered_from_requests_alone() {
+    let fitted = recovers(EngineKind::VllmV1, 8, 0.01, 0.06);
+    assert_eq!(fitted.server.max_num_seqs.value, 8);
+    assert_eq!(fitted.server.max_num_seqs.source, Source::Inferred);
+}
+
+#[test]
+fn slots_of_a_llama_server_are_found() {
+    let fitted = recovers(EngineKind::LlamaCpp, 4, 0.01, 0.06);
+    assert_eq!(fitted.server.max_num_seqs.value, 4);
+}
