@@ -4,20 +4,33 @@
 //! - [`first`] closed-form first guesses; [`joint`] the fit proper, which simulates the same requests; [`limits`] the search for
 //!   what the scheduler allows; [`fit()`] puts them together
 //! - [`server`] and [`params`] what is sought; [`mod@simulate`] and [`replay`] a load through the simulator
+//! - [`mod@measure`] which loads to put on a live endpoint; [`drive`] sends them; [`budget`] what that may cost; [`facts`] what
+//!   the endpoint says of itself
+//! - [`report`] errors of predictions; [`output`] profile and scenario; [`store`] loads as files
 
+pub mod budget;
+pub mod drive;
+pub mod facts;
 pub mod first;
 pub mod fit;
 pub mod joint;
 pub mod limits;
 pub mod load;
+pub mod measure;
+pub mod output;
 pub mod params;
 pub mod replay;
+pub mod report;
 pub mod server;
 pub mod simulate;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
+pub use budget::Budget;
 pub use fit::{Effort, EndpointFitError, Fitted, fit};
 pub use load::{Load, Request, Role};
+pub use measure::{Measured, Options, measure};
 pub use params::{Params, UNKNOWNS};
+pub use report::EndpointReport;
 pub use server::{Known, Server, Source};

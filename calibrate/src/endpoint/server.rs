@@ -165,6 +165,8 @@ impl Server {
                 ),
                 ("cache_prompt", self.prefix_caching.value.into()),
                 ("kv_blocks", int(self.kv_blocks())),
+                // What /props tells is the context of a slot.
+                ("kv_unified", (self.kv_tokens.source != Source::Read).into()),
             ]);
         } else {
             keys.extend([
@@ -175,6 +177,7 @@ impl Server {
                 ),
                 ("enable_chunked_prefill", self.chunked_prefill.value.into()),
                 ("enable_prefix_caching", self.prefix_caching.value.into()),
+                ("async_scheduling", false.into()),
                 ("block_size", int(self.block_size.value.into())),
                 ("kv_blocks", int(self.kv_blocks())),
             ]);

@@ -1,5 +1,7 @@
 //! `servetwin calibrate`: from measured tables to profiles.
 
+pub mod endpoint;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -15,10 +17,18 @@ mod steps;
 
 /// Fit parameters to measurements; print the errors, on fitted rows and on rows held out.
 #[derive(Debug, clap::Args)]
-#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  servetwin calibrate --endpoint http://127.0.0.1:8000 --budget 5min --profile endpoint.toml
+  servetwin calibrate --records measured/ --profile endpoint.toml"
+)]
 pub struct Args {
+    #[command(flatten)]
+    endpoint: endpoint::Args,
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -88,7 +98,13 @@ struct Data {
 
 /// Fits, prints the errors on stdout and writes the profile.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    match args.what {
+    let Some(what) = args.what else {
+        if !args.endpoint.asked() {
+            return Err(BadInput("give --endpoint URL, --records DIR or a subcommand".into()).into());
+        }
+        return endpoint::run(args.endpoint);
+    };
+    match what {
         What::Collectives(data) => {
             let (profile, report) = calibrate::collectives::fit(&data.data).map_err(bad_input)?;
             data.finish(&profile, &report)?;

@@ -1,0 +1,288 @@
+//! `servetwin calibrate --endpoint URL`: measures a live endpoint and fits what its requests show; `--records` does the fit alone.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use bench::endpoint::{ApiKind, Client, Endpoint};
+use bench::probe::{Probe, ServerKind};
+use calibrate::endpoint::output::{self, Origin};
+use calibrate::endpoint::{self, Budget, Effort, EndpointReport, Known, Load, Options, Role, Server, store};
+use hwmodels::EngineKind;
+use hwmodels::units::Secs;
+
+use crate::commands::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json, write_file};
+use crate::progress;
+
+/// Flags of `servetwin calibrate` without a subcommand.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Measure and fit this endpoint, e.g. http://127.0.0.1:8000.
+    #[arg(long, value_name = "URL", conflicts_with = "records")]
+    endpoint: Option<String>,
+    /// Fit measured loads instead: folders with requests.csv, or folders of such folders.
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    records: Vec<PathBuf>,
+    /// Hold out the loads whose folder's name holds this text. Default: as load.json says, else every third.
+    #[arg(long, value_name = "TEXT", requires = "records")]
+    hold_out: Vec<String>,
+    /// Time for the whole measurement.
+    #[arg(long, value_name = "TIME", default_value = "5 min")]
+    budget: String,
+    /// Most requests per second [req/s].
+    #[arg(long, value_name = "RATE", default_value_t = 100.0)]
+    max_rate: f64,
+    /// Most requests under way at once.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    max_concurrency: u32,
+    /// Most prompt and output tokens of all requests together [tokens].
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    max_tokens: u64,
+    /// Stop when more than this share of the requests fails [ratio].
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    max_errors: f64,
+    /// Longest prompt to send [tokens].
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(16..))]
+    longest_prompt: u32,
+    /// API of the endpoint: completions, chat, tgi or triton.
+    #[arg(long, value_name = "API", default_value = "completions")]
+    api: String,
+    /// Model name to ask for. Default: the first that the endpoint lists.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// API key, sent as a bearer token.
+    #[arg(long, value_name = "KEY", env = "SERVETWIN_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// A further header, NAME: VALUE. Repeatable.
+    #[arg(long, value_name = "HEADER")]
+    header: Vec<String>,
+    /// Scheduler that the endpoint has, where it does not say: vllm_v1 or llama_cpp. Default: as measured.
+    #[arg(long, value_name = "KIND")]
+    engine: Option<String>,
+    /// Seed of prompts and arrivals. Default: the time, so that no run meets prompts of an earlier one in a cache.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write the profile here, and beside it a scenario that reproduces the endpoint (NAME.scenario.toml).
+    #[arg(long = "profile", value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Keep the measured loads in this folder, for --records.
+    #[arg(long, value_name = "DIR", conflicts_with = "records")]
+    keep: Option<PathBuf>,
+    /// Print the report as JSON.
+    #[arg(long = "report-json")]
+    json: bool,
+}
+
+impl Args {
+    /// Whether any work was asked for.
+    pub fn asked(&self) -> bool {
+        self.endpoint.is_some() || !self.records.is_empty()
+    }
+}
+
+struct Loaded {
+    loads: Vec<Load>,
+    known: Server,
+    origin: Origin,
+}
+
+/// Measures or reads loads, fits, reports, and writes profile and scenario.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    let engine = engine(args.engine.as_deref())?;
+    let mut loaded = match &args.endpoint {
+        Some(url) => measure(&args, url)?,
+        None => read(&args)?,
+    };
+    if let Some(kind) = engine {
+        loaded.known.kind = Known::read(kind);
+    }
+    let Loaded {
+        loads,
+        known,
+        mut origin,
+    } = loaded;
+    if let Some(dir) = &args.keep {
+        for (i, load) in loads.iter().enumerate() {
+            store::write(dir, i, load)?;
+        }
+    }
+    let bar = progress::spinner("simulations of the measured loads");
+    let fitted = endpoint::fit(&loads, &known, Effort::default(), &|n| bar.set_position(n as u64))
+        .map_err(|e| BadInput(e.to_string()))?;
+    bar.finish_and_clear();
+    let report = EndpointReport::new(&loads, &fitted, origin.notes.clone());
+    if let Some(path) = &args.out {
+        origin.name = path.file_stem().map_or("endpoint".into(), |s| s.to_string_lossy().into_owned());
+        let profile = output::profile(&loads, &fitted, &report, &origin)?;
+        let file = path.file_name().map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
+        let scenario = output::scenario(&loads, &fitted, &origin, &file);
+        let text = toml::to_string_pretty(&profile).context("writing the profile as TOML")?;
+        write_whole(path, &text)?;
+        write_whole(&path.with_extension("scenario.toml"), &scenario)?;
+        if !profile.trusted() {
+            eprintln!(
+                "warning: {} stays untrusted: a median error on the held-out loads is above {} %",
+                path.display(),
+                output::TOLERANCE
+            );
+        }
+    }
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string())?;
+    }
+    Ok(exit_code::OK)
+}
+
+/// Writes a file beside its place and moves it there, so that no half of it is ever seen.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    write_file(&part, |out| out.write_all(text.as_bytes()))?;
+    std::fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn engine(name: Option<&str>) -> Result<Option<EngineKind>, BadInput> {
+    match name {
+        None => Ok(None),
+        Some("vllm_v1") => Ok(Some(EngineKind::VllmV1)),
+        Some("llama_cpp") => Ok(Some(EngineKind::LlamaCpp)),
+        Some(other) => Err(BadInput(format!(
+            "--engine {other}: a black-box fit knows vllm_v1 and llama_cpp"
+        ))),
+    }
+}
+
+fn read(args: &Args) -> anyhow::Result<Loaded> {
+    let bad = |e: store::StoreError| BadInput(e.to_string());
+    let folders = store::folders(&args.records).map_err(bad)?;
+    let mut loads = Vec::new();
+    for (i, folder) in folders.iter().enumerate() {
+        let third = folders.len() >= 3 && i % 3 == 2;
+        let role = if third { Role::HoldOut } else { Role::Fit };
+        let mut load = store::read(folder, role).map_err(bad)?;
+        if !args.hold_out.is_empty() {
+            let name = folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+            let held = args.hold_out.iter().any(|t| name.contains(t.as_str()) || load.name.contains(t.as_str()));
+            load.role = if held { Role::HoldOut } else { Role::Fit };
+        }
+        loads.push(load);
+    }
+    let folders: Vec<String> = args.records.iter().map(|d| d.display().to_string()).collect();
+    let held: String = args.hold_out.iter().map(|t| format!(" --hold-out '{t}'")).collect();
+    Ok(Loaded {
+        loads,
+        known: Server::default(),
+        origin: Origin {
+            command: format!("servetwin calibrate --records {}{held}", folders.join(" ")),
+            software: "not recorded".into(),
+            ..Origin::default()
+        },
+    })
+}
+
+fn target(args: &Args, url: &str) -> anyhow::Result<Endpoint> {
+    let mut endpoint = Endpoint::new(url).map_err(|e| BadInput(e.to_string()))?;
+    endpoint.api = [ApiKind::Completions, ApiKind::Chat, ApiKind::Tgi, ApiKind::Triton]
+        .into_iter()
+        .find(|a| a.name() == args.api)
+        .ok_or_else(|| {
+            BadInput(format!(
+                "--api {}: must be completions, chat, tgi or triton",
+                args.api
+            ))
+        })?;
+    endpoint.model.clone_from(&args.model);
+    endpoint.api_key.clone_from(&args.api_key);
+    for header in &args.header {
+        let (name, value) = header
+            .split_once(':')
+            .ok_or_else(|| BadInput(format!("--header `{header}`: write NAME: VALUE")))?;
+        endpoint.headers.push((name.trim().into(), value.trim().into()));
+    }
+    Ok(endpoint)
+}
+
+fn budget(args: &Args) -> anyhow::Result<Budget> {
+    let time: Secs = args
+        .budget
+        .parse()
+        .map_err(|e| BadInput(format!("--budget {}: {e}", args.budget)))?;
+    let positive = |flag: &str, v: f64| {
+        if v.is_finite() && v > 0.0 {
+            Ok(v)
+        } else {
+            Err(BadInput(format!("{flag}: must be above 0, got {v}")))
+        }
+    };
+    Ok(Budget {
+        time: Duration::from_secs_f64(positive("--budget", time.get())?.min(86_400.0)),
+        max_rate: positive("--max-rate", args.max_rate)?,
+        max_concurrency: args.max_concurrency,
+        max_tokens: args.max_tokens,
+        max_errors: args.max_errors.clamp(0.0, 1.0),
+    })
+}
+
+fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
+    let mut endpoint = target(args, url)?;
+    let budget = budget(args)?;
+    let seed = args.seed.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(1, |d| d.as_nanos() as u64)
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("starting the client")?;
+    let bar = progress::runs(budget.time.as_secs(), "measuring");
+    let show = |name: &str, requests: u64| {
+        bar.set_message(format!("{name}, {requests} requests sent"));
+        bar.set_position(bar.elapsed().as_secs().min(budget.time.as_secs()));
+    };
+    let measured = runtime.block_on(async {
+        let probe = Probe::run(&endpoint).await?;
+        if endpoint.model.is_none() {
+            endpoint.model = probe.models.first().cloned();
+        }
+        let client = Client::new(endpoint.clone())?;
+        let options = Options {
+            budget,
+            longest_prompt: args.longest_prompt,
+            seed,
+        };
+        let found = endpoint::measure(client, &probe, options, &show).await?;
+        Ok::<_, endpoint::drive::MeasureError>((probe, found))
+    });
+    bar.finish_and_clear();
+    let (probe, found) = measured?;
+    let mut notes = found.facts.notes.clone();
+    notes.extend(probe.notes.iter().cloned());
+    notes.push(format!(
+        "measured with {} requests and {} tokens; most under way {}",
+        found.spent.requests, found.spent.tokens, found.spent.most_under_way
+    ));
+    if probe.server == ServerKind::Unknown {
+        notes.push("the server does not say what it is: its rules were found by simulating".into());
+    }
+    Ok(Loaded {
+        loads: found.loads,
+        known: found.facts.server,
+        origin: Origin {
+            name: String::new(),
+            command: format!(
+                "servetwin calibrate --endpoint URL --budget '{}' --max-rate {} --max-concurrency {} --max-tokens {}",
+                args.budget, args.max_rate, args.max_concurrency, args.max_tokens
+            ),
+            model: endpoint.model.unwrap_or_default(),
+            software: found.facts.software.clone(),
+            notes,
+        },
+    })
+}
