@@ -10,6 +10,9 @@ use super::server::{Known, PLENTY_TOKENS, Server, Source};
 /// A finite limit must explain the loads better than no limit by this share of the loss.
 const TELLS: f64 = 0.05;
 
+/// Another system's rules must explain them better by this share: rules differ little where nothing is scarce.
+const KIND_TELLS: f64 = 0.15;
+
 /// Token budgets that are tried [tokens].
 const BUDGETS: [u32; 10] = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
 
@@ -115,7 +118,7 @@ fn kinds(joint: &Joint, best: &mut Answer) {
                 value: kind,
                 source: Source::Inferred,
             };
-            take(joint, best, s, TELLS);
+            take(joint, best, s, KIND_TELLS);
         }
     }
 }

@@ -46,6 +46,8 @@ pub const AGAIN: &str = ", again";
 const SLICES: [f64; 7] = [0.14, 0.30, 0.13, 0.14, 0.09, 0.10, 0.10];
 /// Share of the time after which no load is begun: what is under way then must end within the rest.
 const USABLE: f64 = 0.9;
+/// Tokens of the questions that [`Probe::run`] asks, at most [tokens].
+const PROBED: u64 = 64;
 /// Most requests of one load.
 const MOST: usize = 4000;
 /// Growth of throughput from one rung to the next below which the ladder ends.
@@ -74,7 +76,10 @@ pub async fn measure(
     progress: &(dyn Fn(&str, u64) + Sync),
 ) -> Result<Measured, MeasureError> {
     let mut facts = facts::read(&client, probe).await;
-    let ledger = Ledger::new(options.budget);
+    let ledger = Ledger::new(Budget {
+        max_tokens: options.budget.max_tokens.saturating_sub(PROBED),
+        ..options.budget
+    });
     let stand = Stand::new(
         client,
         ledger,

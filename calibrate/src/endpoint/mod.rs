@@ -15,6 +15,8 @@ pub mod first;
 pub mod fit;
 pub mod joint;
 pub mod limits;
+#[cfg(test)]
+mod live_tests;
 pub mod load;
 pub mod measure;
 pub mod output;

@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 /// Unlimited, for practical purposes [tokens].
-pub const PLENTY_TOKENS: u64 = 1 << 27;
+pub const PLENTY_TOKENS: u64 = 1 << 23;
 
 impl Default for Server {
     /// vLLM's rules and defaults, with as much KV as anyone can fill.

@@ -36,11 +36,10 @@ fn plan(n: usize, prompt: [u32; 2], output: [u32; 2], users: usize, rate: f64, s
     let mut t = 0.0;
     let requests: Vec<Request> = (0..n)
         .map(|i| {
-            if users > 0 {
+            match i.checked_div(users) {
                 // In the plan each request of a user comes a second after the one before.
-                t = (i / users) as f64 + (i % users) as f64 * 1e-3;
-            } else {
-                t += -f64::ln(1.0 - rng.random::<f64>()) / rate;
+                Some(round) => t = round as f64 + (i % users) as f64 * 1e-3,
+                None => t += -f64::ln(1.0 - rng.random::<f64>()) / rate,
             }
             Request {
                 sent: t,
@@ -177,4 +176,49 @@ fn a_vllm_endpoint_with_few_seats_is_recovered_from_requests_alone() {
 fn slots_of_a_llama_server_are_found() {
     let fitted = recovers(EngineKind::LlamaCpp, 4, 0.01, 0.06);
     assert_eq!(fitted.server.max_num_seqs.value, 4);
+}
+
+#[test]
+fn stored_loads_give_the_same_profile_to_the_byte_and_a_scenario_that_runs() {
+    let (server, params) = truth(EngineKind::VllmV1, 8);
+    let dir = tempfile::tempdir().unwrap();
+    for (i, mut load) in loads(&server, &params, 0.02).into_iter().enumerate() {
+        load.requests.truncate(40);
+        load.role = if i == 3 { Role::HoldOut } else { Role::Fit };
+        store::write(dir.path(), i, &load).unwrap();
+    }
+    let once = || {
+        let folders = store::folders(&[dir.path().to_owned()]).unwrap();
+        let loads: Vec<Load> = folders
+            .iter()
+            .map(|f| store::read(f, Role::Fit).unwrap())
+            .collect();
+        let effort = Effort {
+            iterations: 4,
+            rounds: 1,
+        };
+        let fitted = fit(&loads, &Server::default(), effort, &|_| {}).unwrap();
+        let report = EndpointReport::new(&loads, &fitted, Vec::new());
+        let origin = output::Origin {
+            name: "stored".into(),
+            command: "servetwin calibrate --records DIR".into(),
+            ..output::Origin::default()
+        };
+        let profile = output::profile(&loads, &fitted, &report, &origin).unwrap();
+        let scenario = output::scenario(&loads, &fitted, &origin, "stored.toml");
+        (toml::to_string_pretty(&profile).unwrap(), scenario, profile)
+    };
+    let (a, b) = (once(), once());
+    assert_eq!(a.0, b.0);
+    assert_eq!(a.1, b.1);
+    assert_eq!(a.2.validations.len(), 4, "one load was held out");
+    std::fs::write(dir.path().join("stored.toml"), &a.0).unwrap();
+    let path = dir.path().join("stored.scenario.toml");
+    std::fs::write(&path, &a.1).unwrap();
+    let scenario =
+        sim::scenario::Scenario::load(&path, &[]).unwrap_or_else(|e| panic!("{e}\n{}", a.1));
+    let record = scenario
+        .run(&sim::simulation::RunOptions::default())
+        .unwrap();
+    assert!(record.counts.finished >= 200, "{:?}", record.counts);
 }

@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use bench::endpoint::{ApiKind, Client, Endpoint};
 use bench::probe::{Probe, ServerKind};
 use calibrate::endpoint::output::{self, Origin};
-use calibrate::endpoint::{self, Budget, Effort, EndpointReport, Known, Load, Options, Role, Server, store};
+use calibrate::endpoint::{
+    self, Budget, Effort, EndpointReport, Known, Load, Options, Role, Server, store,
+};
 use hwmodels::EngineKind;
 use hwmodels::units::Secs;
 
@@ -54,7 +56,12 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// API key, sent as a bearer token.
-    #[arg(long, value_name = "KEY", env = "SERVETWIN_API_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "SERVETWIN_API_KEY",
+        hide_env_values = true
+    )]
     api_key: Option<String>,
     /// A further header, NAME: VALUE. Repeatable.
     #[arg(long, value_name = "HEADER")]
@@ -110,14 +117,20 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
     }
     let bar = progress::spinner("simulations of the measured loads");
-    let fitted = endpoint::fit(&loads, &known, Effort::default(), &|n| bar.set_position(n as u64))
-        .map_err(|e| BadInput(e.to_string()))?;
+    let fitted = endpoint::fit(&loads, &known, Effort::default(), &|n| {
+        bar.set_position(n as u64)
+    })
+    .map_err(|e| BadInput(e.to_string()))?;
     bar.finish_and_clear();
     let report = EndpointReport::new(&loads, &fitted, origin.notes.clone());
     if let Some(path) = &args.out {
-        origin.name = path.file_stem().map_or("endpoint".into(), |s| s.to_string_lossy().into_owned());
+        origin.name = path
+            .file_stem()
+            .map_or("endpoint".into(), |s| s.to_string_lossy().into_owned());
         let profile = output::profile(&loads, &fitted, &report, &origin)?;
-        let file = path.file_name().map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
+        let file = path
+            .file_name()
+            .map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
         let scenario = output::scenario(&loads, &fitted, &origin, &file);
         let text = toml::to_string_pretty(&profile).context("writing the profile as TOML")?;
         write_whole(path, &text)?;
@@ -167,14 +180,27 @@ fn read(args: &Args) -> anyhow::Result<Loaded> {
         let role = if third { Role::HoldOut } else { Role::Fit };
         let mut load = store::read(folder, role).map_err(bad)?;
         if !args.hold_out.is_empty() {
-            let name = folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-            let held = args.hold_out.iter().any(|t| name.contains(t.as_str()) || load.name.contains(t.as_str()));
+            let name = folder
+                .file_name()
+                .map_or(String::new(), |n| n.to_string_lossy().into_owned());
+            let held = args
+                .hold_out
+                .iter()
+                .any(|t| name.contains(t.as_str()) || load.name.contains(t.as_str()));
             load.role = if held { Role::HoldOut } else { Role::Fit };
         }
         loads.push(load);
     }
-    let folders: Vec<String> = args.records.iter().map(|d| d.display().to_string()).collect();
-    let held: String = args.hold_out.iter().map(|t| format!(" --hold-out '{t}'")).collect();
+    let folders: Vec<String> = args
+        .records
+        .iter()
+        .map(|d| d.display().to_string())
+        .collect();
+    let held: String = args
+        .hold_out
+        .iter()
+        .map(|t| format!(" --hold-out '{t}'"))
+        .collect();
     Ok(Loaded {
         loads,
         known: Server::default(),
@@ -188,22 +214,29 @@ fn read(args: &Args) -> anyhow::Result<Loaded> {
 
 fn target(args: &Args, url: &str) -> anyhow::Result<Endpoint> {
     let mut endpoint = Endpoint::new(url).map_err(|e| BadInput(e.to_string()))?;
-    endpoint.api = [ApiKind::Completions, ApiKind::Chat, ApiKind::Tgi, ApiKind::Triton]
-        .into_iter()
-        .find(|a| a.name() == args.api)
-        .ok_or_else(|| {
-            BadInput(format!(
-                "--api {}: must be completions, chat, tgi or triton",
-                args.api
-            ))
-        })?;
+    endpoint.api = [
+        ApiKind::Completions,
+        ApiKind::Chat,
+        ApiKind::Tgi,
+        ApiKind::Triton,
+    ]
+    .into_iter()
+    .find(|a| a.name() == args.api)
+    .ok_or_else(|| {
+        BadInput(format!(
+            "--api {}: must be completions, chat, tgi or triton",
+            args.api
+        ))
+    })?;
     endpoint.model.clone_from(&args.model);
     endpoint.api_key.clone_from(&args.api_key);
     for header in &args.header {
         let (name, value) = header
             .split_once(':')
             .ok_or_else(|| BadInput(format!("--header `{header}`: write NAME: VALUE")))?;
-        endpoint.headers.push((name.trim().into(), value.trim().into()));
+        endpoint
+            .headers
+            .push((name.trim().into(), value.trim().into()));
     }
     Ok(endpoint)
 }
@@ -221,7 +254,7 @@ fn budget(args: &Args) -> anyhow::Result<Budget> {
         }
     };
     Ok(Budget {
-        time: Duration::from_secs_f64(positive("--budget", time.get())?.min(86_400.0)),
+        time: Duration::from_secs_f64(positive("--budget", time.secs())?.min(86_400.0)),
         max_rate: positive("--max-rate", args.max_rate)?,
         max_concurrency: args.max_concurrency,
         max_tokens: args.max_tokens,

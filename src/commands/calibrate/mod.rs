@@ -100,7 +100,9 @@ struct Data {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let Some(what) = args.what else {
         if !args.endpoint.asked() {
-            return Err(BadInput("give --endpoint URL, --records DIR or a subcommand".into()).into());
+            return Err(
+                BadInput("give --endpoint URL, --records DIR or a subcommand".into()).into(),
+            );
         }
         return endpoint::run(args.endpoint);
     };
