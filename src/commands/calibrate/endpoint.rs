@@ -73,13 +73,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Write the profile here, and beside it a scenario that reproduces the endpoint (NAME.scenario.toml).
-    #[arg(long = "profile", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Keep the measured loads in this folder, for --records.
     #[arg(long, value_name = "DIR", conflicts_with = "records")]
     keep: Option<PathBuf>,
     /// Print the report as JSON.
-    #[arg(long = "report-json")]
+    #[arg(long)]
     json: bool,
 }
 

@@ -21,8 +21,8 @@ mod steps;
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
-  servetwin calibrate --endpoint http://127.0.0.1:8000 --budget 5min --profile endpoint.toml
-  servetwin calibrate --records measured/ --profile endpoint.toml"
+  servetwin calibrate --endpoint http://127.0.0.1:8000 --budget 5min --out endpoint.toml
+  servetwin calibrate --records measured/ --out endpoint.toml"
 )]
 pub struct Args {
     #[command(flatten)]
