@@ -73,11 +73,15 @@ def bench(a, url, load, seconds, folder, seed):
     return report if "ttft_ms" in report else report["run"]
 
 
-def simulate(a, profile, load, seconds, work, seed):
+def simulate(a, profile, load, seconds, seed):
+    """The load on the endpoint as it was calibrated: hardware and engine of the scenario beside the profile."""
     name, _, arrival, prompt, output = load
-    path = os.path.join(work, f"{name}.toml")
+    with open(os.path.splitext(profile)[0] + ".scenario.toml", encoding="utf-8") as f:
+        deployment = f.read().split("[[workload]]")[0]
+    # The profile's path in it is relative, so the scenario lies beside it.
+    path = os.path.join(os.path.dirname(profile), f"held-out-{name}.toml")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(f"seed = {seed}\n[hardware]\nstep_profile = {json.dumps(profile)}\n[[workload]]\nname = \"bench\"\n"
+        f.write(f"seed = {seed}\n{deployment}\n[[workload]]\nname = \"bench\"\n"
                 f"arrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
                 f"[run]\nduration = \"{seconds:g} s\"\nwarmup = \"{seconds / 6:g} s\"\n")
     return json.loads(run([a.servetwin, "run", path, "--json"]))
@@ -96,7 +100,7 @@ def main():
     p.add_argument("--port", type=int, default=8093)
     p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
     p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
-    p.add_argument("--profile", help="skip the calibration and use this profile")
+    p.add_argument("--profile", help="skip the calibration and use this profile, with the scenario beside it")
     p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
     p.add_argument("--keep", help="keep profile, logs and results in this folder")
     a = p.parse_args()
@@ -116,7 +120,8 @@ def main():
             url = f"http://127.0.0.1:{a.port}"
             profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
             if not a.profile:
-                print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, *a.calibrate_option]), flush=True)
+                print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
+                           "--max-concurrency", str(2 * a.slots), *a.calibrate_option]), flush=True)
             full = bench(a, url, ("", ["--concurrency", str(a.slots)], "", 96, 48), a.seconds / 2, os.path.join(work, "capacity"), 1)
             capacity = full["throughput"]["requests_per_s"]
             print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
@@ -137,7 +142,7 @@ def compare(a, url, profile, loads, work):
     print(f"{'load':<14} {'metric':<32} {'measured':>10} {'again':>10} {'predicted':>10} {'error':>8} {'noise':>8}")
     for load in loads:
         seen = [bench(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{i}"), 11) for i in (1, 2)]
-        predicted = simulate(a, profile, load, a.seconds, work, 11)
+        predicted = simulate(a, profile, load, a.seconds, 11)
         for group, key in METRICS:
             one, two = (r[group].get(key) for r in seen)
             p = predicted[group].get(key)
