@@ -22,7 +22,7 @@ const GAIN: f64 = 0.03;
 /// Norms that are tried.
 const SHARPNESSES: [f64; 6] = [1.5, 2.0, 3.0, 4.0, 8.0, 16.0];
 /// Tiles that are tried [tokens].
-const TILES: [f64; 6] = [2.0, 4.0, 6.0, 8.0, 12.0, 16.0];
+const TILES: [f64; 8] = [2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 48.0];
 
 /// Arithmetic alone: what is believed where nothing speaks for a bend.
 const STRAIGHT: Shape = Shape {
