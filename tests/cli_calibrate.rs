@@ -46,3 +46,27 @@ fn the_shipped_collective_profile_is_what_the_command_makes() {
         "run the command in the profile's provenance"
     );
 }
+
+#[test]
+fn an_endpoint_or_records_that_are_not_there_are_said_so_and_subcommands_still_work() {
+    for (arguments, says) in [
+        (vec!["--records", "/nonexistent"], "/nonexistent"),
+        (vec!["--endpoint", "ftp://host"], "ftp://host"),
+        (
+            vec![
+                "--endpoint",
+                "http://127.0.0.1:9",
+                "--budget",
+                "five minutes",
+            ],
+            "five minutes",
+        ),
+    ] {
+        let out = calibrate(&arguments);
+        let message = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{message}");
+        assert!(message.contains(says), "{message}");
+        assert!(out.stdout.is_empty());
+    }
+    assert_eq!(calibrate(&["steps", "--help"]).status.code(), Some(0));
+}

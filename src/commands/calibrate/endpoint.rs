@@ -21,6 +21,8 @@ use crate::progress;
 
 /// Flags of `servetwin calibrate` without a subcommand.
 #[derive(Debug, clap::Args)]
+// Two flattened structs of one name would be one group.
+#[group(skip)]
 pub struct Args {
     /// Measure and fit this endpoint, e.g. http://127.0.0.1:8000.
     #[arg(long, value_name = "URL", conflicts_with = "records")]
