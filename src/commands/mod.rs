@@ -14,6 +14,7 @@ pub mod catalog;
 pub mod compare;
 pub mod curve;
 pub mod model;
+pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod serve;
@@ -48,6 +49,7 @@ enum Command {
     Model(model::Args),
     Twin(Box<twin::Args>),
     Bench(Box<bench::Args>),
+    Replay(replay::Args),
 }
 
 impl Cli {
@@ -66,6 +68,7 @@ impl Cli {
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
             Command::Bench(args) => bench::run(*args),
+            Command::Replay(args) => replay::run(args),
         }
     }
 }

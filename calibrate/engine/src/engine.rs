@@ -34,8 +34,8 @@ pub struct EngineSpec {
     pub router: RouterConfig,
     /// Name of the router, for the step log.
     pub router_name: String,
-    /// Layout: tensor-parallel ranks and pipeline stages, for the step log.
-    pub layout: (u32, u32),
+    /// Tensor-parallel ranks, for the step log.
+    pub tp: u32,
     /// Most requests that wait for their first step; more are refused with 429.
     pub queue_limit: u64,
     /// Tokenizer.
@@ -354,15 +354,15 @@ fn start_log(
         engine.insert("async_scheduling".into(), false.into());
     }
     let mut layout = toml::Table::new();
-    layout.insert("tp".into(), count(u64::from(spec.layout.0)));
-    layout.insert("pp".into(), count(u64::from(spec.layout.1)));
+    layout.insert("tp".into(), count(u64::from(spec.tp)));
+    layout.insert("pp".into(), count(u64::from(spec.policy.pp)));
     layout.insert("replicas".into(), count(replicas as u64));
     layout.insert("router".into(), spec.router_name.clone().into());
     let mut root = toml::Table::new();
     root.insert("model".into(), spec.model.clone().into());
     root.insert(
-        "max_model_len".into(),
-        count(u64::from(spec.policy.max_model_len)),
+        "model_max_tokens".into(),
+        count(u64::from(spec.policy.model_max_tokens)),
     );
     root.insert("engine".into(), engine.into());
     root.insert("layout".into(), layout.into());

@@ -225,7 +225,7 @@ pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
             policy,
             router,
             router_name: options.router.clone(),
-            layout: (options.tp, options.pp),
+            tp: options.tp,
             queue_limit: options.queue_limit,
             text: text.clone(),
             eos: facts.eos.clone(),

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod model;
 pub mod pages;
 pub mod policy;
+pub mod replay;
 pub mod replica;
 pub mod request;
 pub mod sampling;

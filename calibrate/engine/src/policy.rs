@@ -43,6 +43,10 @@ pub struct Policy {
     pub hash_block: Option<u32>,
     /// Longest prompt and output together [tokens].
     pub max_model_len: u32,
+    /// What the model allows [tokens].
+    pub model_max_tokens: u32,
+    /// Pipeline stages.
+    pub pp: u32,
     /// Whether it is the simulator's vLLM V1, with these parameters.
     pub vllm_v1: Option<VllmV1Params>,
 }
@@ -177,6 +181,8 @@ impl Policy {
             kv_blocks,
             hash_block,
             max_model_len,
+            model_max_tokens,
+            pp,
             vllm_v1,
         })
     }

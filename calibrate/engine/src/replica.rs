@@ -223,6 +223,8 @@ struct InFlight {
     entries: Vec<LogEntry>,
     /// Time spent on planning and building it [s].
     prepared: f64,
+    /// Time spent on handing out its tokens [s].
+    handed_out: f64,
     /// It was not even taken in, or a step before it has failed.
     failed: Option<String>,
     submitted: bool,
@@ -233,7 +235,6 @@ struct Collected {
     step: InFlight,
     times: StepTimes,
     sample: f64,
-    host: f64,
     stopped: Vec<ReqId>,
     /// How those ended, in the same order.
     finishes: Vec<Finish>,
@@ -376,11 +377,19 @@ impl Driver {
         }
         cancels.sort_unstable();
         cancels.dedup();
-        for id in &cancels {
-            if let Some(slot) = self.by_id.get(id).copied() {
-                self.cancel(now, slot);
-            }
+        let mut leaving: Vec<(SimTime, u64, ReqId)> = cancels
+            .iter()
+            .filter_map(|id| {
+                let slot = *self.by_id.get(id)?;
+                Some((self.seqs[slot as usize].as_deref()?.added, *id, slot))
+            })
+            .collect();
+        leaving.sort_unstable();
+        for (_, _, slot) in leaving {
+            self.cancel(now, slot);
         }
+        // Several callers hand in requests: the numbers they got say who was first.
+        adds.sort_unstable_by_key(|s| s.id);
         for s in adds {
             if cancels.binary_search(&s.id).is_ok() {
                 self.spec.queued.fetch_sub(1, Ordering::Relaxed);
@@ -582,6 +591,7 @@ impl Driver {
                 preempted,
                 entries,
                 prepared,
+                handed_out: 0.0,
                 failed,
                 submitted: false,
             };
@@ -704,7 +714,6 @@ impl Driver {
             step,
             times: output.times,
             sample: 0.0,
-            host: 0.0,
             stopped: Vec::new(),
             finishes: Vec::new(),
             failure,
@@ -722,7 +731,7 @@ impl Driver {
                 ));
             }
         }
-        c.host = arrived.elapsed().as_secs_f64() - c.sample;
+        c.step.handed_out = arrived.elapsed().as_secs_f64() - c.sample;
         Some(c)
     }
 
@@ -781,15 +790,15 @@ impl Driver {
             for later in &mut self.in_flight {
                 later.failed.get_or_insert_with(|| message.clone());
             }
+            let failed = entries.len();
             for e in entries {
                 self.fail_step(now, e.id, &message);
             }
             self.scheduler.complete(&c.step.plan, &[]);
+            self.log_step(now, c.step, c.times, c.sample);
             eprintln!(
                 "error: replica {}: step {} failed, and with it {} requests: {message}",
-                self.spec.index,
-                self.completed,
-                entries.len()
+                self.spec.index, self.completed, failed
             );
             return;
         }
@@ -809,27 +818,37 @@ impl Driver {
         for (&id, &finish) in c.stopped.iter().zip(&c.finishes).rev() {
             self.retire(now, id, LogOutcome::Finished, EndReason::Finished(finish));
         }
-        if let Some(log) = &self.spec.log {
-            let t = c.times;
-            let named = t.linear + t.attention + t.elementwise + t.communication;
-            log.step(LogStep {
-                row: StepRow {
-                    end: now,
-                    ..c.step.row
-                },
-                times: LogTimes {
-                    linear: t.linear,
-                    attention: t.attention,
-                    elementwise: t.elementwise,
-                    communication: t.communication,
-                    sample: c.sample,
-                    host: c.step.prepared + c.host + (t.total - named).max(0.0),
-                    forward: t.total,
-                },
-                preempted: c.step.preempted,
-                entries: c.step.entries,
-            });
-        }
+        self.log_step(now, c.step, c.times, c.sample);
+    }
+
+    fn log_step(&self, now: SimTime, step: InFlight, t: StepTimes, sample: f64) {
+        let Some(log) = &self.spec.log else {
+            return;
+        };
+        let named = t.linear + t.attention + t.elementwise + t.communication;
+        // With one step in flight its time has no other part; with several they overlap, and the rest is waiting.
+        let host = if self.depth == 1 {
+            now.since(step.row.start).as_secs() - named - sample
+        } else {
+            step.prepared + step.handed_out + (t.total - named)
+        };
+        log.step(LogStep {
+            row: StepRow {
+                end: now,
+                ..step.row
+            },
+            times: LogTimes {
+                linear: t.linear,
+                attention: t.attention,
+                elementwise: t.elementwise,
+                communication: t.communication,
+                sample,
+                host: host.max(0.0),
+                forward: t.total,
+            },
+            preempted: step.preempted,
+            entries: step.entries,
+        });
     }
 
     /// Fails a request whose forward pass did; nobody finds its blocks in the prefix cache.

@@ -92,15 +92,20 @@ async fn every_policy_gives_each_sequence_its_own_tokens() {
         ),
         (
             K::Tgi,
-            "max_total_tokens = 200\nmax_input_tokens = 160",
+            "max_total_tokens = 200\nmax_input_tokens = 160\nmax_batch_prefill_tokens = 220",
             20,
             1,
         ),
-        (K::Tgi, "version = \"v3\"\nmax_total_tokens = 200", 400, 1),
         (
             K::Tgi,
-            "paged = false\nmax_total_tokens = 200\nmax_input_tokens = 160",
-            40,
+            "version = \"v3\"\nmax_total_tokens = 200\nmax_batch_prefill_tokens = 100",
+            400,
+            1,
+        ),
+        (
+            K::Tgi,
+            "paged = false\nmax_total_tokens = 200\nmax_input_tokens = 160\nmax_batch_total_tokens = 600\nmax_batch_prefill_tokens = 400",
+            640,
             1,
         ),
         (
@@ -239,6 +244,8 @@ async fn what_the_policy_refuses_is_told_and_what_exceeds_the_queue_is_not_taken
         .collect();
     assert!(engine.submit(request(&[1], 50)).is_err());
     drop(held);
+    // They leave the queue at the engine's next tick.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(ask(&engine, request(&[2], 1)).await.tokens.len(), 1);
     drop(running);
     assert_empty(&engine).await;

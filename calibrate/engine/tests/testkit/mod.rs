@@ -170,7 +170,7 @@ pub fn spec(policy: Policy) -> EngineSpec {
         policy,
         router: RouterConfig::RoundRobin,
         router_name: "round_robin".into(),
-        layout: (1, 1),
+        tp: 1,
         queue_limit: 100_000,
         text: text(),
         eos: vec![EOS],
