@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::{Service, routes};
@@ -19,6 +19,9 @@ use super::{Service, routes};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time that answers may take to leave once the engine is idle.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that may wait to be accepted; the system's own default is overrun, and then resets, when a thousand clients
+/// connect at once.
+const BACKLOG: u32 = 4096;
 /// How long to wait after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -34,8 +37,14 @@ impl Server {
     /// # Errors
     /// When the address cannot be bound.
     pub async fn bind(address: SocketAddr, service: Arc<Service>) -> std::io::Result<Server> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
         Ok(Server {
-            listener: TcpListener::bind(address).await?,
+            listener: socket.listen(BACKLOG)?,
             service,
         })
     }
