@@ -12,9 +12,9 @@ use half::{bf16, f16};
 use crate::model::dtype::{Values, WeightDtype};
 
 use super::Isa;
+use super::element::{Element, multiply_add};
 use super::elementwise::exp;
 use super::pool::{Parts, Threads};
-use super::portable::{Element, multiply_add};
 
 /// Most query rows of a tile.
 const ROWS: usize = 8;

@@ -1,17 +1,23 @@
-//! Linear layers: `y = x W^T` with `W` in 32 or 16 bits, row by row as models store it.
+//! Linear layers: `y = x W^T` with `W` in 32 or 16 bits.
 //!
-//! The product is computed as dot products in tiles of a few rows of `W` by a few rows of `x`, both of which lie along
-//! the summed dimension in memory: nothing is packed, `W` is read once per step at the width it is stored in, and the
-//! order of each sum does not depend on the number of rows. `gemm` (the library crate) has neither: it wants 32-bit
-//! (or packs 16-bit) operands, its speed for 1 to 8 rows is a fraction of the memory's, and its sums change with the
-//! batch. What both reach is measured by `examples/matmul.rs`.
+//! Weights are packed once, when they are loaded: sixteen outputs side by side for each input. A tile of a few rows of `x`
+//! by four such panels then stays in registers while the inputs pass by. `W` is read once per step, front to back, at the
+//! width it is stored in, and each output is one sum over the inputs in order, whatever the number of rows.
+//!
+//! The library crate `gemm` has none of that: it packs on every call, wants 32-bit operands, its speed for 1 to 8 rows is
+//! a fraction of the memory's, and its sums change with the batch. `examples/matmul.rs` measures both.
 
-use std::ops::Range;
+use half::slice::HalfBitsSliceExt;
+use half::{bf16, f16};
 
 use crate::model::dtype::{Values, WeightDtype};
 
 use super::Isa;
+use super::element::{Element, multiply_add};
 use super::pool::{Parts, Threads};
+
+/// Outputs of a panel: a vector of AVX-512.
+const LANES: usize = 16;
 
 /// A weight matrix, `rows` outputs by `cols` inputs, with an optional bias.
 pub struct Linear {
@@ -19,12 +25,22 @@ pub struct Linear {
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    values: Values,
+    /// `[panel][input][lane]`; the last panel is filled up with zeros.
+    packed: Values,
     bias: Option<Vec<f32>>,
 }
 
-/// Rows of `x` that are kept in the second-level cache while weights pass by.
-const X_ROWS: usize = 48;
+/// Sorts a matrix into panels.
+fn pack<T: Copy + Default>(values: &[T], rows: usize, cols: usize) -> Vec<T> {
+    let mut packed = vec![T::default(); rows.div_ceil(LANES) * LANES * cols];
+    for (row, values) in values.chunks_exact(cols).enumerate() {
+        let start = row / LANES * LANES * cols + row % LANES;
+        for (out, value) in packed[start..].iter_mut().step_by(LANES).zip(values) {
+            *out = *value;
+        }
+    }
+    packed
+}
 
 impl Linear {
     /// A matrix of these values, row by row.
@@ -32,17 +48,18 @@ impl Linear {
     /// # Panics
     /// The counts do not fit: a defect of the caller.
     #[must_use]
-    pub fn new(rows: usize, cols: usize, values: Values, bias: Option<Vec<f32>>) -> Linear {
-        let len = match &values {
-            Values::F32(v) => v.len(),
-            Values::Bf16(v) | Values::F16(v) => v.len(),
-        };
-        assert_eq!(len, rows * cols);
+    pub fn new(rows: usize, cols: usize, values: &Values, bias: Option<Vec<f32>>) -> Linear {
+        assert_eq!(values.len(), rows * cols);
         assert!(bias.as_ref().is_none_or(|b| b.len() == rows));
+        let packed = match values {
+            Values::F32(v) => Values::F32(pack(v, rows, cols)),
+            Values::Bf16(v) => Values::Bf16(pack(v, rows, cols)),
+            Values::F16(v) => Values::F16(pack(v, rows, cols)),
+        };
         Linear {
             rows,
             cols,
-            values,
+            packed,
             bias,
         }
     }
@@ -50,123 +67,182 @@ impl Linear {
     /// Format of the values.
     #[must_use]
     pub fn dtype(&self) -> WeightDtype {
-        match self.values {
-            Values::F32(_) => WeightDtype::F32,
-            Values::Bf16(_) => WeightDtype::Bf16,
-            Values::F16(_) => WeightDtype::F16,
-        }
-    }
-
-    /// Copies a row as singles: an embedding look-up.
-    pub fn row(&self, row: usize, out: &mut [f32]) {
-        self.values.read(row * self.cols, out);
+        self.packed.dtype()
     }
 
     /// Writes `x W^T + bias` to `y`, both row by row; `x` has `cols` values per row, `y` has `rows`.
+    ///
+    /// # Panics
+    /// The counts do not fit: a defect of the caller.
     pub fn apply(&self, isa: Isa, threads: Threads, x: &[f32], y: &mut [f32]) {
-        self.apply_rows(isa, threads, 0..self.rows, x, y);
-    }
-
-    /// As [`Linear::apply`], of some rows of `W`.
-    pub fn apply_rows(
-        &self,
-        isa: Isa,
-        threads: Threads,
-        rows: Range<usize>,
-        x: &[f32],
-        y: &mut [f32],
-    ) {
-        let (count, k) = (rows.len(), self.cols);
+        let (n, k) = (self.rows, self.cols);
         let m = x.len() / k;
-        assert!(x.len() == m * k && y.len() == m * count && rows.end <= self.rows);
-        if m == 0 || count == 0 {
+        assert!(x.len() == m * k && y.len() == m * n);
+        if m == 0 || n == 0 {
             return;
         }
-        // A few tasks per thread, so that a thread that is late leaves work to the others; multiples of the tile.
+        // A few tasks per thread, so that a thread that is late leaves work to the others; whole tiles each.
         let tasks = if threads.0 == 1 { 1 } else { threads.0 * 4 };
-        let per = count.div_ceil(tasks).next_multiple_of(8);
-        let parts = Parts::new(y);
-        threads.each(count.div_ceil(per), |task| {
-            let from = task * per;
-            let to = (from + per).min(count);
-            for first in (0..m).step_by(X_ROWS) {
-                let last = (first + X_ROWS).min(m);
-                let job = Job {
-                    x: &x[first * k..last * k],
-                    k,
-                    y: &parts,
-                    y_stride: count,
-                    y_row: first,
-                    columns: from..to,
-                };
-                let w = (rows.start + from) * k..(rows.start + to) * k;
-                match &self.values {
-                    Values::F32(v) => job.run(isa, Weights::F32(&v[w])),
-                    Values::Bf16(v) => job.run(isa, Weights::Bf16(&v[w])),
-                    Values::F16(v) => job.run(isa, Weights::F16(&v[w])),
-                }
-            }
+        let panels = n.div_ceil(LANES);
+        let per = panels.div_ceil(tasks).next_multiple_of(4);
+        let y = Parts::new(y);
+        threads.each(panels.div_ceil(per), |task| {
+            let job = Job {
+                x,
+                k,
+                m,
+                n,
+                panels: task * per..((task + 1) * per).min(panels),
+                y: &y,
+            };
+            job.dispatch(isa, &self.packed);
             if let Some(bias) = &self.bias {
-                for row in 0..m {
-                    // SAFETY: as in `Job::store`: this task alone writes these columns.
-                    #[allow(unsafe_code)]
-                    let out = unsafe { parts.part(row * count + from..row * count + to) };
-                    let bias = &bias[rows.start + from..rows.start + to];
-                    super::elementwise::add(out, bias);
-                }
+                job.add_bias(bias);
             }
         });
     }
 }
 
-/// Rows of weights in one of the formats.
-#[derive(Clone, Copy)]
-pub(super) enum Weights<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [u16]),
-    F16(&'a [u16]),
-}
-
-/// One task's share: some rows of `x` times some rows of `W`.
-pub(super) struct Job<'a> {
-    /// `k` values per row.
-    pub x: &'a [f32],
-    pub k: usize,
+/// One task's share: all rows of `x` times some panels.
+struct Job<'a> {
+    x: &'a [f32],
+    k: usize,
+    m: usize,
+    n: usize,
+    panels: std::ops::Range<usize>,
     y: &'a Parts<'a>,
-    y_stride: usize,
-    y_row: usize,
-    columns: Range<usize>,
 }
 
 impl Job<'_> {
-    fn run(&self, isa: Isa, weights: Weights) {
+    fn dispatch(&self, isa: Isa, packed: &Values) {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+        fn with_avx512(job: &Job, packed: &Values) {
+            // 24 of 32 registers hold sums.
+            job.run::<6, 4, true>(packed);
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn with_avx2(job: &Job, packed: &Values) {
+            // 12 of 16 registers, two to a panel.
+            job.run::<6, 1, true>(packed);
+        }
         match isa {
+            // SAFETY: these sets are chosen where their instructions are found.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => super::avx512::products(self, weights),
+            #[allow(unsafe_code)]
+            Isa::Avx512 => unsafe { with_avx512(self, packed) },
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::portable::products_avx2(self, weights),
-            _ => super::portable::products(self, weights),
+            #[allow(unsafe_code)]
+            Isa::Avx2 => unsafe { with_avx2(self, packed) },
+            _ => self.run::<2, 1, false>(packed),
         }
     }
 
-    /// Rows of `x`.
-    pub(super) fn m(&self) -> usize {
-        self.x.len() / self.k
-    }
-
-    /// Rows of the weights.
-    pub(super) fn n(&self) -> usize {
-        self.columns.len()
-    }
-
-    /// Stores outputs `column..` of row `row`, both counted from the job's first.
     #[inline(always)]
-    pub(super) fn store(&self, row: usize, column: usize, values: &[f32]) {
-        let start = (self.y_row + row) * self.y_stride + self.columns.start + column;
-        assert!(column + values.len() <= self.columns.len());
-        // SAFETY: tasks have columns of their own, and a task writes one part at a time.
-        #[allow(unsafe_code)]
-        unsafe { self.y.part(start..start + values.len()) }.copy_from_slice(values);
+    fn run<const M: usize, const P: usize, const FMA: bool>(&self, packed: &Values) {
+        match packed {
+            Values::F32(v) => self.all::<f32, M, P, FMA>(v),
+            Values::Bf16(v) => self.all::<bf16, M, P, FMA>(v.reinterpret_cast()),
+            Values::F16(v) => self.all::<f16, M, P, FMA>(v.reinterpret_cast()),
+        }
+    }
+
+    /// In tiles of `M` rows by `P` panels.
+    #[inline(always)]
+    fn all<E: Element, const M: usize, const P: usize, const FMA: bool>(&self, w: &[E]) {
+        let w = w.as_chunks::<LANES>().0;
+        let mut panel = self.panels.start;
+        while panel + P <= self.panels.end && (panel + P) * LANES <= self.n {
+            self.down::<E, M, P, true, FMA>(w, panel);
+            panel += P;
+        }
+        for panel in panel..self.panels.end {
+            if (panel + 1) * LANES <= self.n {
+                self.down::<E, M, 1, true, FMA>(w, panel);
+            } else {
+                self.down::<E, M, 1, false, FMA>(w, panel);
+            }
+        }
+    }
+
+    /// All rows by `P` panels, which are whole or one that is not: where the length of what is stored is not known to the
+    /// compiler, the sums live in memory.
+    #[inline(always)]
+    fn down<E: Element, const M: usize, const P: usize, const WHOLE: bool, const FMA: bool>(
+        &self,
+        w: &[[E; LANES]],
+        panel: usize,
+    ) {
+        let mut row = 0;
+        while row + M <= self.m {
+            self.tile::<E, M, P, WHOLE, FMA>(w, panel, row);
+            row += M;
+        }
+        // A remainder is below M, so that the compiler leaves out what cannot be.
+        match self.m - row {
+            5 if M > 5 => self.tile::<E, 5, P, WHOLE, FMA>(w, panel, row),
+            4 if M > 4 => self.tile::<E, 4, P, WHOLE, FMA>(w, panel, row),
+            3 if M > 3 => self.tile::<E, 3, P, WHOLE, FMA>(w, panel, row),
+            2 if M > 2 => self.tile::<E, 2, P, WHOLE, FMA>(w, panel, row),
+            1 => self.tile::<E, 1, P, WHOLE, FMA>(w, panel, row),
+            _ => {}
+        }
+    }
+
+    // Indices keep the loops in the form that vectorises.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    fn tile<E: Element, const M: usize, const P: usize, const WHOLE: bool, const FMA: bool>(
+        &self,
+        w: &[[E; LANES]],
+        panel: usize,
+        row: usize,
+    ) {
+        let k = self.k;
+        // Slices of length k exactly, so that the loop has no checks: they would keep the sums in memory.
+        let w: [&[[E; LANES]]; P] = std::array::from_fn(|p| &w[(panel + p) * k..][..k]);
+        let x: [&[f32]; M] = std::array::from_fn(|r| &self.x[(row + r) * k..][..k]);
+        let mut sums = [[[0.0_f32; LANES]; P]; M];
+        for i in 0..k {
+            let mut weights = [[0.0_f32; LANES]; P];
+            for p in 0..P {
+                for l in 0..LANES {
+                    weights[p][l] = w[p][i][l].widen();
+                }
+            }
+            for r in 0..M {
+                let value = x[r][i];
+                for p in 0..P {
+                    for l in 0..LANES {
+                        sums[r][p][l] = multiply_add::<FMA>(value, weights[p][l], sums[r][p][l]);
+                    }
+                }
+            }
+        }
+        for r in 0..M {
+            for p in 0..P {
+                let column = (panel + p) * LANES;
+                let count = if WHOLE { LANES } else { self.n - column };
+                let start = (row + r) * self.n + column;
+                // SAFETY: a panel belongs to one task, and a task writes one part at a time.
+                #[allow(unsafe_code)]
+                let out = unsafe { self.y.part(start..start + count) };
+                out.copy_from_slice(&sums[r][p][..count]);
+            }
+        }
+    }
+
+    fn add_bias(&self, bias: &[f32]) {
+        let columns = self.panels.start * LANES..(self.panels.end * LANES).min(self.n);
+        for row in 0..self.m {
+            let start = row * self.n;
+            // SAFETY: as in `tile`.
+            #[allow(unsafe_code)]
+            let out = unsafe { self.y.part(start + columns.start..start + columns.end) };
+            super::elementwise::add(out, &bias[columns.clone()]);
+        }
     }
 }
 
@@ -201,7 +277,7 @@ mod tests {
         append(&mut values, WeightDtype::F32, &bytes);
         let mut exact = vec![0.0; n * k];
         values.read(0, &mut exact);
-        (Linear::new(n, k, values, Some(noise(9, n))), exact)
+        (Linear::new(n, k, &values, Some(noise(9, n))), exact)
     }
 
     #[test]

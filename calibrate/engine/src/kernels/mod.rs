@@ -1,5 +1,8 @@
 //! Computation on the CPU: linear layers, attention over paged KV, and the small operations between them.
 //!
+//! Kernels are plain loops over arrays, written so that the compiler keeps them in registers and turns them into vector
+//! code; the same source is compiled once per instruction set.
+//!
 //! Every output value is a sum in an order of its own that does not depend on what else is in the step, so a
 //! sequence's logits are the same bits alone, in any batch, and for any chunking of its prompt.
 
@@ -8,9 +11,7 @@ pub mod elementwise;
 pub mod linear;
 pub mod pool;
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod portable;
+mod element;
 
 /// Instructions that kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub enum Isa {
     Portable,
     /// AVX2 with FMA, on x86-64.
     Avx2,
-    /// AVX-512 F, BW and VL, on x86-64.
+    /// AVX-512 F, BW, DQ and VL, on x86-64.
     Avx512,
 }
 

@@ -78,12 +78,23 @@ impl Values {
         }
     }
 
-    /// Size [bytes].
+    /// How many.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         match self {
-            Values::F32(v) => v.len() * 4,
-            Values::Bf16(v) | Values::F16(v) => v.len() * 2,
+            Values::F32(v) => v.len(),
+            Values::Bf16(v) | Values::F16(v) => v.len(),
+        }
+    }
+
+    /// Their format.
+    #[must_use]
+    pub fn dtype(&self) -> WeightDtype {
+        match self {
+            Values::F32(_) => WeightDtype::F32,
+            Values::Bf16(_) => WeightDtype::Bf16,
+            Values::F16(_) => WeightDtype::F16,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::kernels::linear::Linear;
 use crate::kernels::pool::Threads;
 
 use super::collective::{Member, RankLost};
+use super::dtype::Values;
 use super::layer::Layer;
 
 /// A step as every rank sees it.
@@ -63,10 +64,8 @@ impl Step {
 /// The end of the model: final norm and LM head.
 pub struct Head {
     pub norm: Vec<f32>,
-    /// This rank's rows of the head, or the whole embedding where they are tied.
-    pub matrix: Arc<Linear>,
-    /// Which rows of `matrix` are this rank's.
-    pub rows: std::ops::Range<usize>,
+    /// This rank's rows of the head.
+    pub matrix: Linear,
     /// Size of the vocabulary.
     pub vocab: usize,
 }
@@ -82,7 +81,7 @@ pub struct Rank {
     pub eps: f32,
     pub block_size: usize,
     /// First stage alone.
-    pub embedding: Option<Arc<Linear>>,
+    pub embedding: Option<Arc<Values>>,
     pub layers: Vec<Layer>,
     pub caches: Vec<PagedKv>,
     pub rotary: RotaryTable,
@@ -141,7 +140,7 @@ impl Rank {
         let mut x = vec![0.0; step.tokens.len() * self.hidden];
         if let Some(embedding) = &self.embedding {
             for (token, row) in step.tokens.iter().zip(x.chunks_exact_mut(self.hidden)) {
-                embedding.row(*token as usize, row);
+                embedding.read(*token as usize * self.hidden, row);
             }
         }
         clock.lap(&mut times.elementwise);
@@ -292,9 +291,8 @@ impl Rank {
             elementwise::rms_norm(&x[row * h..(row + 1) * h], &head.norm, self.eps, out);
         }
         clock.lap(&mut times.elementwise);
-        let mut part = vec![0.0; m * head.rows.len()];
-        head.matrix
-            .apply_rows(self.isa, self.threads, head.rows.clone(), normed, &mut part);
+        let mut part = vec![0.0; m * head.matrix.rows];
+        head.matrix.apply(self.isa, self.threads, normed, &mut part);
         clock.lap(&mut times.linear);
         if self.member.ranks() == 1 {
             return Ok(part);

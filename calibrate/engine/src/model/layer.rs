@@ -85,16 +85,16 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Rows of a whole matrix.
+    /// Rows of a whole matrix, as they are.
     pub fn rows(
         &self,
         name: &str,
         shape: [usize; 2],
         rows: Range<usize>,
-    ) -> Result<Linear, ModelError> {
+    ) -> Result<Values, ModelError> {
         let mut values = dtype::empty(self.dtype, rows.len() * shape[1]);
-        self.matrix(name, shape, rows.clone(), 0..shape[1], &mut values)?;
-        Ok(Linear::new(rows.len(), shape[1], values, None))
+        self.matrix(name, shape, rows, 0..shape[1], &mut values)?;
+        Ok(values)
     }
 
     /// Some rows of several matrices of the same width, one below the other, with their biases.
@@ -116,7 +116,7 @@ impl Loader<'_> {
                 biases.extend_from_slice(&whole[part.clone()]);
             }
         }
-        Ok(Linear::new(rows, cols, values, bias.then_some(biases)))
+        Ok(Linear::new(rows, cols, &values, bias.then_some(biases)))
     }
 
     /// Some columns of a matrix. Its bias is added once: on rank 0.
@@ -133,7 +133,7 @@ impl Loader<'_> {
         let bias = bias
             .then(|| self.vector(&format!("{prefix}.bias"), shape[0]))
             .transpose()?;
-        Ok(Linear::new(shape[0], cols.len(), values, bias))
+        Ok(Linear::new(shape[0], cols.len(), &values, bias))
     }
 
     /// A rank's share of layer `index`. `ranks` divides the KV heads.

@@ -10,6 +10,7 @@ use crate::executor::{Executor, ExecutorError, SeqInput, StepOutput, StepTimes};
 use crate::kernels::Isa;
 use crate::kernels::attention::{KvShape, PagedKv};
 use crate::kernels::elementwise::RotaryTable;
+use crate::kernels::linear::Linear;
 use crate::kernels::pool::Threads;
 
 use super::collective::{Group, Member};
@@ -19,6 +20,9 @@ use super::forward::{Buffers, Head, Rank, Step};
 use super::layer::{Loader, share};
 use super::weights::TensorSource;
 use super::{ModelError, ModelOptions};
+
+/// The table of token embeddings.
+const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// A step on its way through the stages.
 struct Work {
@@ -72,7 +76,7 @@ pub fn start(
     let (tp, pp) = (options.tp, options.pp);
     let loader = Loader { source, dtype };
     let table = [c.vocab, c.hidden];
-    let embedding = Arc::new(loader.rows("model.embed_tokens.weight", table, 0..c.vocab)?);
+    let embedding = Arc::new(loader.rows(EMBEDDING, table, 0..c.vocab)?);
 
     // Receivers of every rank, and the senders that reach them: `[stage][rank]`.
     let mut inboxes = Vec::new();
@@ -97,20 +101,13 @@ pub fn start(
             let head = if stage + 1 < pp {
                 None
             } else {
+                // Tied models have the table twice: by rows to look up in, and packed to multiply with.
+                let name = if c.tied { EMBEDDING } else { "lm_head.weight" };
                 let rows = share(c.vocab, rank, tp);
-                let (matrix, rows) = if c.tied {
-                    (Arc::clone(&embedding), rows)
-                } else {
-                    let count = rows.len();
-                    (
-                        Arc::new(loader.rows("lm_head.weight", table, rows)?),
-                        0..count,
-                    )
-                };
+                let values = loader.rows(name, table, rows.clone())?;
                 Some(Head {
                     norm: loader.vector("model.norm.weight", c.hidden)?,
-                    matrix,
-                    rows,
+                    matrix: Linear::new(rows.len(), c.hidden, &values, None),
                     vocab: c.vocab,
                 })
             };
