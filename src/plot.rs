@@ -1,6 +1,8 @@
 //! The latency-throughput curve as an SVG file.
 
 use anyhow::anyhow;
+use calibrate::demo::Table;
+use calibrate::demo::table::COLUMNS;
 use plotters::prelude::*;
 use sim::report::curve::Curve;
 
@@ -92,6 +94,84 @@ fn draw(
             .label(*label)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
         chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, color.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .label_font(("sans-serif", 17))
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// Predicted over measured, one colour per figure, fitted loads hollow, with the lines of no error and of 10 % either way.
+///
+/// # Errors
+/// When there is no load.
+pub fn demo_svg(table: &Table) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    let points: Vec<(usize, bool, f64, f64)> = table
+        .loads
+        .iter()
+        .flat_map(|load| {
+            let measured = load.measured();
+            COLUMNS
+                .iter()
+                .enumerate()
+                .map(move |(i, c)| (i, load.fitted, (c.of)(&measured), (c.of)(&load.predicted)))
+        })
+        .filter(|(_, _, x, y)| *x > 0.0 && *y > 0.0)
+        .collect();
+    let all = || points.iter().flat_map(|p| [p.2, p.3]);
+    if points.is_empty() {
+        return Err(anyhow!("no load to plot"));
+    }
+    let low = all().fold(f64::INFINITY, f64::min) / 1.4;
+    let high = all().fold(0.0, f64::max) * 1.4;
+    scatter(&points, low..high, &mut svg).map_err(|e| anyhow!("cannot plot: {e}"))?;
+    Ok(svg)
+}
+
+fn scatter(
+    points: &[(usize, bool, f64, f64)],
+    range: std::ops::Range<f64>,
+    svg: &mut String,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, (760, 720)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption("predicted against measured", ("sans-serif", 26))
+        .margin(14)
+        .x_label_area_size(56)
+        .y_label_area_size(80)
+        .build_cartesian_2d(range.clone().log_scale(), range.clone().log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("measured [ms, tokens/s]")
+        .y_desc("predicted [ms, tokens/s]")
+        .axis_desc_style(("sans-serif", 20))
+        .label_style(("sans-serif", 17))
+        .light_line_style(WHITE.mix(0.0))
+        .draw()?;
+    for (factor, alpha) in [(0.9, 0.25), (1.0, 0.6), (1.1, 0.25)] {
+        chart.draw_series(LineSeries::new(
+            [
+                (range.start, range.start * factor),
+                (range.end, range.end * factor),
+            ],
+            BLACK.mix(alpha),
+        ))?;
+    }
+    for (i, column) in COLUMNS.iter().enumerate() {
+        let color = Palette99::pick(i).to_rgba();
+        let of = |fitted: bool| points.iter().filter(move |p| p.0 == i && p.1 == fitted);
+        chart
+            .draw_series(of(false).map(|p| Circle::new((p.2, p.3), 4, color.filled())))?
+            .label(column.label)
+            .legend(move |(x, y)| Circle::new((x + 9, y), 4, color.filled()));
+        chart.draw_series(of(true).map(|p| Circle::new((p.2, p.3), 4, color.stroke_width(1))))?;
     }
     chart
         .configure_series_labels()

@@ -1,6 +1,7 @@
 //! From measured runs to profiles.
 
 pub mod collectives;
+pub mod demo;
 pub mod endpoint;
 pub mod fit;
 pub mod host;

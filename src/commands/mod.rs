@@ -13,6 +13,7 @@ pub mod calibrate;
 pub mod catalog;
 pub mod compare;
 pub mod curve;
+pub mod demo;
 pub mod model;
 pub mod replay;
 pub mod run;
@@ -45,6 +46,7 @@ enum Command {
     Validate(validate::Args),
     Calibrate(Box<calibrate::Args>),
     Trace(trace::Args),
+    Demo(demo::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
@@ -64,6 +66,7 @@ impl Cli {
             Command::Validate(args) => validate::run(args),
             Command::Calibrate(args) => calibrate::run(*args),
             Command::Trace(args) => trace::run(args),
+            Command::Demo(args) => demo::run(args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),

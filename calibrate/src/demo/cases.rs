@@ -1,0 +1,264 @@
+//! The loads of the closed loop, each a scenario that both the harness and the simulator read.
+
+use sim::record::RunRecord;
+use sim::request::Outcome;
+
+/// Length of the first part of every run that stays out of the statistics [s].
+pub const WARMUP_S: f64 = 1.0;
+
+/// How requests arrive in a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Users that each have one request under way.
+    Users(u32),
+    /// Poisson arrivals at this share of the rate that 16 users reach on the default engine.
+    Share(f64),
+}
+
+/// One load on one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Short name; also that of its files.
+    pub name: &'static str,
+    /// What is other than in the fitted loads.
+    pub shows: &'static str,
+    /// Whether the step model is fitted on it.
+    pub fitted: bool,
+    /// How requests arrive.
+    pub pace: Pace,
+    /// `prompt`, `output` and further keys of the workload (TOML).
+    pub workload: &'static str,
+    /// Keys of `[engine]` (TOML) and the same as flags of `servetwin serve`.
+    pub engine: [&'static str; 2],
+    /// Tensor-parallel ranks, pipeline stages, replicas.
+    pub layout: [u32; 3],
+}
+
+/// Lengths of the fitted loads.
+const MIXED: &str = "prompt = { kind = \"uniform\", min = 16, max = 192 }\noutput = { kind = \"uniform\", min = 8, max = 64 }";
+
+const DEFAULT: Case = Case {
+    name: "",
+    shows: "",
+    fitted: false,
+    pace: Pace::Users(1),
+    workload: MIXED,
+    engine: ["", ""],
+    layout: [1, 1, 1],
+};
+
+/// The loads, in the order in which they are measured. The first two fitted ones set the rates of the others.
+pub const CASES: [Case; 14] = [
+    Case {
+        name: "one-user",
+        shows: "one request at a time",
+        fitted: true,
+        ..DEFAULT
+    },
+    Case {
+        name: "users-16",
+        shows: "16 users, each with one request under way",
+        fitted: true,
+        pace: Pace::Users(16),
+        ..DEFAULT
+    },
+    Case {
+        name: "poisson-50",
+        shows: "Poisson at half the rate of 16 users",
+        fitted: true,
+        pace: Pace::Share(0.5),
+        ..DEFAULT
+    },
+    Case {
+        name: "poisson-25",
+        shows: "half the fitted rate",
+        pace: Pace::Share(0.25),
+        ..DEFAULT
+    },
+    Case {
+        name: "poisson-75",
+        shows: "half as much again",
+        pace: Pace::Share(0.75),
+        ..DEFAULT
+    },
+    Case {
+        name: "users-6",
+        shows: "6 users",
+        pace: Pace::Users(6),
+        ..DEFAULT
+    },
+    Case {
+        name: "users-32",
+        shows: "32 users, beyond the fitted batch",
+        pace: Pace::Users(32),
+        ..DEFAULT
+    },
+    Case {
+        name: "long-prompts",
+        shows: "prompts of 256 to 448 tokens, short answers",
+        pace: Pace::Users(4),
+        workload: "prompt = { kind = \"uniform\", min = 256, max = 448 }\noutput = { kind = \"uniform\", min = 4, max = 16 }",
+        ..DEFAULT
+    },
+    Case {
+        name: "long-answers",
+        shows: "answers of 128 to 256 tokens, short prompts",
+        pace: Pace::Users(8),
+        workload: "prompt = { kind = \"uniform\", min = 8, max = 32 }\noutput = { kind = \"uniform\", min = 128, max = 256 }",
+        ..DEFAULT
+    },
+    Case {
+        name: "max-seqs-4",
+        shows: "12 users on an engine that runs 4 at once",
+        pace: Pace::Users(12),
+        engine: ["max_num_seqs = 4", "--max-num-seqs 4"],
+        ..DEFAULT
+    },
+    Case {
+        name: "shared-prefix",
+        shows: "8 users whose prompts share their first 128 tokens",
+        pace: Pace::Users(8),
+        workload: "prompt = { kind = \"uniform\", min = 16, max = 96 }\noutput = { kind = \"uniform\", min = 8, max = 64 }\n\
+                   prefix = { tokens = 128, groups = 2 }",
+        ..DEFAULT
+    },
+    Case {
+        name: "tp-2",
+        shows: "two tensor-parallel ranks",
+        pace: Pace::Users(8),
+        layout: [2, 1, 1],
+        ..DEFAULT
+    },
+    Case {
+        name: "pp-2",
+        shows: "two pipeline stages",
+        pace: Pace::Users(8),
+        layout: [1, 2, 1],
+        ..DEFAULT
+    },
+    Case {
+        name: "replicas-2",
+        shows: "two replicas behind a round-robin router",
+        pace: Pace::Users(16),
+        layout: [1, 1, 2],
+        ..DEFAULT
+    },
+];
+
+/// What the rates of the open loads are shares of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paces {
+    /// Rate at which the default engine finishes requests of 16 users [req/s].
+    pub busy_per_s: f64,
+    /// How long each load sends [s].
+    pub seconds: f64,
+}
+
+impl Paces {
+    /// From the record of the load with 16 users; none if nothing finished.
+    pub fn of(record: &RunRecord, seconds: f64) -> Option<Paces> {
+        let finished = record
+            .request_rows
+            .as_ref()?
+            .iter()
+            .filter(|r| r.outcome == Outcome::Finished)
+            .count();
+        let busy_per_s = finished as f64 / record.end.as_secs();
+        (busy_per_s > 0.0).then_some(Paces {
+            busy_per_s,
+            seconds,
+        })
+    }
+}
+
+impl Case {
+    /// Its scenario file. `model` is the path of the model's `config.json` and `profile` that of the fitted step model, both
+    /// as the scenario's folder sees them; `kv_blocks` is what each replica of the engine has.
+    pub fn scenario(
+        &self,
+        model: &str,
+        profile: &str,
+        kv_blocks: u64,
+        paces: &Paces,
+        seed: u64,
+    ) -> String {
+        let [tp, pp, replicas] = self.layout;
+        let arrival = match self.pace {
+            Pace::Users(n) => format!("{{ kind = \"closed\", concurrency = {n} }}"),
+            Pace::Share(share) => format!(
+                "{{ kind = \"poisson\", rate = \"{:.3} req/s\" }}",
+                share * paces.busy_per_s
+            ),
+        };
+        format!(
+            "name = \"{}\"\ndescription = \"{}\"\nseed = {seed}\n\n[model]\nconfig = {}\nkv_cache = \"fp32\"\n\n\
+             [hardware]\nstep_profile = {}\n\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = {kv_blocks}\nasync_scheduling = false\n{}\n\n\
+             [layout]\ntp = {tp}\npp = {pp}\nreplicas = {replicas}\n\n\
+             [[workload]]\nname = \"load\"\narrival = {arrival}\n{}\n\n\
+             [run]\nduration = \"{} s\"\nwarmup = \"{WARMUP_S} s\"\n",
+            self.name,
+            self.shows,
+            toml::Value::from(model),
+            toml::Value::from(profile),
+            self.engine[0],
+            self.workload,
+            paces.seconds,
+        )
+    }
+
+    /// Flags of `servetwin serve` for the engine of this case.
+    pub fn flags(&self) -> Vec<String> {
+        let [tp, pp, replicas] = self.layout;
+        let mut flags: Vec<String> = self.engine[1]
+            .split_whitespace()
+            .map(String::from)
+            .collect();
+        for (flag, n) in [("--tp", tp), ("--pp", pp), ("--replicas", replicas)] {
+            if n > 1 {
+                flags.extend([flag.to_string(), n.to_string()]);
+            }
+        }
+        flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_loads_are_fitted_and_more_than_six_are_not() {
+        let fitted = CASES.iter().filter(|c| c.fitted).count();
+        assert_eq!(fitted, 3);
+        assert!(CASES.len() - fitted >= 6);
+    }
+
+    #[test]
+    fn fitted_loads_come_first_and_need_no_rate_that_is_not_known_yet() {
+        let first_held_out = CASES.iter().position(|c| !c.fitted).unwrap();
+        assert!(CASES[first_held_out..].iter().all(|c| !c.fitted));
+        assert_eq!(CASES[1].pace, Pace::Users(16));
+        assert!(matches!(CASES[0].pace, Pace::Users(_)));
+    }
+
+    #[test]
+    fn names_are_those_of_files_and_unlike() {
+        let mut names: Vec<_> = CASES.iter().map(|c| c.name).collect();
+        assert!(
+            names
+                .iter()
+                .all(|n| n.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'))
+        );
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+    }
+
+    #[test]
+    fn flags_are_those_of_the_layout_and_the_limits() {
+        let case = |name: &str| CASES.iter().find(|c| c.name == name).unwrap();
+        assert_eq!(case("tp-2").flags(), ["--tp", "2"]);
+        assert_eq!(case("max-seqs-4").flags(), ["--max-num-seqs", "4"]);
+        assert!(case("one-user").flags().is_empty());
+    }
+}

@@ -1,0 +1,398 @@
+//! `servetwin demo`: the closed loop on this machine. Engine up, loads measured, a step model fitted on some, the others predicted.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use bench::driver::Options;
+use bench::endpoint::Endpoint;
+use bench::session::{Preparation, Session};
+use calibrate::demo::{CASES, Case, Figures, Measured, Paces, Table};
+use calibrate::steps;
+use hwmodels::{Evidence, Profile};
+use sim::metrics::definition::Metric;
+use sim::record::RunRecord;
+use sim::report::csv;
+use sim::request::Outcome;
+use sim::scenario::Scenario;
+
+use super::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json, write_file};
+use crate::simulate::{Keep, Path as SimPath, simulate};
+use crate::{plot, progress};
+
+/// KV blocks of each replica; the demo never fills them, so that one number holds for all.
+const KV_BLOCKS: u64 = 4096;
+/// Threads of each rank: one, so that a machine of two cores has one left for the client.
+const THREADS: u32 = 1;
+/// How long an engine may take to come up or to go.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measure the bundled engine, fit a step model on three loads, predict eleven others, and print how far off it was.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  servetwin demo
+  servetwin demo --seconds 4 --repeats 1 --out demo/
+
+Needs a machine with little else to do: what others take of its cores is measured as the engine's time.")]
+pub struct Args {
+    /// Folder for records, logs, scenarios, the profile and the plot. Default: servetwin-demo in the folder for temporary files.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// How long each load is sent [s].
+    #[arg(long, value_name = "S", default_value_t = 8.0)]
+    seconds: f64,
+    /// Runs of each held-out load: two or more show the run-to-run noise.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]
+    repeats: u32,
+    /// Parameters of the random-weight model, e.g. 30M.
+    #[arg(long, value_name = "N", default_value = "30M")]
+    params: String,
+    /// Only the held-out loads with these names (and the fitted ones). Repeatable.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    if !(args.seconds.is_finite() && (2.0..=3600.0).contains(&args.seconds)) {
+        return Err(BadInput(format!(
+            "--seconds: {} must lie between 2 and 3600",
+            args.seconds
+        ))
+        .into());
+    }
+    for name in &args.only {
+        if !CASES.iter().any(|c| c.name == name && !c.fitted) {
+            let names: Vec<&str> = CASES.iter().filter(|c| !c.fitted).map(|c| c.name).collect();
+            return Err(BadInput(format!(
+                "--only: no held-out load `{name}`; there are: {}",
+                names.join(", ")
+            ))
+            .into());
+        }
+    }
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join("servetwin-demo"));
+    std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    let lab = Lab {
+        out,
+        seconds: args.seconds,
+    };
+    lab.make_model(&args.params)?;
+
+    let (fitted, held_out): (Vec<&Case>, Vec<&Case>) = CASES
+        .iter()
+        .filter(|c| c.fitted || args.only.is_empty() || args.only.iter().any(|n| n == c.name))
+        .partition(|c| c.fitted);
+    let repeats = args.repeats as usize;
+    let total = fitted.len() + held_out.len() * repeats;
+    let bar = progress::runs(total as u64, "loads");
+    let mut paces = Paces {
+        busy_per_s: 1.0,
+        seconds: args.seconds,
+    };
+    let mut runs: Vec<(&Case, Vec<RunRecord>)> = Vec::new();
+    for case in fitted {
+        bar.set_message(case.name);
+        let record = lab.measure(case, &paces, 0)?;
+        if case.pace == calibrate::demo::cases::Pace::Users(16) {
+            paces = Paces::of(&record, args.seconds).ok_or_else(|| {
+                anyhow!(
+                    "no request of `{}` finished in {} s",
+                    case.name,
+                    args.seconds
+                )
+            })?;
+        }
+        runs.push((case, vec![record]));
+        bar.inc(1);
+    }
+    let profile = lab.fit(&runs)?;
+    for case in held_out {
+        bar.set_message(case.name);
+        let mut records = Vec::new();
+        for repeat in 0..repeats {
+            records.push(lab.measure(case, &paces, repeat)?);
+            bar.inc(1);
+        }
+        runs.push((case, records));
+    }
+    bar.finish_and_clear();
+
+    let mut loads = Vec::new();
+    for (case, records) in &runs {
+        loads.push(lab.compare(case, records)?);
+    }
+    let table = Table::new(loads);
+    let svg = lab.out.join("demo.svg");
+    let text = plot::demo_svg(&table)?;
+    write_file(&svg, |w| std::io::Write::write_all(w, text.as_bytes()))?;
+    write_file(&lab.out.join("demo.json"), |w| {
+        serde_json::to_writer_pretty(&mut *w, &table)?;
+        std::io::Write::write_all(w, b"\n")
+    })?;
+    if args.json {
+        print_json(&table)?;
+    } else {
+        print(&heading(&profile, &paces))?;
+        print(&table.render())?;
+    }
+    eprintln!(
+        "records, step logs, scenarios, profile and plot are in {}",
+        lab.out.display()
+    );
+    Ok(exit_code::OK)
+}
+
+fn heading(profile: &Profile, paces: &Paces) -> String {
+    let mut out = format!(
+        "16 users are served at {:.2} req/s. Step model fitted on the step logs of three loads:\n",
+        paces.busy_per_s
+    );
+    for (name, p) in &profile.params {
+        out += &format!("  {name:<28} {:>12.4e} {}", p.value, p.unit);
+        if let Some(e) = p.std_error {
+            out += &format!("  +- {e:.1e}");
+        }
+        out += "\n";
+    }
+    out + "\n"
+}
+
+/// Where everything lies, and how long a load is.
+struct Lab {
+    out: PathBuf,
+    seconds: f64,
+}
+
+impl Lab {
+    fn path(&self, case: &Case, repeat: usize, what: &str) -> PathBuf {
+        self.out.join(format!("{}.{repeat}.{what}", case.name))
+    }
+
+    fn make_model(&self, params: &str) -> anyhow::Result<()> {
+        let dir = self.out.join("model");
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir)
+                .with_context(|| format!("cannot replace {}", dir.display()))?;
+        }
+        let made = Command::new(std::env::current_exe()?)
+            .args(["model", "init", "--params", params, "--seed", "1"])
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .output()?;
+        if !made.status.success() {
+            let text = String::from_utf8_lossy(&made.stderr);
+            return Err(BadInput(format!("no model of {params}: {}", text.trim())).into());
+        }
+        Ok(())
+    }
+
+    fn scenario(&self, case: &Case, paces: &Paces) -> anyhow::Result<Scenario> {
+        let file = self.out.join(format!("{}.toml", case.name));
+        let text = case.scenario("model/config.json", "profile.toml", KV_BLOCKS, paces, 1);
+        write_file(&file, |w| std::io::Write::write_all(w, text.as_bytes()))?;
+        Ok(Scenario::load(&file, &[])?)
+    }
+
+    /// Starts an engine for `case`, puts the load on it, and stops it.
+    fn measure(&self, case: &Case, paces: &Paces, repeat: usize) -> anyhow::Result<RunRecord> {
+        let scenario = self.scenario(case, paces)?;
+        let mut engine = Engine::start(
+            &self.out.join("model"),
+            &case.flags(),
+            &self.path(case, repeat, "steps.csv"),
+        )?;
+        let endpoint = Endpoint::new(&engine.url)?;
+        let session = Session::prepare(endpoint, &Preparation::default())?;
+        let options = Options {
+            end: Some(Duration::from_secs_f64(self.seconds) + PATIENCE),
+            ..Options::default()
+        };
+        let bench = session
+            .run(&scenario, &options)
+            .with_context(|| format!("load `{}`", case.name))?;
+        engine.stop()?;
+        if let Some(rows) = &bench.record.request_rows {
+            write_file(&self.path(case, repeat, "requests.csv"), |w| {
+                csv::write_requests(w, rows)
+            })?;
+        }
+        Ok(bench.record)
+    }
+
+    /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records.
+    fn fit(&self, runs: &[(&Case, Vec<RunRecord>)]) -> anyhow::Result<Profile> {
+        let logs = runs
+            .iter()
+            .map(|(case, _)| steps::log::read(&self.path(case, 0, "steps.csv")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let setup = steps::Setup {
+            name: "demo".into(),
+            command: "servetwin demo".into(),
+            facts: self.facts()?,
+        };
+        let outcome = steps::fit(&logs, &[], &setup)?;
+        let mut profile = outcome.profile;
+        self.write_profile(&profile)?;
+        // What a request spends outside of steps: one user waits for nothing else.
+        let (case, records) = &runs[0];
+        let simulated = self.predict(case)?;
+        let ways: Vec<f64> = paired(&records[0], &simulated);
+        if let Some(way) = calibrate::demo::table::median_of(ways) {
+            profile.params.insert(
+                "host.request_in_s".into(),
+                hwmodels::fitted::param("host.request_in_s", way.max(0.0), None, Evidence::Fitted)?,
+            );
+        }
+        self.write_profile(&profile)?;
+        Ok(profile)
+    }
+
+    /// What the step logs do not say: the model's shape, and what the engine's threads run on.
+    fn facts(&self) -> anyhow::Result<steps::log::Facts> {
+        let config = self.out.join("model/config.json");
+        let text = std::fs::read_to_string(&config)
+            .with_context(|| format!("cannot read {}", config.display()))?;
+        let config: serde_json::Value = serde_json::from_str(&text)?;
+        let number = |key: &str| config[key].as_u64().and_then(|n| u32::try_from(n).ok());
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Ok(steps::log::Facts {
+            layers: number("num_hidden_layers"),
+            hidden: number("hidden_size"),
+            threads: Some(THREADS),
+            cores: u32::try_from(cores).ok(),
+            ..steps::log::Facts::default()
+        })
+    }
+
+    fn write_profile(&self, profile: &Profile) -> anyhow::Result<()> {
+        let text = toml::to_string_pretty(profile)?;
+        write_file(&self.out.join("profile.toml"), |w| {
+            std::io::Write::write_all(w, text.as_bytes())
+        })
+    }
+
+    fn predict(&self, case: &Case) -> anyhow::Result<RunRecord> {
+        let scenario = Scenario::load(&self.out.join(format!("{}.toml", case.name)), &[])?;
+        Ok(simulate(
+            &scenario,
+            scenario.seed,
+            Keep::Requests,
+            SimPath::Auto,
+            None,
+        )?
+        .record)
+    }
+
+    fn compare(&self, case: &Case, records: &[RunRecord]) -> anyhow::Result<Measured> {
+        let none = |what: &str| anyhow!("load `{}`: no request was {what}", case.name);
+        let predicted = self.predict(case)?;
+        let runs = records
+            .iter()
+            .map(|r| Figures::of(r).ok_or_else(|| none("measured")))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Measured {
+            name: case.name.into(),
+            shows: case.shows.into(),
+            fitted: case.fitted,
+            requests: records.iter().map(|r| r.window.finished).collect(),
+            unfinished: records
+                .iter()
+                .map(|r| r.counts.offered - r.counts.finished)
+                .sum(),
+            runs,
+            predicted: Figures::of(&predicted).ok_or_else(|| none("predicted"))?,
+            warnings: predicted.info.warnings,
+        })
+    }
+}
+
+/// Measured less simulated TTFT of the same requests [s].
+fn paired(measured: &RunRecord, simulated: &RunRecord) -> Vec<f64> {
+    let of = |record: &RunRecord| -> std::collections::BTreeMap<u32, f64> {
+        let rows = record.request_rows.as_deref().unwrap_or_default();
+        rows.iter()
+            .filter(|r| r.outcome == Outcome::Finished)
+            .filter_map(|r| Some((r.id, Metric::Ttft.of(r)?.as_secs())))
+            .collect()
+    };
+    let simulated = of(simulated);
+    of(measured)
+        .into_iter()
+        .filter_map(|(id, t)| Some(t - simulated.get(&id)?))
+        .collect()
+}
+
+/// A running `servetwin serve`; killed when dropped.
+struct Engine {
+    child: Child,
+    url: String,
+}
+
+impl Engine {
+    /// Starts it on a free port, with one thread per rank, and waits until it listens.
+    fn start(model: &Path, flags: &[String], log: &Path) -> anyhow::Result<Engine> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("serve")
+            .arg(model)
+            .args(["--port", "0", "--threads", &THREADS.to_string()])
+            .args(["--num-kv-blocks", &KV_BLOCKS.to_string()])
+            .arg("--step-log")
+            .arg(log)
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .context("cannot start the engine")?;
+        let stdout = child.stdout.take();
+        let mut engine = Engine {
+            child,
+            url: String::new(),
+        };
+        for line in stdout.into_iter().flat_map(|s| BufReader::new(s).lines()) {
+            let line = line?;
+            if let Some(at) = line.find("http://") {
+                let url = line[at..].split_whitespace().next().unwrap_or_default();
+                engine.url = url.trim_end_matches(['/', ',', '.']).to_string();
+                return Ok(engine);
+            }
+        }
+        let status = engine.child.wait()?;
+        Err(anyhow!("the engine ended before it listened: {status}"))
+    }
+
+    /// Asks it to drain, and waits until its log is written.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        // There is no portable way in the standard library to send a signal other than to kill.
+        let _ = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > PATIENCE {
+                return Err(anyhow!("the engine did not drain within {PATIENCE:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Already gone after `stop`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
