@@ -9,13 +9,12 @@ use anyhow::{Context, anyhow};
 use bench::driver::Options;
 use bench::endpoint::Endpoint;
 use bench::session::{Preparation, Session};
-use calibrate::demo::{CASES, Case, Figures, Measured, Paces, Table};
+use calibrate::demo::table::median_of;
+use calibrate::demo::{CASES, Case, Figures, Measured, Paces, Table, way};
 use calibrate::steps;
 use hwmodels::{Evidence, Profile};
-use sim::metrics::definition::Metric;
 use sim::record::RunRecord;
 use sim::report::csv;
-use sim::request::Outcome;
 use sim::scenario::Scenario;
 
 use super::BadInput;
@@ -85,9 +84,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let lab = Lab {
         out,
+        model: format!("model-{}-seed1", args.params),
+        params: args.params.clone(),
         seconds: args.seconds,
     };
-    lab.make_model(&args.params)?;
+    lab.make_model()?;
 
     let (fitted, held_out): (Vec<&Case>, Vec<&Case>) = CASES
         .iter()
@@ -171,6 +172,8 @@ fn heading(profile: &Profile, paces: &Paces) -> String {
 /// Where everything lies, and how long a load is.
 struct Lab {
     out: PathBuf,
+    model: String,
+    params: String,
     seconds: f64,
 }
 
@@ -179,12 +182,13 @@ impl Lab {
         self.out.join(format!("{}.{repeat}.{what}", case.name))
     }
 
-    fn make_model(&self, params: &str) -> anyhow::Result<()> {
-        let dir = self.out.join("model");
-        if dir.exists() {
-            std::fs::remove_dir_all(&dir)
-                .with_context(|| format!("cannot replace {}", dir.display()))?;
+    /// The model's folder: named by what it is made of, so that one that is there already is the same.
+    fn make_model(&self) -> anyhow::Result<()> {
+        let dir = self.out.join(&self.model);
+        if dir.join("config.json").exists() {
+            return Ok(());
         }
+        let params = self.params.as_str();
         let made = Command::new(std::env::current_exe()?)
             .args(["model", "init", "--params", params, "--seed", "1"])
             .arg(&dir)
@@ -199,7 +203,13 @@ impl Lab {
 
     fn scenario(&self, case: &Case, paces: &Paces) -> anyhow::Result<Scenario> {
         let file = self.out.join(format!("{}.toml", case.name));
-        let text = case.scenario("model/config.json", "profile.toml", KV_BLOCKS, paces, 1);
+        let text = case.scenario(
+            &format!("{}/config.json", self.model),
+            "profile.toml",
+            KV_BLOCKS,
+            paces,
+            1,
+        );
         write_file(&file, |w| std::io::Write::write_all(w, text.as_bytes()))?;
         Ok(Scenario::load(&file, &[])?)
     }
@@ -208,7 +218,7 @@ impl Lab {
     fn measure(&self, case: &Case, paces: &Paces, repeat: usize) -> anyhow::Result<RunRecord> {
         let scenario = self.scenario(case, paces)?;
         let mut engine = Engine::start(
-            &self.out.join("model"),
+            &self.out.join(&self.model),
             &case.flags(),
             &self.path(case, repeat, "steps.csv"),
         )?;
@@ -243,16 +253,16 @@ impl Lab {
         };
         let outcome = steps::fit(&logs, &[], &setup)?;
         let mut profile = outcome.profile;
-        self.write_profile(&profile)?;
-        // What a request spends outside of steps: one user waits for nothing else.
+        // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
         let (case, records) = &runs[0];
-        let simulated = self.predict(case)?;
-        let ways: Vec<f64> = paired(&records[0], &simulated);
-        if let Some(way) = calibrate::demo::table::median_of(ways) {
-            profile.params.insert(
-                "host.request_in_s".into(),
-                hwmodels::fitted::param("host.request_in_s", way.max(0.0), None, Evidence::Fitted)?,
-            );
+        let log = self.path(case, 0, "steps.csv");
+        let engine = way::engine_ttft(&log, &self.path(case, 0, "steps.requests.csv"))?;
+        if let Some(way) = median_of(way::ways(&records[0], &engine)) {
+            for name in ["host.request_in_s", "host.token_out_s"] {
+                let param =
+                    hwmodels::fitted::param(name, (way / 2.0).max(0.0), None, Evidence::Measured)?;
+                profile.params.insert(name.into(), param);
+            }
         }
         self.write_profile(&profile)?;
         Ok(profile)
@@ -260,7 +270,7 @@ impl Lab {
 
     /// What the step logs do not say: the model's shape, and what the engine's threads run on.
     fn facts(&self) -> anyhow::Result<steps::log::Facts> {
-        let config = self.out.join("model/config.json");
+        let config = self.out.join(&self.model).join("config.json");
         let text = std::fs::read_to_string(&config)
             .with_context(|| format!("cannot read {}", config.display()))?;
         let config: serde_json::Value = serde_json::from_str(&text)?;
@@ -315,22 +325,6 @@ impl Lab {
             warnings: predicted.info.warnings,
         })
     }
-}
-
-/// Measured less simulated TTFT of the same requests [s].
-fn paired(measured: &RunRecord, simulated: &RunRecord) -> Vec<f64> {
-    let of = |record: &RunRecord| -> std::collections::BTreeMap<u32, f64> {
-        let rows = record.request_rows.as_deref().unwrap_or_default();
-        rows.iter()
-            .filter(|r| r.outcome == Outcome::Finished)
-            .filter_map(|r| Some((r.id, Metric::Ttft.of(r)?.as_secs())))
-            .collect()
-    };
-    let simulated = of(simulated);
-    of(measured)
-        .into_iter()
-        .filter_map(|(id, t)| Some(t - simulated.get(&id)?))
-        .collect()
 }
 
 /// A running `servetwin serve`; killed when dropped.

@@ -1,12 +1,14 @@
 //! The closed loop: loads measured on the bundled engine, a step model fitted on some, the others predicted.
 //!
 //! - [`cases`] the loads: which are fitted, which are held out, and the scenario of each
+//! - [`way`] what a request spends outside of steps
 //! - [`table`] measured beside predicted, with the errors and the run-to-run noise
 //!
 //! The command `servetwin demo` starts engines, puts the loads on them and fits; here is what it decides and reports.
 
 pub mod cases;
 pub mod table;
+pub mod way;
 
 pub use cases::{CASES, Case, Paces};
 pub use table::{Figures, Measured, Table};

@@ -175,7 +175,15 @@ fn known_parameters_are_recovered_within_their_intervals() {
     }
     assert!((0.01..0.03).contains(&outcome.report.step_noise));
     for e in &outcome.report.errors {
-        assert!(e.median_ape < 3.0 && e.total_error.abs() < 1.5, "{e:?}");
+        // A log that is left out may lie outside of what the others show (one user beside batches).
+        let (median, total) = match e.used {
+            report::Use::LeftOutInTurn => (20.0, 20.0),
+            _ => (3.0, 1.5),
+        };
+        assert!(
+            e.median_ape < median && e.total_error.abs() < total,
+            "{e:?}"
+        );
     }
     let left_out = outcome
         .report
