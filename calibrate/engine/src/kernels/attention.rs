@@ -122,7 +122,7 @@ pub struct Span {
     pub blocks: Vec<u32>,
 }
 
-/// Up to [`ROWS`] query rows that share a KV head.
+/// Up to `ROWS` query rows that share a KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     span: usize,
