@@ -1,4 +1,4 @@
-//! Prints the engine's decode and prefill throughput as JSON lines, for `compare/llama_cpp.py`.
+//! Prints the engine's decode and prefill throughput as JSON lines, for `compare/throughput.py`.
 //!
 //! `cargo run -p engine --release --example throughput -- --model DIR --dtype bf16 --threads 1`
 

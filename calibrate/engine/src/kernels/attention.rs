@@ -295,30 +295,19 @@ impl Attention<'_> {
         for r in 0..rows {
             let (token, head) = row_of(r);
             let at = (span.row + token) * self.query_stride + head * d;
-            for (i, q) in self.queries[at..at + d].iter().enumerate() {
-                queries[i * R + r] = q * scale;
+            let row = &mut queries[r * d..(r + 1) * d];
+            for (scaled, query) in row.iter_mut().zip(&self.queries[at..at + d]) {
+                *scaled = query * scale;
             }
         }
 
         for position in (begin..end).step_by(W) {
             let (start, offset) = place(position);
             let keys = &keys[start + offset * d..][..W * d];
-            let mut sums = [[0.0_f32; W]; R];
-            for (key, query) in keys
-                .as_chunks::<W>()
-                .0
-                .iter()
-                .zip(queries.as_chunks::<R>().0)
-            {
-                let key: [f32; W] = std::array::from_fn(|l| key[l].widen());
-                for r in 0..R {
-                    for l in 0..W {
-                        sums[r][l] = multiply_add::<FMA>(query[r], key[l], sums[r][l]);
-                    }
-                }
-            }
-            for (r, sums) in sums.iter().enumerate() {
-                scores[r * width + position - begin..][..W].copy_from_slice(sums);
+            let keys = keys.as_chunks::<W>().0;
+            let sums = dot::<E, W, R, FMA>(keys, queries, d);
+            for r in 0..R {
+                scores[r * width + position - begin..][..W].copy_from_slice(&sums[r]);
             }
         }
 
@@ -330,38 +319,100 @@ impl Attention<'_> {
             inverse[r] = 1.0 / soften(scores, first - begin, last + 1 - begin);
         }
 
-        // Where the values at a position lie, and how many follow in the same block.
-        let run = |position: usize, most: usize| {
-            let (start, offset) = place(position);
-            (start + offset * d, (shape.block_size - offset).min(most))
-        };
+        // Thirty-two dimensions at a time, so that their sums stay in registers.
         let mut from = 0;
         while from < d {
-            let job = Mix {
-                scores,
-                width,
-                values,
-                d,
-                begin,
-                end,
-                from,
-            };
             let put = |r: usize, values: &[f32]| {
-                if r < rows {
-                    let (token, head) = row_of(r);
-                    let at = ((span.row + token) * self.heads + head) * d + from;
-                    // SAFETY: a row and head belong to one tile, and a tile writes one part at a time.
-                    #[allow(unsafe_code)]
-                    unsafe { out.part(at..at + values.len()) }.copy_from_slice(values);
-                }
+                let (token, head) = row_of(r);
+                let at = ((span.row + token) * self.heads + head) * d + from;
+                // SAFETY: a row and head belong to one tile, and a tile writes one part at a time.
+                #[allow(unsafe_code)]
+                unsafe { out.part(at..at + values.len()) }.copy_from_slice(values);
             };
-            from += match d - from {
-                32.. => job.store::<32, R, FMA>(&run, &inverse, put),
-                16.. => job.store::<16, R, FMA>(&run, &inverse, put),
-                _ => job.store::<1, R, FMA>(&run, &inverse, put),
-            };
+            macro_rules! columns {
+                ($count:literal) => {{
+                    let mut sums = [[0.0_f32; $count]; R];
+                    let mut position = begin;
+                    while position < end {
+                        let (start, offset) = place(position);
+                        let count = (shape.block_size - offset).min(end - position);
+                        let values = &values[start + offset * d + from..];
+                        let weights = std::array::from_fn(|r| {
+                            &scores[r * width + position - begin..][..count]
+                        });
+                        add::<E, $count, R, FMA>(&mut sums, values, d, weights, count);
+                        position += count;
+                    }
+                    for r in 0..rows {
+                        let row = sums[r].map(|sum| sum * inverse[r]);
+                        put(r, &row);
+                    }
+                    from += $count;
+                }};
+            }
+            match d - from {
+                32.. => columns!(32),
+                16.. => columns!(16),
+                _ => columns!(1),
+            }
         }
     }
+}
+
+/// Scores of `W` keys for `R` queries of `d` dimensions.
+#[allow(clippy::needless_range_loop)] // Indices keep the loops in the form that vectorises.
+#[inline(always)]
+fn dot<E: Element, const W: usize, const R: usize, const FMA: bool>(
+    keys: &[[E; W]],
+    queries: &[f32],
+    d: usize,
+) -> [[f32; W]; R] {
+    let keys = &keys[..d];
+    // Row by row: if the rows' values lay side by side, the compiler would make vectors of rows.
+    let queries: [&[f32]; R] = std::array::from_fn(|r| &queries[r * d..][..d]);
+    let mut sums = [[0.0_f32; W]; R];
+    for i in 0..d {
+        let mut key = [0.0_f32; W];
+        for l in 0..W {
+            key[l] = keys[i][l].widen();
+        }
+        for r in 0..R {
+            let query = queries[r][i];
+            for l in 0..W {
+                sums[r][l] = multiply_add::<FMA>(query, key[l], sums[r][l]);
+            }
+        }
+    }
+    sums
+}
+
+/// Adds `C` dimensions of `count` values, `d` apart, weighted for `R` rows.
+#[allow(clippy::needless_range_loop)] // As above.
+#[inline(always)]
+fn add<E: Element, const C: usize, const R: usize, const FMA: bool>(
+    sums: &mut [[f32; C]; R],
+    values: &[E],
+    d: usize,
+    weights: [&[f32]; R],
+    count: usize,
+) {
+    let weights: [&[f32]; R] = std::array::from_fn(|r| &weights[r][..count]);
+    let mut local = *sums;
+    for (i, values) in values.chunks(d).take(count).enumerate() {
+        let Some(values) = values.first_chunk::<C>() else {
+            break;
+        };
+        let mut value = [0.0_f32; C];
+        for c in 0..C {
+            value[c] = values[c].widen();
+        }
+        for r in 0..R {
+            for c in 0..C {
+                local[r][c] = multiply_add::<FMA>(weights[r][i], value[c], local[r][c]);
+            }
+        }
+    }
+    *sums = local;
 }
 
 /// Replaces scores from `first` to `end` by `e^(score - highest)` and all others by 0; gives their sum.
@@ -395,51 +446,4 @@ fn soften(scores: &mut [f32], first: usize, end: usize) -> f32 {
         }
     }
     sums.into_iter().sum()
-}
-
-/// The mixing of values by softened scores.
-struct Mix<'a, E> {
-    scores: &'a [f32],
-    width: usize,
-    values: &'a [E],
-    d: usize,
-    begin: usize,
-    end: usize,
-    from: usize,
-}
-
-impl<E: Element> Mix<'_, E> {
-    /// Mixes dimensions `from..from + C`, hands them out row by row and gives `C`.
-    #[inline(always)]
-    fn store<const C: usize, const R: usize, const FMA: bool>(
-        &self,
-        run: &impl Fn(usize, usize) -> (usize, usize),
-        inverse: &[f32; R],
-        put: impl Fn(usize, &[f32]),
-    ) -> usize {
-        let mut sums = [[0.0_f32; C]; R];
-        let mut position = self.begin;
-        while position < self.end {
-            let (start, count) = run(position, self.end - position);
-            let first = start + self.from;
-            for i in 0..count {
-                let value = &self.values[first + i * self.d..][..C];
-                let value: [f32; C] = std::array::from_fn(|c| value[c].widen());
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let weight = self.scores[r * self.width + position + i - self.begin];
-                    for (sum, value) in sums.iter_mut().zip(value) {
-                        *sum = multiply_add::<FMA>(weight, value, *sum);
-                    }
-                }
-            }
-            position += count;
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            for sum in sums.iter_mut() {
-                *sum *= inverse[r];
-            }
-            put(r, sums);
-        }
-        C
-    }
 }

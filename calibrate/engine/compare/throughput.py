@@ -6,7 +6,7 @@ safetensors for the conversion (all PyPI). Ran with llama-cpp-python 0.3.36.
 
     cargo build -p engine --release --example throughput
     servetwin model init --params 30M --seed 1 MODEL_DIR
-    python calibrate/engine/compare/llama_cpp.py MODEL_DIR --dtype f32 --threads 1
+    python calibrate/engine/compare/throughput.py MODEL_DIR --dtype f32 --threads 1
 
 Both decode 32 tokens behind 128 cached ones, for 1 to 16 sequences in one batch, and prefill 128 and 512 tokens into an
 empty cache; both give logits for the last token of each sequence alone. The best of three runs counts. Prints a table; the bar
