@@ -710,12 +710,7 @@ fn summary(device: &str, library: &str, op: &str, split: &str, signed: Vec<f64>)
 
 /// Quantile of sorted values by linear interpolation between order statistics; 0 of none.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
-    if sorted.is_empty() {
-        return 0.0;
-    }
-    let at = q * (sorted.len() - 1) as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
+    sim::metrics::distribution::quantile_of_sorted_f64(sorted, q).unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod host;
 pub mod neuron;
 pub mod operators;
 pub mod serving;
+pub mod statistics;
 pub mod steps;
 pub mod twin;
 pub mod validate;

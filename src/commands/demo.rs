@@ -9,8 +9,8 @@ use anyhow::{Context, anyhow};
 use bench::driver::Options;
 use bench::endpoint::Endpoint;
 use bench::session::{Preparation, Session};
-use calibrate::demo::table::median_of;
 use calibrate::demo::{CASES, Case, Figures, Measured, Paces, Table, way};
+use calibrate::statistics::median;
 use calibrate::steps;
 use hwmodels::{Evidence, Profile};
 use sim::record::RunRecord;
@@ -257,7 +257,7 @@ impl Lab {
         let (case, records) = &runs[0];
         let log = self.path(case, 0, "steps.csv");
         let engine = way::engine_ttft(&log, &self.path(case, 0, "steps.requests.csv"))?;
-        if let Some(way) = median_of(way::ways(&records[0], &engine)) {
+        if let Some(way) = median(way::ways(&records[0], &engine)) {
             for name in ["host.request_in_s", "host.token_out_s"] {
                 let param =
                     hwmodels::fitted::param(name, (way / 2.0).max(0.0), None, Evidence::Measured)?;

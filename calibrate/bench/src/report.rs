@@ -8,7 +8,7 @@ use sim::metrics::Metric;
 use sim::metrics::distribution::quantile_of_sorted;
 use sim::record::RunRecord;
 use sim::report::RunReport;
-use sim::report::text::{LATENCY_HEAD, field, figure, latency_line, secs};
+use sim::report::text::{LATENCY_HEAD, field, figure, latency_line, secs, throughput_line};
 
 use crate::driver::{RawRun, Stopped};
 use crate::endpoint::CountSource;
@@ -421,17 +421,7 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
     }
     writeln!(out)?;
     let t = &run.throughput;
-    field(
-        out,
-        "throughput",
-        &format!(
-            "{} req/s ({} offered), {} output tokens/s, {} tokens/s in all",
-            figure(t.requests_per_s),
-            figure(t.offered_per_s),
-            figure(t.output_tokens_per_s),
-            figure(t.total_tokens_per_s)
-        ),
-    )?;
+    throughput_line(out, t)?;
     if let Some(ratio) = run.slo.attainment_ratio {
         field(
             out,

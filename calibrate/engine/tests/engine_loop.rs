@@ -51,12 +51,16 @@ async fn random_load(policy: Policy, depth: usize, seed: u64) {
         t.await.unwrap();
     }
     assert_empty(&engine).await;
-    let m = &engine.metrics()[0];
-    assert_eq!(
-        m.ends().iter().sum::<u64>(),
-        40,
-        "every request is counted once"
-    );
+    // A request whose client left at once may still be on its way to the scheduler.
+    let ends = || engine.metrics()[0].ends().iter().sum::<u64>();
+    for _ in 0..2000 {
+        if ends() >= 40 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_empty(&engine).await;
+    assert_eq!(ends(), 40, "every request is counted once");
     assert_eq!(engine.under_way(), 0);
 }
 

@@ -4,6 +4,8 @@ use serde::Serialize;
 use sim::metrics::definition::Metric;
 use sim::record::RunRecord;
 
+use crate::statistics::median;
+
 /// What is compared of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
@@ -167,10 +169,10 @@ impl Table {
                 let noise: Vec<f64> = out.iter().filter_map(|l| Some(l.noise()?[i])).collect();
                 Some(Summary {
                     figure: column.label,
-                    median_ape: median(out.iter().map(|l| l.errors()[i].abs()).collect()),
+                    median_ape: median(out.iter().map(|l| l.errors()[i].abs()).collect())?,
                     worst_ape,
                     worst,
-                    noise: (!noise.is_empty()).then(|| median(noise)),
+                    noise: median(noise),
                 })
             })
             .collect();
@@ -213,21 +215,6 @@ impl Table {
             );
         }
         out
-    }
-}
-
-/// Median of `values`; none when there are none.
-pub fn median_of(values: Vec<f64>) -> Option<f64> {
-    (!values.is_empty()).then(|| median(values))
-}
-
-/// Median of `values`; NaN when there are none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    match n {
-        0 => f64::NAN,
-        _ => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
     }
 }
 

@@ -56,10 +56,7 @@ fn ratio(predicted: f64, measured: f64) -> f64 {
 
 fn quantile(values: &mut [f64], p: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    let h = (values.len() - 1) as f64 * p;
-    let (i, f) = (h.floor() as usize, h.fract());
-    let next = values[(i + 1).min(values.len() - 1)];
-    values[i] + (next - values[i]) * f
+    sim::metrics::distribution::quantile_of_sorted_f64(values, p).unwrap_or(f64::NAN)
 }
 
 /// What a load is judged by: mean E2E, median TTFT, p99 of E2E [s] and output throughput [tokens/s].

@@ -91,19 +91,6 @@ pub struct EndpointReport {
     pub simulations: usize,
 }
 
-fn median(mut v: Vec<f64>) -> Option<f64> {
-    if v.is_empty() {
-        return None;
-    }
-    v.sort_by(f64::total_cmp);
-    let m = v.len() / 2;
-    Some(if v.len() % 2 == 1 {
-        v[m]
-    } else {
-        (v[m - 1] + v[m]) / 2.0
-    })
-}
-
 fn compare(load: &Load, fitted: &Fitted) -> Option<LoadReport> {
     let simulated = simulate(load, &fitted.server, &fitted.params, false)?;
     let measured = figures(load.requests.iter())?;
@@ -159,7 +146,7 @@ impl EndpointReport {
         let mut held_out = [0.0; 4];
         for (k, h) in held_out.iter_mut().enumerate() {
             let errors = held.iter().map(|l| l.figures[k].error_percent.abs());
-            *h = median(errors.collect()).unwrap_or(f64::NAN);
+            *h = crate::statistics::median(errors.collect()).unwrap_or(f64::NAN);
         }
         let held_out_percent = (!held.is_empty()).then_some(held_out);
         let params = UNKNOWNS

@@ -85,9 +85,7 @@ pub fn solve(steps: &[Step], shape: Shape, equations: &[Equation], rounds: usize
 
 /// The middle of `values`.
 pub fn median(values: &[f64]) -> f64 {
-    let mut v = values.to_vec();
-    v.sort_by(f64::total_cmp);
-    crate::collectives::quantile(&v, 0.5)
+    crate::statistics::median(values.to_vec()).unwrap_or(0.0)
 }
 
 /// Finds the shape and fits all coefficients.

@@ -245,13 +245,7 @@ fn statistics(mut values: Vec<f64>) -> [f64; 3] {
 
 /// The `p` quantile of ascending values, interpolated as numpy does; NaN when there are none.
 fn quantile(sorted: &[f64], p: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return f64::NAN;
-    };
-    let h = last as f64 * p;
-    let low = h.floor() as usize;
-    let high = (low + 1).min(last);
-    sorted[low] + (sorted[high] - sorted[low]) * (h - low as f64)
+    sim::metrics::distribution::quantile_of_sorted_f64(sorted, p).unwrap_or(f64::NAN)
 }
 
 /// Standard deviation of each component of `statistic` over resamples of stretches of `values`; none for few values.

@@ -17,6 +17,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Serialize;
+use sim::metrics::distribution::quantile_of_sorted_f64;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -240,13 +241,7 @@ fn sent_us(event: &[u8]) -> Option<f64> {
 
 fn quantiles(mut values: Vec<f64>) -> Quantiles {
     values.sort_by(f64::total_cmp);
-    let at = |p: f64| {
-        let last = values.len().saturating_sub(1);
-        values
-            .get((last as f64 * p).round() as usize)
-            .copied()
-            .unwrap_or(f64::NAN)
-    };
+    let at = |p: f64| quantile_of_sorted_f64(&values, p).unwrap_or(f64::NAN);
     Quantiles {
         p50_us: at(0.5),
         p99_us: at(0.99),

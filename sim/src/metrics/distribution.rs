@@ -203,11 +203,20 @@ impl Distribution {
 /// The `p` quantile of ascending `sorted` values by linear interpolation (numpy's default:
 /// h = (n - 1) p, x[floor h] + fraction x difference); none when empty.
 pub fn quantile_of_sorted(sorted: &[u64], p: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
+    interpolated(sorted.len(), p, |i| sorted[i] as f64)
+}
+
+/// The same of ascending floating-point values.
+pub fn quantile_of_sorted_f64(sorted: &[f64], p: f64) -> Option<f64> {
+    interpolated(sorted.len(), p, |i| sorted[i])
+}
+
+fn interpolated(n: usize, p: f64, value: impl Fn(usize) -> f64) -> Option<f64> {
+    let last = n.checked_sub(1)?;
     let h = last as f64 * p.clamp(0.0, 1.0);
     let low = (h.floor() as usize).min(last);
     let high = (low + 1).min(last);
-    let (a, b) = (sorted[low] as f64, sorted[high] as f64);
+    let (a, b) = (value(low), value(high));
     Some(a + (b - a) * (h - low as f64))
 }
 

@@ -7,6 +7,7 @@ use rand_distr::{Distribution, Normal};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::rng;
+use crate::metrics::distribution::quantile_of_sorted_f64 as quantile;
 use crate::report::expect::number;
 use crate::report::replications::{FIGURES, label};
 use crate::report::summary::{CONTRACT, RunReport};
@@ -119,14 +120,6 @@ impl Draws {
         out += "\n  The interval holds what the fit does not know about its parameters. It does not hold the error of the model's form:\n  for that see the errors on measured runs (servetwin validate; docs/accuracy.md).\n";
         out
     }
-}
-
-/// The `p` quantile of ascending `values`, linear between them; none when there are none.
-fn quantile(values: &[f64], p: f64) -> Option<f64> {
-    let last = values.len().checked_sub(1)?;
-    let at = p.clamp(0.0, 1.0) * last as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    Some(values[low] + (values[high] - values[low]) * (at - at.floor()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::metrics::definition::Metric;
-use crate::report::summary::{LatencySummary, RunReport};
+use crate::report::summary::{LatencySummary, RunReport, Throughput};
 
 /// The report of one run, ready to print; lines end in `\n`.
 pub fn render(r: &RunReport) -> String {
@@ -75,17 +75,7 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     writeln!(out)?;
 
     let t = &r.throughput;
-    field(
-        out,
-        "throughput",
-        &format!(
-            "{} req/s ({} offered), {} output tokens/s, {} tokens/s in all",
-            figure(t.requests_per_s),
-            figure(t.offered_per_s),
-            figure(t.output_tokens_per_s),
-            figure(t.total_tokens_per_s)
-        ),
-    )?;
+    throughput_line(out, t)?;
     if let Some(ratio) = r.slo.attainment_ratio {
         let limits: Vec<String> = [
             ("TTFT", r.slo.ttft_ms),
@@ -225,6 +215,24 @@ pub fn render_stats(r: &RunReport) -> String {
 /// Heads the columns of [`latency_line`].
 pub const LATENCY_HEAD: &str =
     "  latency [ms]          mean        p50        p90        p95        p99          n";
+
+/// The line of a report on how much was served.
+///
+/// # Errors
+/// Those of `out`.
+pub fn throughput_line(out: &mut String, t: &Throughput) -> std::fmt::Result {
+    field(
+        out,
+        "throughput",
+        &format!(
+            "{} req/s ({} offered), {} output tokens/s, {} tokens/s in all",
+            figure(t.requests_per_s),
+            figure(t.offered_per_s),
+            figure(t.output_tokens_per_s),
+            figure(t.total_tokens_per_s)
+        ),
+    )
+}
 
 /// One metric in a row.
 ///
