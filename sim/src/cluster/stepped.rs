@@ -33,6 +33,8 @@ pub struct SteppedReplica {
     last_end: SimTime,
     /// Something has changed since the scheduler last had nothing to run.
     ask: bool,
+    /// The engine waits for the oldest step in flight; it sees nothing else until that ends (serving-policies 1.4).
+    awaits: bool,
     wake: SimTime,
     locals: Vec<Local>,
     free_ids: Vec<ReqId>,
@@ -56,6 +58,7 @@ impl SteppedReplica {
             last_start: SimTime::ZERO,
             last_end: SimTime::ZERO,
             ask: false,
+            awaits: false,
             wake: SimTime::NEVER,
             locals: Vec::new(),
             free_ids: Vec::new(),
@@ -115,7 +118,7 @@ impl SteppedReplica {
 
     pub(super) fn next(&self) -> SimTime {
         let end = self.in_flight.front().map_or(SimTime::NEVER, |s| s.row.end);
-        if self.in_flight.len() >= self.depth {
+        if self.awaits {
             return end;
         }
         let start = if self.ask { SimTime::ZERO } else { self.wake };
@@ -129,6 +132,7 @@ impl SteppedReplica {
             };
             self.completed += 1;
             self.ask = true;
+            self.awaits = false;
             out.recorder.step(&step.row);
             self.hand_out_tokens(now, &step.plan, out);
             self.scheduler.complete(&step.plan, &self.stopped);
@@ -172,6 +176,13 @@ impl SteppedReplica {
     }
 
     pub(super) fn start(&mut self, now: SimTime, out: &mut Out) {
+        if !self.awaits {
+            self.plan_steps(now, out);
+            self.awaits = !self.in_flight.is_empty();
+        }
+    }
+
+    fn plan_steps(&mut self, now: SimTime, out: &mut Out) {
         self.ask |= self.wake <= now;
         while self.ask && self.in_flight.len() < self.depth {
             let mut plan = self.spare.pop().unwrap_or_default();

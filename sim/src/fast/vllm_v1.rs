@@ -171,6 +171,8 @@ pub struct FastVllm {
     /// Steps in flight, the oldest first; their chunks' memory is reused.
     in_flight: VecDeque<Flight>,
     depth: usize,
+    /// The engine waits for the oldest step in flight, as in the reference.
+    awaits: bool,
     /// Chunks of the step being planned.
     chunks: Vec<Chunk>,
     spare: Vec<Vec<Chunk>>,
@@ -219,6 +221,7 @@ impl FastVllm {
             wheel: Wheel::new(),
             in_flight: VecDeque::new(),
             depth: params.depth() as usize,
+            awaits: false,
             chunks: Vec::new(),
             spare: Vec::new(),
             joining: Vec::new(),
@@ -329,6 +332,7 @@ impl FastVllm {
     pub(crate) fn complete(&mut self, now: SimTime, out: &mut Out) {
         while self.in_flight.front().is_some_and(|s| s.row.end <= now) {
             if let Some(flight) = self.in_flight.pop_front() {
+                self.awaits = false;
                 self.complete_step(now, flight, out);
             }
         }
@@ -663,10 +667,14 @@ impl FastVllm {
     }
 
     pub(crate) fn start(&mut self, now: SimTime, out: &mut Out) {
+        if self.awaits {
+            return;
+        }
         while self.in_flight.len() < self.depth
             && (self.running > 0 || self.waiting_count > 0)
             && self.plan(now, out)
         {}
+        self.awaits = !self.in_flight.is_empty();
     }
 
     /// Plans a step and sends it off. False: there is nothing to run.
