@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use engine::model::ModelError;
 use engine::model::init::{DEFAULT_SEED, write};
+use engine::model::{ModelError, ModelOptions, load};
+use engine::timing::{self, Kind, TimedStep, TimingOptions};
+use kernels::dtype::WeightDtype;
 use serde_json::json;
 
 use crate::commands::BadInput;
@@ -12,7 +14,7 @@ use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;
 
-/// Make models for `servetwin serve`.
+/// Make models for `servetwin serve`, and time their steps.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  servetwin model init --params 30M --seed 1 ./model && servetwin serve ./model"
@@ -27,6 +29,11 @@ enum Command {
     /// Write a Llama model with random weights: the files that a model hub would hold, with a byte-level tokenizer.
     #[command(after_help = "Example:\n  servetwin model init --params 30M --seed 1 ./model")]
     Init(Init),
+    /// Time forward passes alone, without a server: prompts and decodes of several sizes, on any layout.
+    #[command(after_help = "Examples:
+  servetwin model time ./model
+  servetwin model time ./model --tp 2 --rounds 100 --step-log tp2.csv   # what the all-reduces take, for `calibrate steps`")]
+    Time(Time),
 }
 
 #[derive(Debug, clap::Args)]
@@ -40,6 +47,44 @@ struct Init {
     #[arg(long, default_value_t = DEFAULT_SEED)]
     seed: u64,
     /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Time {
+    /// Folder of the model [default: the built-in one].
+    dir: Option<PathBuf>,
+    /// Tensor-parallel ranks.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    tp: u32,
+    /// Pipeline stages; a step goes through all of them before the next begins.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pp: u32,
+    /// Threads of each rank.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Format of weights and KV cache: f32, bf16, f16 [default: the files'].
+    #[arg(long)]
+    dtype: Option<WeightDtype>,
+    /// Lengths of prompts, with commas between them [tokens].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "16,32,64,128,256,512",
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    prompts: Vec<u32>,
+    /// Numbers of sequences that decode together, with commas between them.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,16",
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    batches: Vec<u32>,
+    /// KV of each sequence when it begins to decode [tokens].
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    context: u32,
+    /// Steps of each size that count.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Log every step to FILE, as `servetwin serve --step-log` does.
+    #[arg(long, value_name = "FILE")]
+    step_log: Option<PathBuf>,
+    /// Print a JSON list, one object for each size.
     #[arg(long)]
     json: bool,
 }
@@ -61,17 +106,20 @@ fn count(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let Command::Init(init) = args.command;
+    match args.command {
+        Command::Init(init) => make(&init),
+        Command::Time(time) => measure(&time),
+    }
+}
+
+fn make(init: &Init) -> anyhow::Result<u8> {
     let steps = 1000;
     let bar = progress::runs(steps, "weights");
     let config = write(&init.dir, init.params, init.seed, &mut |done| {
         bar.set_position((done * steps as f64) as u64);
     });
     bar.finish_and_clear();
-    let config = config.map_err(|e| match e {
-        e @ ModelError::Options(_) => anyhow::Error::from(BadInput(e.to_string())),
-        e => e.into(),
-    })?;
+    let config = config.map_err(told)?;
     if init.json {
         print_json(&json!({
             "dir": init.dir,
@@ -89,5 +137,144 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             config.hidden
         ))?;
     }
+    Ok(exit_code::OK)
+}
+
+fn told(e: ModelError) -> anyhow::Error {
+    match e {
+        e @ ModelError::Options(_) => BadInput(e.to_string()).into(),
+        e => e.into(),
+    }
+}
+
+/// What the steps of one size took.
+#[derive(serde::Serialize)]
+struct Row {
+    kind: Kind,
+    size: u32,
+    /// Tokens that a step computes.
+    tokens: u32,
+    median_s: f64,
+    /// The shortest step: what the machine does when nothing disturbs it.
+    best_s: f64,
+    best_tokens_per_s: f64,
+    /// Medians of the parts.
+    linear_s: f64,
+    attention_s: f64,
+    elementwise_s: f64,
+    communication_s: f64,
+}
+
+impl Row {
+    fn of(steps: &[&TimedStep]) -> Option<Row> {
+        let first = steps.first()?;
+        let median = |get: fn(&TimedStep) -> f64| {
+            calibrate::statistics::median(steps.iter().map(|s| get(s)).collect()).unwrap_or(0.0)
+        };
+        let best_s = steps
+            .iter()
+            .map(|s| s.seconds)
+            .fold(f64::INFINITY, f64::min);
+        Some(Row {
+            kind: first.kind,
+            size: first.size,
+            tokens: first.size,
+            median_s: median(|s| s.seconds),
+            best_s,
+            best_tokens_per_s: f64::from(first.size) / best_s,
+            linear_s: median(|s| s.times.linear),
+            attention_s: median(|s| s.times.attention),
+            elementwise_s: median(|s| s.times.elementwise),
+            communication_s: median(|s| s.times.communication),
+        })
+    }
+}
+
+fn measure(args: &Time) -> anyhow::Result<u8> {
+    let timed = TimingOptions {
+        prompts: args.prompts.clone(),
+        batches: args.batches.clone(),
+        context: args.context,
+        rounds: args.rounds,
+    };
+    let options = timed.sized(ModelOptions {
+        dtype: args.dtype,
+        threads: args.threads as usize,
+        tp: args.tp as usize,
+        pp: args.pp as usize,
+        ..ModelOptions::default()
+    });
+    let loaded = load(args.dir.as_deref(), &options).map_err(told)?;
+    let most = loaded.facts.config.max_position;
+    let longest = timed.prompts.iter().copied().max().unwrap_or(0);
+    if (longest.max(timed.context + timed.rounds + 1)) as usize > most {
+        return Err(BadInput(format!(
+            "--prompts, --context, --rounds: sequences of more than the model's {most} tokens"
+        ))
+        .into());
+    }
+    let bar = progress::runs(1000, "steps");
+    let mut model = loaded.executor;
+    let steps = timing::time(model.as_mut(), &timed, &mut |share| {
+        bar.set_position((share * 1000.0) as u64);
+    })?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.step_log {
+        let engine = format!(
+            "model = {}\n\n[layout]\ntp = {}\npp = {}\nreplicas = 1\n",
+            toml::Value::from(loaded.facts.name.as_str()),
+            args.tp,
+            args.pp
+        );
+        timing::write_log(path, &engine, &steps)?;
+    }
+    let sizes = timed.prompts.iter().map(|&n| (Kind::Prefill, n));
+    let rows: Vec<Row> = sizes
+        .chain(timed.batches.iter().map(|&n| (Kind::Decode, n)))
+        .filter_map(|size| {
+            let of: Vec<&TimedStep> = steps.iter().filter(|s| (s.kind, s.size) == size).collect();
+            Row::of(&of)
+        })
+        .collect();
+    if args.json {
+        print_json(&rows)?;
+        return Ok(exit_code::OK);
+    }
+    let mut text = format!(
+        "{}: TP {}, PP {}, {} thread(s) a rank, {:?}; medians of {} steps [ms]\n{:>8} {:>6} {:>9} {:>9} {:>9} {:>10} {:>12} {:>13} {:>9}\n",
+        loaded.facts.name,
+        args.tp,
+        args.pp,
+        args.threads,
+        loaded.facts.dtype,
+        args.rounds,
+        "step of",
+        "tokens",
+        "step",
+        "best",
+        "products",
+        "attention",
+        "element-wise",
+        "communication",
+        "tokens/s"
+    );
+    for r in &rows {
+        let kind = match r.kind {
+            Kind::Prefill => "prefill",
+            Kind::Decode => "decode",
+        };
+        text += &format!(
+            "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
+            r.tokens,
+            1e3 * r.median_s,
+            1e3 * r.best_s,
+            1e3 * r.linear_s,
+            1e3 * r.attention_s,
+            1e3 * r.elementwise_s,
+            1e3 * r.communication_s,
+            r.best_tokens_per_s
+        );
+    }
+    print(&text)?;
     Ok(exit_code::OK)
 }

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use engine::http::server::Server;
 use engine::launch::{DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchOptions, launch};
-use engine::model::dtype::WeightDtype;
 use hwmodels::EngineKind;
+use kernels::dtype::WeightDtype;
 use serde_json::json;
 
 use crate::commands::BadInput;

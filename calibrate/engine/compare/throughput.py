@@ -4,13 +4,12 @@
 Needs llama-cpp-python with a llama.cpp built for this machine (`LLAMA_CPP_LIB_PATH` may name its folder), and gguf, torch and
 safetensors for the conversion (all PyPI). Ran with llama-cpp-python 0.3.36.
 
-    cargo build -p engine --release --example throughput
     servetwin model init --params 30M --seed 1 MODEL_DIR
     python calibrate/engine/compare/throughput.py MODEL_DIR --dtype f32 --threads 1
 
 Both decode 32 tokens behind 128 cached ones, for 1 to 16 sequences in one batch, and prefill 128 and 512 tokens into an
-empty cache; both give logits for the last token of each sequence alone. The best of three runs counts. Prints a table; the bar
-is a ratio of at least 0.67.
+empty cache; both give logits for the last token of each sequence alone. Counted are the engine's median step
+(`servetwin model time`) and llama.cpp's best of three runs. Prints a table; the bar is a ratio of at least 0.67.
 """
 
 import argparse
@@ -25,11 +24,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 CONTEXT, STEPS, REPEATS = 128, 32, 3
 
 
-def ours(example, model, dtype, threads):
-    command = [example, "--model", model, "--dtype", dtype, "--threads", str(threads), "--context", str(CONTEXT),
-               "--steps", str(STEPS), "--repeats", str(REPEATS)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    return {(row["kind"], row["size"]): row["tokens_per_s"] for row in map(json.loads, lines)}
+def ours(servetwin, model, dtype, threads):
+    command = [servetwin, "model", "time", model, "--dtype", dtype, "--threads", str(threads), "--context", str(CONTEXT),
+               "--rounds", str(STEPS), "--prompts", "128,512", "--batches", "1,2,4,8,16", "--json"]
+    rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {(row["kind"], row["size"]): row["tokens"] / row["median_s"] for row in rows}
 
 
 def theirs(gguf, dtype, threads):
@@ -98,7 +97,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16", "f16"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--example", default="target/release/examples/throughput", help="the engine's measuring program")
+    parser.add_argument("--servetwin", default="target/release/servetwin")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         gguf = pathlib.Path(folder) / "model.gguf"
@@ -106,7 +105,7 @@ def main():
         subprocess.run([sys.executable, converter, arguments.model, gguf, "--dtype", arguments.dtype], check=True,
                        stdout=subprocess.DEVNULL)
         other = theirs(gguf, arguments.dtype, arguments.threads)
-    engine = ours(arguments.example, arguments.model, arguments.dtype, arguments.threads)
+    engine = ours(arguments.servetwin, arguments.model, arguments.dtype, arguments.threads)
     print(f"{arguments.dtype}, {arguments.threads} thread(s): tokens/s")
     print(f"{'':>12} {'engine':>10} {'llama.cpp':>10} {'ratio':>6}")
     for (kind, size), rate in engine.items():

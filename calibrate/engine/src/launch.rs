@@ -14,10 +14,10 @@ use sim::scenario::engine::EngineParams;
 use crate::engine::{Engine, EngineSpec};
 use crate::http::Service;
 use crate::http::chat::ChatTemplate;
-use crate::model::dtype::WeightDtype;
 use crate::model::{ModelError, ModelOptions, inspect, load};
 use crate::policy::Policy;
 use crate::text::Text;
+use kernels::dtype::WeightDtype;
 
 /// KV cache of a replica where no number of blocks is given [bytes].
 pub const DEFAULT_KV_BYTES: u64 = 512 << 20;

@@ -6,7 +6,6 @@
 pub mod engine;
 pub mod executor;
 pub mod http;
-pub mod kernels;
 pub mod launch;
 pub mod metrics;
 pub mod model;
@@ -18,3 +17,4 @@ pub mod request;
 pub mod sampling;
 pub mod step_log;
 pub mod text;
+pub mod timing;

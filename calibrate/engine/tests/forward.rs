@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use engine::executor::{Executor, SeqInput};
-use engine::model::dtype::WeightDtype;
 use engine::model::{ModelOptions, init, load};
+use kernels::dtype::WeightDtype;
 
 const BLOCK: usize = 16;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use engine::executor::SeqInput;
-use engine::model::dtype::WeightDtype;
 use engine::model::{ModelOptions, load};
+use kernels::dtype::WeightDtype;
 use safetensors::SafeTensors;
 
 fn folder(case: &str) -> PathBuf {

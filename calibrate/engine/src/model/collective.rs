@@ -6,13 +6,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// A rank has stopped; the others cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankLost;
 
-/// How often a rank looks whether the others have come before it sleeps: some microseconds, about what waking costs.
-const LOOKS: usize = 400;
+/// How long a rank looks whether the others have come before it sleeps: about what falling asleep and waking cost, which on
+/// a virtual machine is far more than the microseconds that the ranks of a balanced step are apart.
+const PATIENCE: Duration = Duration::from_micros(100);
+/// Looks between two looks at the clock.
+const LOOKS: usize = 64;
 
 struct Barrier {
     ranks: usize,
@@ -37,11 +41,17 @@ impl Barrier {
         }
         let come = || self.round.load(Ordering::Acquire) != round;
         let lost = || self.lost.load(Ordering::Acquire);
-        for _ in 0..LOOKS {
-            if come() {
-                return Ok(());
+        let began = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if come() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            if began.elapsed() > PATIENCE {
+                break;
+            }
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while !come() && !lost() {
@@ -142,7 +152,7 @@ impl Member {
             if rank == 0 {
                 values.copy_from_slice(&part);
             } else {
-                crate::kernels::elementwise::add(values, &part);
+                kernels::elementwise::add(values, &part);
             }
         }
         Ok(())

@@ -6,15 +6,15 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use crate::executor::{SeqInput, StepTimes};
-use crate::kernels::Isa;
-use crate::kernels::attention::{self, Attention, PagedKv, Span, Tile};
-use crate::kernels::elementwise::{self, RotaryTable};
-use crate::kernels::linear::Linear;
-use crate::kernels::pool::Threads;
+use kernels::Isa;
+use kernels::attention::{self, Attention, PagedKv, Span, Tile};
+use kernels::elementwise::{self, RotaryTable};
+use kernels::linear::Linear;
+use kernels::pool::Threads;
 
 use super::collective::{Member, RankLost};
-use super::dtype::Values;
 use super::layer::Layer;
+use kernels::dtype::Values;
 
 /// A step as every rank sees it.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::ModelError;
 use super::config::{Config, RopeScaling};
-use super::dtype::WeightDtype;
 use super::weights::{Stored, TensorSource};
+use kernels::dtype::WeightDtype;
 
 /// Bytes 0 to 255, then the special tokens.
 const SPECIAL: [&str; 4] = [

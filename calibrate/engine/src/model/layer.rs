@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::kernels::linear::Linear;
+use kernels::linear::Linear;
 
 use super::ModelError;
 use super::config::Config;
-use super::dtype::{self, Values, WeightDtype};
 use super::weights::TensorSource;
+use kernels::dtype::{self, Values, WeightDtype};
 
 /// Weights of a layer, or of one tensor-parallel rank's share: whole heads, and a part of the feed-forward's inner width.
 pub struct Layer {

@@ -4,7 +4,6 @@
 //! weights and KV cache, the tokenizer, and the [`ModelFacts`] that a server needs.
 
 pub mod config;
-pub mod dtype;
 pub mod init;
 pub mod tokenizer;
 pub mod weights;
@@ -21,7 +20,7 @@ use serde_json::Value;
 
 use crate::executor::Executor;
 use config::Config;
-use dtype::WeightDtype;
+use kernels::dtype::WeightDtype;
 use tokenizer::TextTokenizer;
 use weights::{SafetensorsFiles, TensorSource};
 

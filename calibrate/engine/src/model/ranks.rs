@@ -7,19 +7,19 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::executor::{Executor, ExecutorError, SeqInput, StepOutput, StepTimes};
-use crate::kernels::Isa;
-use crate::kernels::attention::{KvShape, PagedKv};
-use crate::kernels::elementwise::RotaryTable;
-use crate::kernels::linear::Linear;
-use crate::kernels::pool::Threads;
+use kernels::Isa;
+use kernels::attention::{KvShape, PagedKv};
+use kernels::elementwise::RotaryTable;
+use kernels::linear::Linear;
+use kernels::pool::Threads;
 
 use super::collective::{Group, Member};
 use super::config::Config;
-use super::dtype::WeightDtype;
 use super::forward::{Buffers, Head, Rank, Step};
 use super::layer::{Loader, share};
 use super::weights::TensorSource;
 use super::{ModelError, ModelOptions};
+use kernels::dtype::WeightDtype;
 
 /// The table of token embeddings.
 const EMBEDDING: &str = "model.embed_tokens.weight";

@@ -9,7 +9,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
 use super::ModelError;
-use super::dtype::WeightDtype;
+use kernels::dtype::WeightDtype;
 
 /// One tensor as stored: little-endian values, row by row.
 pub struct Stored<'a> {

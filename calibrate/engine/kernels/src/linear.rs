@@ -5,12 +5,12 @@
 //! width it is stored in, and each output is one sum over the inputs in order, whatever the number of rows.
 //!
 //! The library crate `gemm` has none of that: it packs on every call, wants 32-bit operands, its speed for 1 to 8 rows is
-//! a fraction of the memory's, and its sums change with the batch. `examples/matmul.rs` measures both.
+//! a fraction of the memory's, and its sums change with the batch. `compare/gemm` measures both.
 
 use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 
-use crate::model::dtype::{Values, WeightDtype};
+use crate::dtype::{Values, WeightDtype};
 
 use super::Isa;
 use super::element::{Element, multiply_add};
@@ -249,7 +249,7 @@ impl Job<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::dtype::{append, empty};
+    use crate::dtype::{append, empty};
 
     fn noise(seed: u32, len: usize) -> Vec<f32> {
         let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);

@@ -7,6 +7,7 @@
 //! sequence's logits are the same bits alone, in any batch, and for any chunking of its prompt.
 
 pub mod attention;
+pub mod dtype;
 pub mod elementwise;
 pub mod linear;
 pub mod pool;

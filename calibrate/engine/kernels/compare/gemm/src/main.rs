@@ -1,13 +1,13 @@
-//! Compares the engine's linear layers with the `gemm` crate, by rows of the batch: why `kernels/linear.rs` exists.
+//! Compares the engine's linear layers with the `gemm` crate, by rows of the batch: why `linear.rs` exists.
 //!
-//! `cargo run -p engine --release --example matmul` prints GFLOP/s of one thread; `gemm` has its weights in f32.
+//! `cargo run --release --manifest-path calibrate/engine/kernels/compare/gemm/Cargo.toml` prints GFLOP/s of one thread; `gemm` has its weights in f32.
 
 use std::time::Instant;
 
-use engine::kernels::Isa;
-use engine::kernels::linear::Linear;
-use engine::kernels::pool::Threads;
-use engine::model::dtype::{Values, WeightDtype, append, empty};
+use kernels::Isa;
+use kernels::linear::Linear;
+use kernels::pool::Threads;
+use kernels::dtype::{Values, WeightDtype, append, empty};
 
 fn noise(len: usize) -> Vec<f32> {
     let mut state = 1_u32;

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 
-use crate::model::dtype::{Values, WeightDtype};
+use crate::dtype::{Values, WeightDtype};
 
 use super::Isa;
 use super::element::{Element, multiply_add};
