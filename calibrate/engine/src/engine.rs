@@ -88,11 +88,6 @@ impl Ticket {
         self.events.recv().await
     }
 
-    /// What has come already.
-    pub fn try_next(&mut self) -> Option<Event> {
-        self.events.try_recv().ok()
-    }
-
     /// What comes next, for a reader that polls.
     pub fn poll_next(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Event>> {
         self.events.poll_recv(cx)

@@ -217,6 +217,60 @@ async fn chats_go_through_the_template_and_begin_with_a_role() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_token_has_an_event_of_its_own_also_when_nothing_can_be_shown_yet() {
+    let r = serve(Duration::ZERO, |_| {}).await;
+    const TOKENS: usize = 400;
+    // Every second letter may begin a stop string that never comes; some bytes are no characters.
+    let stops: Vec<String> = ('A'..='Z')
+        .step_by(2)
+        .map(|c| format!("{c}\u{1}"))
+        .collect();
+    for (path, ask) in [
+        ("/v1/completions", json!({"prompt": "Say something."})),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "Say."}]}),
+        ),
+    ] {
+        let chat = path.contains("chat");
+        let (_, asked) = post(&r, "/tokenize", &ask).await;
+        let ids: Vec<u32> = serde_json::from_value(asked["tokens"].clone()).unwrap();
+        let tokens = expected(&ids, TOKENS);
+        let words = text().decode(&tokens, true);
+        assert!(words.contains('\u{fffd}'), "broken UTF-8 is among them");
+        let mut body = json!({"max_tokens": TOKENS, "temperature": 0, "stream": true, "ignore_eos": true,
+            "stop": stops, "stream_options": {"include_usage": true}, "return_token_ids": true});
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(ask.as_object().unwrap().clone());
+        let (status, _, body) = answer(send(&r, "POST", path, "", &body.to_string()).await).await;
+        assert_eq!(status, 200, "{body}");
+        let mut all = events(&body);
+        let usage = all.pop().unwrap();
+        assert_eq!(usage["usage"]["completion_tokens"], TOKENS);
+        if chat {
+            assert_eq!(all.remove(0)["choices"][0]["delta"]["role"], "assistant");
+        }
+        let choices: Vec<&Value> = all.iter().map(|e| &e["choices"][0]).collect();
+        let got: Vec<Value> = choices.iter().map(|c| c["token_ids"].clone()).collect();
+        let want: Vec<Value> = tokens.iter().map(|t| json!([t])).collect();
+        assert_eq!(got, want, "one token an event, in order");
+        let said: Vec<&str> = choices
+            .iter()
+            .map(|c| {
+                if chat {
+                    &c["delta"]["content"]
+                } else {
+                    &c["text"]
+                }
+            })
+            .map(|t| t.as_str().unwrap())
+            .collect();
+        assert!(said.contains(&""), "some had nothing to show");
+        assert_eq!(said.concat(), words);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_gets_its_status_and_says_why() {
     let r = serve(Duration::ZERO, |_| {}).await;
     let long = json!({"prompt": "x".repeat(5000), "max_tokens": 5}).to_string();

@@ -280,16 +280,22 @@ pub fn read_piece(api: Api, data: &[u8]) -> Option<Piece> {
     Some(piece)
 }
 
-/// Whether a choice holds a token: the first chat chunk has a role and no content (vLLM `""`, llama.cpp `null`), the
-/// last often a reason to finish and nothing else.
+/// Whether a choice holds a token. An empty text is one whose text is held back (vLLM: a character that is not complete
+/// yet, a stop string that may be beginning), unless it is the first chat chunk, which has a role (content `""` of vLLM,
+/// `null` of llama.cpp), or has a reason to finish and maybe nothing else.
 fn choice_has_output(choice: &Value) -> bool {
     let body = choice
         .get("delta")
         .or_else(|| choice.get("message"))
         .unwrap_or(choice);
+    let alone = body.get("role").is_none()
+        && choice
+            .get("finish_reason")
+            .is_none_or(|reason| reason.is_null());
     ["text", "content", "reasoning_content", "reasoning"]
         .iter()
-        .any(|k| filled(body.get(*k)))
+        .filter_map(|k| body.get(*k).and_then(Value::as_str))
+        .any(|text| alone || !text.is_empty())
         || body
             .get("tool_calls")
             .and_then(Value::as_array)
@@ -414,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_without_content_are_no_tokens() {
+    fn a_role_or_a_reason_alone_is_no_token_and_text_that_is_held_back_is_one() {
         for (api, data, output) in [
             (
                 Api::Chat,
@@ -442,6 +448,21 @@ mod tests {
                 false,
             ),
             (Api::Completions, r#"{"choices":[{"text":"x"}]}"#, true),
+            (
+                Api::Completions,
+                r#"{"choices":[{"text":"","finish_reason":null}]}"#,
+                true,
+            ),
+            (
+                Api::Chat,
+                r#"{"choices":[{"delta":{"content":""},"finish_reason":null}]}"#,
+                true,
+            ),
+            (
+                Api::Chat,
+                r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#,
+                false,
+            ),
             (
                 Api::Tgi,
                 r#"{"token":{"id":3,"text":""},"generated_text":null}"#,

@@ -411,6 +411,7 @@ impl Reading {
                 } else {
                     event.usage.and_then(|u| u.completion_tokens)
                 },
+                role: event.role,
                 last: event.finish.is_some(),
             });
             if let Some(text) = &mut self.text {

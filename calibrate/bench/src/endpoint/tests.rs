@@ -173,6 +173,66 @@ async fn a_null_or_empty_first_chat_delta_is_no_token_and_usage_may_come_in_a_ch
 }
 
 #[tokio::test]
+async fn a_token_whose_text_is_held_back_is_stamped_when_its_empty_chunk_comes() {
+    // vLLM: two tokens of a broken character, its end, a stop string's beginning, and what it turned out to be.
+    let pause = Duration::from_millis(15);
+    let texts = ["", "", "\u{e9}", "", "<b"];
+    for (api, with_usage) in [
+        (ApiKind::Completions, true),
+        (ApiKind::Completions, false),
+        (ApiKind::Chat, true),
+        (ApiKind::Chat, false),
+    ] {
+        let mut events = Vec::new();
+        if api == ApiKind::Chat {
+            events.push(
+                r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#
+                    .to_string(),
+            );
+        }
+        for (i, text) in texts.iter().enumerate() {
+            let reason = if i == 4 { "\"length\"" } else { "null" };
+            let said = match api {
+                ApiKind::Chat => format!(r#""delta":{{"content":"{text}"}}"#),
+                _ => format!(r#""text":"{text}""#),
+            };
+            events.push(format!(
+                r#"{{"choices":[{{"index":0,{said},"logprobs":null,"finish_reason":{reason}}}]}}"#
+            ));
+        }
+        if with_usage {
+            events.push(
+                r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":5}}"#.to_string(),
+            );
+        }
+        events.push("[DONE]".to_string());
+        let mut script = answer(&events).spaced(pause);
+        // The role comes at once, as if the request then waited for its turn.
+        if api == ApiKind::Chat {
+            script.pieces[0].0 = Duration::ZERO;
+        }
+        let server = Server::start(move |_, _| script.clone()).await;
+        let trace = client(&server, api).send(&request(5)).await;
+        assert_eq!(trace.error, None);
+        let source = if with_usage {
+            CountSource::Confirmed
+        } else {
+            CountSource::Unconfirmed
+        };
+        assert_eq!(
+            (trace.chunks.len(), trace.output_tokens(), trace.counted),
+            (5, 5, source),
+            "{api:?}"
+        );
+        // A busy machine makes these longer, never shorter: the role is no first token, the first empty chunk is.
+        assert!(trace.first_token_ns().unwrap() >= pause.as_nanos() as u64);
+        let span = trace.last_token_ns().unwrap() - trace.first_token_ns().unwrap();
+        assert!(span >= 3 * pause.as_nanos() as u64, "{span}");
+        assert_eq!(trace.gaps().map(|g| g.2).sum::<u32>(), 4);
+    }
+}
+
+#[tokio::test]
 async fn a_refused_field_is_dropped_with_a_note_and_the_request_sent_again() {
     let server = Server::start(|_, seen| {
         if seen.body.contains("ignore_eos") {

@@ -46,11 +46,12 @@ pub enum CountSource {
     /// The server said it with each chunk: running usage, token ids, or one event for each token by the API's rules.
     #[default]
     PerChunk,
-    /// One token for each chunk with text, and the final usage agrees.
+    /// One token for each chunk, and the final usage agrees.
     Confirmed,
-    /// The final usage says more tokens than there are chunks: spread over the chunks by the length of their text.
+    /// The final usage says another number of tokens than there are chunks: spread over the chunks by the length of their
+    /// text.
     Spread,
-    /// One token for each chunk with text; nothing confirms it.
+    /// One token for each chunk; nothing confirms it.
     Unconfirmed,
 }
 
@@ -230,14 +231,17 @@ pub(super) struct RawChunk {
     pub tokens: Option<u32>,
     /// Tokens so far, by running usage.
     pub so_far: Option<u32>,
+    /// It names the speaker's role.
+    pub role: bool,
     /// It ends the generation.
     pub last: bool,
 }
 
 /// Counts the tokens of chunks; `total` is what the server says in the end.
 ///
-/// Chunks without text are no tokens (the first chat chunk holds only a role; an extra last one only a reason), unless
-/// that leaves fewer chunks than tokens: then those in the middle are tokens whose text was not complete yet.
+/// A chunk is a token's arrival also when its text is empty: vLLM sends such where a character is not complete yet or a
+/// stop string may be beginning. No arrivals are a first chunk of chat that gives only a role, and, unless `total` needs
+/// it, a last one that gives only a reason (vLLM puts the reason on the last token's chunk, llama-server on one more).
 pub(super) fn count(raw: &[RawChunk], total: Option<u32>) -> (Vec<Chunk>, CountSource) {
     let chunk = |r: &RawChunk, tokens: u32| Chunk {
         at_ns: r.at_ns,
@@ -264,56 +268,51 @@ pub(super) fn count(raw: &[RawChunk], total: Option<u32>) -> (Vec<Chunk>, CountS
             .filter_map(|r| r.tokens.filter(|n| *n > 0).map(|n| chunk(r, n)));
         return (counted.collect(), CountSource::PerChunk);
     }
-    let with_text: Vec<&RawChunk> = raw.iter().filter(|r| r.text_bytes > 0).collect();
     let ones = |rs: &[&RawChunk]| rs.iter().map(|r| chunk(r, 1)).collect::<Vec<_>>();
+    let empty = |r: &&RawChunk| r.text_bytes == 0;
+    let all: Vec<&RawChunk> = raw.iter().collect();
+    let role = all.first().is_some_and(|r| r.role && empty(r));
+    let spoken = &all[usize::from(role)..];
+    // Triton's last chunk may be empty and has no mark; nor does it say a total.
+    let reason = |r: &&RawChunk| empty(r) && (r.last || total.is_none());
+    let reason = spoken.last().is_some_and(reason);
+    let inner = &spoken[..spoken.len() - usize::from(reason)];
     let Some(total) = total.filter(|t| *t > 0) else {
-        return (ones(&with_text), CountSource::Unconfirmed);
+        return (ones(inner), CountSource::Unconfirmed);
     };
-    let n = with_text.len() as u32;
-    if n == total {
-        return (ones(&with_text), CountSource::Confirmed);
+    let with_text: Vec<&RawChunk> = inner.iter().copied().filter(|r| !empty(r)).collect();
+    // A first chunk without text may be a role that is not called so.
+    let later = &inner[usize::from(inner.first().is_some_and(empty))..];
+    for arrivals in [&with_text, spoken, inner, &all, later] {
+        if arrivals.len() as u32 == total {
+            return (ones(arrivals), CountSource::Confirmed);
+        }
     }
-    if n > total {
+    let spread_over = if with_text.len() as u32 > total {
         // More pieces of text than tokens: the first pieces are taken as the tokens' arrivals.
         return (ones(&with_text[..total as usize]), CountSource::Spread);
-    }
-    let all: Vec<&RawChunk> = raw.iter().collect();
-    if all.len() as u32 == total {
-        return (ones(&all), CountSource::Confirmed);
-    }
-    let mut inner: Vec<&RawChunk> = all
-        .iter()
-        .copied()
-        .filter(|r| !r.last || r.text_bytes > 0)
-        .collect();
-    if inner.len() as u32 == total {
-        return (ones(&inner), CountSource::Confirmed);
-    }
-    // A first chunk without text is a role, not a token.
-    if inner.first().is_some_and(|r| r.text_bytes == 0) {
-        inner.remove(0);
-    }
-    if inner.len() as u32 == total {
-        return (ones(&inner), CountSource::Confirmed);
-    }
-    (spread(&with_text, total), CountSource::Spread)
+    } else if inner.len() as u32 > total {
+        &with_text
+    } else {
+        inner
+    };
+    (spread(spread_over, total), CountSource::Spread)
 }
 
-/// `total` tokens over chunks, one each and the rest by the length of their text, largest remainders first.
+/// `total` tokens over at most as many chunks, one each and the rest by the length of their text.
 fn spread(chunks: &[&RawChunk], total: u32) -> Vec<Chunk> {
-    let bytes: u64 = chunks.iter().map(|r| u64::from(r.text_bytes)).sum();
-    if chunks.is_empty() || bytes == 0 {
-        return Vec::new();
-    }
     let rest = u64::from(total) - chunks.len() as u64;
+    let silent = chunks.iter().all(|r| r.text_bytes == 0);
+    let weight = |r: &RawChunk| if silent { 1 } else { u64::from(r.text_bytes) };
+    let whole: u64 = chunks.iter().map(|r| weight(r)).sum();
     let mut given = 0u64;
     let mut seen = 0u64;
     chunks
         .iter()
         .map(|r| {
-            seen += u64::from(r.text_bytes);
+            seen += weight(r);
             // Cumulative rounding: the parts add up to the whole.
-            let due = (rest * seen + bytes / 2) / bytes;
+            let due = (rest * seen + whole / 2) / whole;
             let extra = due - given;
             given = due;
             Chunk {
@@ -335,8 +334,32 @@ mod tests {
             text_bytes,
             tokens: None,
             so_far: None,
+            role: false,
             last: false,
         }
+    }
+
+    fn role() -> RawChunk {
+        RawChunk {
+            role: true,
+            ..raw(0)
+        }
+    }
+
+    fn last(text_bytes: u32) -> RawChunk {
+        RawChunk {
+            last: true,
+            ..raw(text_bytes)
+        }
+    }
+
+    /// Which of `chunks` are arrivals, by index.
+    fn arrivals(mut chunks: Vec<RawChunk>, total: Option<u32>) -> (Vec<u64>, CountSource) {
+        for (i, c) in chunks.iter_mut().enumerate() {
+            c.at_ns = i as u64;
+        }
+        let (counted, source) = count(&chunks, total);
+        (counted.iter().map(|c| c.at_ns).collect(), source)
     }
 
     #[test]
@@ -351,23 +374,41 @@ mod tests {
     }
 
     #[test]
-    fn chunks_without_text_in_the_middle_are_tokens_when_the_count_says_so() {
-        let chunks = [
-            raw(0),
-            raw(1),
-            raw(0),
-            raw(3),
-            RawChunk {
-                last: true,
-                ..raw(0)
-            },
-        ];
-        assert_eq!(count(&chunks, Some(3)).0.len(), 3);
-        assert_eq!(count(&chunks, Some(2)).0.len(), 2);
+    fn a_chunk_without_text_is_a_token_unless_it_is_a_role_or_a_reason_alone() {
+        use CountSource::{Confirmed, Unconfirmed};
+        // llama-server's last chunk, vLLM's first token and its last one, each in chat and in completions.
+        let llama = vec![role(), raw(1), raw(3), last(0)];
+        assert_eq!(arrivals(llama.clone(), Some(2)), (vec![1, 2], Confirmed));
+        assert_eq!(arrivals(llama, None), (vec![1, 2], Unconfirmed));
+        let vllm = vec![role(), raw(0), raw(3), last(0)];
+        assert_eq!(arrivals(vllm.clone(), Some(3)), (vec![1, 2, 3], Confirmed));
+        assert_eq!(arrivals(vllm, None), (vec![1, 2], Unconfirmed));
+        let vllm = vec![raw(0), raw(0), raw(3), last(0)];
         assert_eq!(
-            count(&chunks, None),
-            (count(&chunks, Some(2)).0, CountSource::Unconfirmed)
+            arrivals(vllm.clone(), Some(4)),
+            (vec![0, 1, 2, 3], Confirmed)
         );
+        assert_eq!(arrivals(vllm, None), (vec![0, 1, 2], Unconfirmed));
+        // A role that is not called so, and chunks that are none of the tokens.
+        let nameless = vec![raw(0), raw(1), raw(0), raw(3), last(0)];
+        assert_eq!(
+            arrivals(nameless.clone(), Some(3)),
+            (vec![1, 2, 3], Confirmed)
+        );
+        assert_eq!(arrivals(nameless, Some(2)), (vec![1, 3], Confirmed));
+    }
+
+    #[test]
+    fn the_first_token_keeps_its_time_when_others_share_chunks() {
+        let chunks = vec![role(), raw(0), raw(2), raw(6), last(0)];
+        let (at, source) = arrivals(chunks.clone(), Some(7));
+        assert_eq!((at, source), (vec![1, 2, 3], CountSource::Spread));
+        let tokens: Vec<u32> = count(&chunks, Some(7)).0.iter().map(|c| c.tokens).collect();
+        assert_eq!(tokens, [1, 2, 4]);
+        // Nothing to weigh by.
+        let tokens = count(&[raw(0), raw(0)], Some(5)).0;
+        assert_eq!(tokens.iter().map(|c| c.tokens).sum::<u32>(), 5);
+        assert!(count(&[], Some(5)).0.is_empty());
     }
 
     #[test]
@@ -398,7 +439,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn spread_tokens_add_up(lengths in prop::collection::vec(1u32..50, 1..40), more in 0u32..100) {
+        fn spread_tokens_add_up(lengths in prop::collection::vec(0u32..50, 1..40), more in 0u32..100) {
             let chunks: Vec<RawChunk> = lengths.iter().map(|l| raw(*l)).collect();
             let total = chunks.len() as u32 + more;
             let (counted, _) = count(&chunks, Some(total));

@@ -236,6 +236,8 @@ pub struct Event<'a> {
     pub text: Cow<'a, str>,
     /// Generated token ids in it, where the server gives them.
     pub token_ids: Option<Vec<u32>>,
+    /// It names the speaker's role.
+    pub role: bool,
     /// The generation ended with this reason.
     pub finish: Option<String>,
     /// Token counts so far.
@@ -283,6 +285,8 @@ struct Choice<'a> {
 
 #[derive(Deserialize)]
 struct ChatDelta<'a> {
+    #[serde(borrow, default)]
+    role: Option<Str<'a>>,
     #[serde(borrow, default)]
     content: Option<Str<'a>>,
     #[serde(borrow, default)]
@@ -413,6 +417,7 @@ fn open_ai(chunk: OpenAiChunk<'_>) -> Event<'_> {
         event.choice = true;
         let mut text = choice.text.map(|s| s.0);
         for delta in [choice.delta, choice.message].into_iter().flatten() {
+            event.role |= delta.role.is_some();
             for part in [delta.content, delta.reasoning_content, delta.reasoning]
                 .into_iter()
                 .flatten()

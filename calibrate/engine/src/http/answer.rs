@@ -1,7 +1,8 @@
 //! What clients get: completions and chat completions, whole or as server-sent events.
 //!
-//! As vLLM writes them: one event per step that made a token (more when the reader is slow: what has come meanwhile goes
-//! into one event), the reason of the end on the last token's event, usage in an event of its own without choices.
+//! As vLLM writes them: an event for each token, with empty text when nothing can be shown yet, the reason of the end on
+//! the last token's event, usage in an event of its own without choices. vLLM puts what has come meanwhile into one event
+//! when it falls behind; here each token keeps its event, so that clients which count events count tokens.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -281,20 +282,13 @@ impl EventStream {
             .push_back(Bytes::from(format!("data: {chunk}\n\n")));
     }
 
-    /// Queues what `event` and all that has come since amount to.
+    /// Queues what `event` amounts to; none: the engine has gone.
     fn take(&mut self, event: Option<Event>) {
         let mut piece = Piece::default();
-        let mut failure = None;
-        match event {
-            Some(e) => failure = piece.add(e).err(),
-            None => failure = failure.or(Some(Failure::ShuttingDown)),
-        }
-        while failure.is_none()
-            && piece.ended.is_none()
-            && let Some(e) = self.ticket.as_mut().and_then(Ticket::try_next)
-        {
-            failure = piece.add(e).err();
-        }
+        let failure = event
+            .ok_or(Failure::ShuttingDown)
+            .and_then(|e| piece.add(e))
+            .err();
         if !piece.tokens.is_empty() {
             let choice = self.frame.choice(&piece, true, self.characters, &self.text);
             self.made += piece.tokens.len();
