@@ -160,6 +160,7 @@ struct Row {
     best_tokens_per_s: f64,
     /// Medians of the parts.
     linear_s: f64,
+    lm_head_s: f64,
     attention_s: f64,
     elementwise_s: f64,
     communication_s: f64,
@@ -183,6 +184,7 @@ impl Row {
             best_s,
             best_tokens_per_s: f64::from(first.size) / best_s,
             linear_s: median(|s| s.times.linear),
+            lm_head_s: median(|s| s.times.lm_head),
             attention_s: median(|s| s.times.attention),
             elementwise_s: median(|s| s.times.elementwise),
             communication_s: median(|s| s.times.communication),
@@ -241,7 +243,7 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         return Ok(exit_code::OK);
     }
     let mut text = format!(
-        "{}: TP {}, PP {}, {} thread(s) a rank, {:?}; medians of {} steps [ms]\n{:>8} {:>6} {:>9} {:>9} {:>9} {:>10} {:>12} {:>13} {:>9}\n",
+        "{}: TP {}, PP {}, {} thread(s) a rank, {:?}; medians of {} steps [ms]\n{:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>10} {:>12} {:>13} {:>9}\n",
         loaded.facts.name,
         args.tp,
         args.pp,
@@ -253,6 +255,7 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         "step",
         "best",
         "products",
+        "LM head",
         "attention",
         "element-wise",
         "communication",
@@ -264,11 +267,12 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
             Kind::Decode => "decode",
         };
         text += &format!(
-            "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
+            "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>8.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
             r.tokens,
             1e3 * r.median_s,
             1e3 * r.best_s,
             1e3 * r.linear_s,
+            1e3 * r.lm_head_s,
             1e3 * r.attention_s,
             1e3 * r.elementwise_s,
             1e3 * r.communication_s,

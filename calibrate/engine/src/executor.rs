@@ -16,8 +16,10 @@ pub struct SeqInput {
 /// Where a step's wall time went, as far as it was measured. What no field names is host time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Matrix products, LM head included [s].
+    /// Matrix products of the layers [s].
     pub linear: f64,
+    /// The LM head's product, from hidden states to logits; it is computed for sampled rows alone [s].
+    pub lm_head: f64,
     /// Attention over the paged KV cache, writes into it included [s].
     pub attention: f64,
     /// Norms, rotary embedding, activations, embedding look-ups [s].
@@ -26,6 +28,13 @@ pub struct StepTimes {
     pub communication: f64,
     /// From the start of the step's first stage to the end of its last [s].
     pub total: f64,
+}
+
+impl StepTimes {
+    /// Its parts together [s]: the total less what the host did in between.
+    pub fn named(&self) -> f64 {
+        self.linear + self.lm_head + self.attention + self.elementwise + self.communication
+    }
 }
 
 /// What a step produced.

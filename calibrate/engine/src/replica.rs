@@ -825,27 +825,18 @@ impl Driver {
         let Some(log) = &self.spec.log else {
             return;
         };
-        let named = t.linear + t.attention + t.elementwise + t.communication;
         // With one step in flight its time has no other part; with several they overlap, and the rest is waiting.
         let host = if self.depth == 1 {
-            now.since(step.row.start).as_secs() - named - sample
+            now.since(step.row.start).as_secs() - t.named() - sample
         } else {
-            step.prepared + step.handed_out + (t.total - named)
+            step.prepared + step.handed_out + (t.total - t.named())
         };
         log.step(LogStep {
             row: StepRow {
                 end: now,
                 ..step.row
             },
-            times: LogTimes {
-                linear: t.linear,
-                attention: t.attention,
-                elementwise: t.elementwise,
-                communication: t.communication,
-                sample,
-                host: host.max(0.0),
-                forward: t.total,
-            },
+            times: LogTimes::new(&t, sample, host),
             preempted: step.preempted,
             entries: step.entries,
         });

@@ -15,9 +15,12 @@ use sim::kernel::time::SimTime;
 use sim::record::StepRow;
 use sim::report::csv::{STEP_COLUMNS, step_fields};
 
+use crate::executor::StepTimes;
+
 /// Columns of the step log that a simulated step does not have.
-pub const TIME_COLUMNS: [&str; 7] = [
+pub const TIME_COLUMNS: [&str; 8] = [
     "linear_s",
+    "lm_head_s",
     "attention_s",
     "elementwise_s",
     "communication_s",
@@ -45,8 +48,10 @@ pub const REQUEST_LOG_COLUMNS: [&str; 12] = [
 /// Where a step's wall time went [s].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LogTimes {
-    /// Matrix products.
+    /// Matrix products of the layers.
     pub linear: f64,
+    /// The LM head's product.
+    pub lm_head: f64,
     /// Attention.
     pub attention: f64,
     /// Norms, rotary embedding, activations, look-ups.
@@ -60,6 +65,22 @@ pub struct LogTimes {
     pub host: f64,
     /// The forward pass as a whole, its parts included.
     pub forward: f64,
+}
+
+impl LogTimes {
+    /// A forward pass, with what was spent on choosing tokens and by the host.
+    pub fn new(t: &StepTimes, sample: f64, host: f64) -> LogTimes {
+        LogTimes {
+            linear: t.linear,
+            lm_head: t.lm_head,
+            attention: t.attention,
+            elementwise: t.elementwise,
+            communication: t.communication,
+            sample,
+            host: host.max(0.0),
+            forward: t.total,
+        }
+    }
 }
 
 /// One sequence's share of a step.
@@ -264,6 +285,7 @@ fn write_step(out: &mut impl Write, s: &LogStep) -> io::Result<()> {
     write!(out, "{}", step_fields(&s.row).join(","))?;
     for part in [
         t.linear,
+        t.lm_head,
         t.attention,
         t.elementwise,
         t.communication,

@@ -168,16 +168,7 @@ pub fn time(
 pub fn write_log(path: &Path, engine: &str, steps: &[TimedStep]) -> std::io::Result<()> {
     let (log, writer) = StepLog::create(path, engine)?;
     for s in steps {
-        let t = &s.times;
-        let times = LogTimes {
-            linear: t.linear,
-            attention: t.attention,
-            elementwise: t.elementwise,
-            communication: t.communication,
-            host: (s.seconds - t.linear - t.attention - t.elementwise - t.communication).max(0.0),
-            forward: t.total,
-            ..LogTimes::default()
-        };
+        let times = LogTimes::new(&s.times, 0.0, s.seconds - s.times.named());
         let at = |seconds: f64| SimTime((seconds * 1e9) as u64);
         let entry = |(id, &(tokens, context)): (usize, &(u32, u32))| LogEntry {
             id: id as u64,

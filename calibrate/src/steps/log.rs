@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use hwmodels::{BatchStats, EngineKind};
 
 /// Seconds that a log's parts of a step are given in, in the order of [`Parts`].
-const PART_COLUMNS: [&str; 5] = [
+const PART_COLUMNS: [&str; 6] = [
     "linear_s",
+    "lm_head_s",
     "attention_s",
     "elementwise_s",
     "communication_s",
@@ -17,8 +18,10 @@ const PART_COLUMNS: [&str; 5] = [
 /// Where a step's time went, as far as the log says [s]. What no field names is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
-    /// Matrix products, LM head included.
+    /// Matrix products; where the log does not tell the LM head apart, with it.
     pub linear: f64,
+    /// The LM head's product: from hidden states to logits, for sampled rows alone. None where the log has no `lm_head_s`.
+    pub lm_head: Option<f64>,
     /// Attention and writes into the KV cache.
     pub attention: f64,
     /// Norms, rotary embedding, activations, look-ups.
@@ -252,6 +255,7 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
         for &(i, column) in &parts {
             let slot = match column {
                 "linear_s" => &mut part.linear,
+                "lm_head_s" => part.lm_head.insert(0.0),
                 "attention_s" => &mut part.attention,
                 "elementwise_s" => &mut part.elementwise,
                 "communication_s" => &mut part.communication,

@@ -5,9 +5,9 @@
 
 use rayon::prelude::*;
 
-use super::log::Step;
+use super::log::{Parts, Step};
 use super::nnls::{Robust, dot, robust};
-use super::terms::{COLUMNS, Equation, PARTS, Shape, TOTAL, column, row};
+use super::terms::{COLUMNS, Equation, PARTS, PARTS_WITHOUT_HEAD, Shape, TOTAL, column, row};
 use super::{Coefficients, Fitted};
 
 /// Steps that the search for the shape looks at.
@@ -33,8 +33,13 @@ const STRAIGHT: Shape = Shape {
 
 /// The equations that all of `steps` give.
 pub fn equations(steps: &[Step]) -> &'static [Equation] {
-    if !steps.is_empty() && steps.iter().all(|s| s.parts.is_some()) {
+    let all = |has: fn(&Parts) -> bool| {
+        !steps.is_empty() && steps.iter().all(|s| s.parts.as_ref().is_some_and(has))
+    };
+    if all(|p| p.lm_head.is_some()) {
         &PARTS
+    } else if all(|_| true) {
+        &PARTS_WITHOUT_HEAD
     } else {
         &TOTAL
     }

@@ -104,36 +104,63 @@ pub const TOTAL: [Equation; 1] = [Equation {
 }];
 
 /// The parts of a step, of logs that have them. Collectives and sends are not among them: they belong to the layout.
-pub const PARTS: [Equation; 5] = [
+pub const PARTS: [Equation; 6] = [
     Equation {
         name: "matrix products",
         // Without tokens there is nothing to multiply: a fixed part of it is the reading of weights.
-        columns: &[PRODUCT, SAMPLED],
+        columns: &[PRODUCT],
         value: |s| s.parts.map(|p| p.linear),
     },
     Equation {
-        name: "attention",
-        columns: &[FIXED, SEQ, CHUNK, ELEMENTWISE, CONTEXT, PAIR],
-        value: |s| s.parts.map(|p| p.attention),
+        name: "LM head",
+        columns: &[SAMPLED],
+        value: |s| s.parts.and_then(|p| p.lm_head),
     },
-    Equation {
-        name: "element-wise",
-        columns: &[FIXED, ELEMENTWISE],
-        value: |s| s.parts.map(|p| p.elementwise),
-    },
-    Equation {
-        name: "sampling",
-        columns: &[FIXED, SEQ],
-        value: |s| s.parts.map(|p| p.sample),
-    },
-    Equation {
-        name: "host",
-        columns: &[FIXED, SEQ, CHUNK, ELEMENTWISE, MIXED],
-        value: |s| s.parts.map(|p| host(s.seconds, &p)),
-    },
+    ATTENTION,
+    ELEMENT_WISE,
+    SAMPLING,
+    HOST,
 ];
+
+/// As [`PARTS`], of logs that do not tell the LM head from the other products.
+pub const PARTS_WITHOUT_HEAD: [Equation; 5] = [
+    Equation {
+        name: "matrix products",
+        columns: &[PRODUCT, SAMPLED],
+        value: |s| s.parts.map(|p| p.linear + p.lm_head.unwrap_or(0.0)),
+    },
+    ATTENTION,
+    ELEMENT_WISE,
+    SAMPLING,
+    HOST,
+];
+
+const ATTENTION: Equation = Equation {
+    name: "attention",
+    columns: &[FIXED, SEQ, CHUNK, ELEMENTWISE, CONTEXT, PAIR],
+    value: |s| s.parts.map(|p| p.attention),
+};
+
+const ELEMENT_WISE: Equation = Equation {
+    name: "element-wise",
+    columns: &[FIXED, ELEMENTWISE],
+    value: |s| s.parts.map(|p| p.elementwise),
+};
+
+const SAMPLING: Equation = Equation {
+    name: "sampling",
+    columns: &[FIXED, SEQ],
+    value: |s| s.parts.map(|p| p.sample),
+};
+
+const HOST: Equation = Equation {
+    name: "host",
+    columns: &[FIXED, SEQ, CHUNK, ELEMENTWISE, MIXED],
+    value: |s| s.parts.map(|p| host(s.seconds, &p)),
+};
 
 /// What no part names [s].
 fn host(seconds: f64, p: &super::log::Parts) -> f64 {
-    (seconds - p.linear - p.attention - p.elementwise - p.communication - p.sample).max(0.0)
+    let products = p.linear + p.lm_head.unwrap_or(0.0);
+    (seconds - products - p.attention - p.elementwise - p.communication - p.sample).max(0.0)
 }

@@ -393,6 +393,56 @@ fn parts_of_a_step_tell_apart_what_its_total_does_not() {
 }
 
 #[test]
+fn the_lm_head_is_told_from_the_other_products_by_logs_that_have_it() {
+    // Decodes alone: each token is sampled, so that nothing but the log's own column tells the two apart.
+    let mut truth = usual();
+    truth.params.insert(
+        "step.sampled_s".into(),
+        param("step.sampled_s", 3e-4, None, Evidence::Measured).expect("fine"),
+    );
+    let mut engine = Engine::new(truth, 0.0, 0, 11);
+    let mut log = Log::default();
+    for (seqs, prompt) in [(1, 40), (4, 64), (12, 80)] {
+        log.steps
+            .extend(engine.run("decodes", seqs, prompt, 80, 2, 1).steps);
+    }
+    log.steps.retain(|s| s.stats.prefill_seqs == 0);
+    link(&mut log.steps);
+    for s in &mut log.steps {
+        let b = &s.stats;
+        let unit = terms::Shape {
+            crossover: 6e-3 / 9e-4,
+            sharpness: 3.0,
+            tile: 1.0,
+        };
+        s.parts = Some(super::log::Parts {
+            linear: 9e-4 * unit.of(f64::from(b.tokens())),
+            lm_head: Some(3e-4 * f64::from(b.sampled_seqs)),
+            attention: 1.5e-6 * b.decode_ctx_sum as f64,
+            sample: 6e-5 * f64::from(b.decode_seqs),
+            ..super::log::Parts::default()
+        });
+    }
+    assert_eq!(shape::equations(&log.steps).len(), terms::PARTS.len());
+    let outcome = fit(std::slice::from_ref(&log), &[], &setup()).expect("fits");
+    let got = outcome.profile.get("step.sampled_s", 0.0);
+    assert!((got / 3e-4 - 1.0).abs() < 0.02, "{got}");
+    // A log of before, alone or among others: the head is one of the products.
+    let one = &mut log.steps[7];
+    if let Some(p) = &mut one.parts {
+        p.linear += p.lm_head.take().expect("it has one");
+    }
+    let seconds = one.seconds;
+    let equations = shape::equations(&log.steps);
+    assert_eq!(equations.len(), terms::PARTS_WITHOUT_HEAD.len());
+    let sum: f64 = equations
+        .iter()
+        .map(|e| (e.value)(&log.steps[7]).expect("said"))
+        .sum();
+    assert!((sum / seconds - 1.0).abs() < 1e-9, "the parts add up");
+}
+
+#[test]
 fn fitting_twice_gives_the_same_profile() {
     let logs = Engine::new(usual(), 0.05, 30, 9).varied();
     let a = fit(&logs, &[], &setup()).expect("fits");
@@ -426,6 +476,20 @@ fn logs_are_read_with_their_gaps_and_other_columns_are_let_be() {
     let back = format!("{HEADER}0,1.0,0.5,1,0,1,,0,0,0,1,4,10,1,x\n");
     assert!(parse(back.as_bytes(), "a.csv").is_err());
     assert!(parse(&b""[..], "a.csv").is_err());
+}
+
+#[test]
+fn parts_are_read_with_and_without_a_column_of_the_lm_head() {
+    let row = "0,0.0,0.5,1,0,1,,0,0,0,1,4,10,1";
+    let old = HEADER.replace("extra", "linear_s,attention_s") + row + ",0.25,0.125\n";
+    let new =
+        HEADER.replace("extra", "linear_s,lm_head_s,attention_s") + row + ",0.25,0.0625,0.125\n";
+    for (text, lm_head) in [(old, None), (new, Some(0.0625))] {
+        let p = parse(text.as_bytes(), "a.csv").expect("reads")[0]
+            .parts
+            .expect("has parts");
+        assert_eq!((p.linear, p.lm_head, p.attention), (0.25, lm_head, 0.125));
+    }
 }
 
 #[test]

@@ -293,7 +293,7 @@ impl Rank {
         clock.lap(&mut times.elementwise);
         let mut part = vec![0.0; m * head.matrix.rows];
         head.matrix.apply(self.isa, self.threads, normed, &mut part);
-        clock.lap(&mut times.linear);
+        clock.lap(&mut times.lm_head);
         if self.member.ranks() == 1 {
             return Ok(part);
         }
