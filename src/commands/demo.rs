@@ -27,10 +27,15 @@ use crate::{plot, progress};
 const KV_BLOCKS: u64 = 4096;
 /// Threads of each rank: one, so that a machine of two cores has one left for the client.
 const THREADS: u32 = 1;
+/// Layouts (ranks, stages) whose communication is timed without a load.
+const LAYOUTS: [[u32; 2]; 2] = [[2, 1], [1, 2]];
 /// How long an engine may take to come up or to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Measure the bundled engine, fit a step model on three loads, predict eleven others, and print how far off it was.
+///
+/// The loads are measured in rounds, each of them once a round, so that a machine whose speed drifts disturbs fitted and
+/// held-out ones alike. What ranks and stages take to communicate comes from steps timed without a load (`servetwin model time`).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin demo
@@ -44,7 +49,7 @@ pub struct Args {
     /// How long each load is sent [s].
     #[arg(long, value_name = "S", default_value_t = 8.0)]
     seconds: f64,
-    /// Runs of each held-out load: two or more show the run-to-run noise.
+    /// Rounds: runs of each load. Two or more show the run-to-run noise.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]
     repeats: u32,
     /// Parameters of the random-weight model, e.g. 30M.
@@ -90,44 +95,36 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     };
     lab.make_model()?;
 
-    let (fitted, held_out): (Vec<&Case>, Vec<&Case>) = CASES
+    let cases: Vec<&Case> = CASES
         .iter()
         .filter(|c| c.fitted || args.only.is_empty() || args.only.iter().any(|n| n == c.name))
-        .partition(|c| c.fitted);
+        .collect();
     let repeats = args.repeats as usize;
-    let total = fitted.len() + held_out.len() * repeats;
-    let bar = progress::runs(total as u64, "loads");
+    let bar = progress::runs((cases.len() * repeats) as u64, "loads");
     let mut paces = Paces {
         busy_per_s: 1.0,
         seconds: args.seconds,
     };
-    let mut runs: Vec<(&Case, Vec<RunRecord>)> = Vec::new();
-    for case in fitted {
-        bar.set_message(case.name);
-        let record = lab.measure(case, &paces, 0)?;
-        if case.pace == calibrate::demo::cases::Pace::Users(16) {
-            paces = Paces::of(&record, args.seconds).ok_or_else(|| {
-                anyhow!(
-                    "no request of `{}` finished in {} s",
-                    case.name,
-                    args.seconds
-                )
-            })?;
-        }
-        runs.push((case, vec![record]));
-        bar.inc(1);
-    }
-    let profile = lab.fit(&runs)?;
-    for case in held_out {
-        bar.set_message(case.name);
-        let mut records = Vec::new();
-        for repeat in 0..repeats {
-            records.push(lab.measure(case, &paces, repeat)?);
+    let mut runs: Vec<(&Case, Vec<RunRecord>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
+    for round in 0..repeats {
+        for (case, records) in &mut runs {
+            bar.set_message(case.name);
+            let record = lab.measure(case, &paces, round)?;
+            if round == 0 && case.name == "users-16" {
+                paces = Paces::of(&record, args.seconds).ok_or_else(|| {
+                    anyhow!(
+                        "no request of `{}` finished in {} s",
+                        case.name,
+                        args.seconds
+                    )
+                })?;
+            }
+            records.push(record);
             bar.inc(1);
         }
-        runs.push((case, records));
     }
     bar.finish_and_clear();
+    let profile = lab.fit(&runs)?;
 
     let mut loads = Vec::new();
     for (case, records) in &runs {
@@ -156,7 +153,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 
 fn heading(profile: &Profile, paces: &Paces) -> String {
     let mut out = format!(
-        "16 users are served at {:.2} req/s. Step model fitted on the step logs of three loads:\n",
+        "16 users are served at {:.2} req/s. Step model fitted on the step logs of three loads, comm.* on steps timed without load:\n",
         paces.busy_per_s
     );
     for (name, p) in &profile.params {
@@ -242,10 +239,15 @@ impl Lab {
 
     /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records.
     fn fit(&self, runs: &[(&Case, Vec<RunRecord>)]) -> anyhow::Result<Profile> {
-        let logs = runs
-            .iter()
-            .map(|(case, _)| steps::log::read(&self.path(case, 0, "steps.csv")))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut logs = Vec::new();
+        for (case, records) in runs.iter().filter(|(case, _)| case.fitted) {
+            for round in 0..records.len() {
+                logs.push(steps::log::read(&self.path(case, round, "steps.csv"))?);
+            }
+        }
+        for layout in LAYOUTS {
+            logs.push(steps::log::read(&self.time(layout)?)?);
+        }
         let setup = steps::Setup {
             name: "demo".into(),
             command: "servetwin demo".into(),
@@ -255,9 +257,13 @@ impl Lab {
         let mut profile = outcome.profile;
         // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
         let (case, records) = &runs[0];
-        let log = self.path(case, 0, "steps.csv");
-        let engine = way::engine_ttft(&log, &self.path(case, 0, "steps.requests.csv"))?;
-        if let Some(way) = median(way::ways(&records[0], &engine)) {
+        let mut ways = Vec::new();
+        for (round, record) in records.iter().enumerate() {
+            let log = self.path(case, round, "steps.csv");
+            let engine = way::engine_ttft(&log, &self.path(case, round, "steps.requests.csv"))?;
+            ways.extend(way::ways(record, &engine));
+        }
+        if let Some(way) = median(ways) {
             for name in ["host.request_in_s", "host.token_out_s"] {
                 let param =
                     hwmodels::fitted::param(name, (way / 2.0).max(0.0), None, Evidence::Measured)?;
@@ -266,6 +272,27 @@ impl Lab {
         }
         self.write_profile(&profile)?;
         Ok(profile)
+    }
+
+    /// Times steps of the model on a layout without any load; the log of them.
+    fn time(&self, [tp, pp]: [u32; 2]) -> anyhow::Result<PathBuf> {
+        let log = self.out.join(format!("time-tp{tp}-pp{pp}.csv"));
+        let made = Command::new(std::env::current_exe()?)
+            .args(["model", "time"])
+            .arg(self.out.join(&self.model))
+            .args(["--tp", &tp.to_string(), "--pp", &pp.to_string()])
+            .args(["--threads", &THREADS.to_string()])
+            .args(["--prompts", "16,64,128,256", "--rounds", "25", "--step-log"])
+            .arg(&log)
+            .output()?;
+        if !made.status.success() {
+            let text = String::from_utf8_lossy(&made.stderr);
+            return Err(anyhow!(
+                "steps with TP {tp}, PP {pp} cannot be timed: {}",
+                text.trim()
+            ));
+        }
+        Ok(log)
     }
 
     /// What the step logs do not say: the model's shape, and what the engine's threads run on.

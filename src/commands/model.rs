@@ -222,11 +222,15 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
     })?;
     bar.finish_and_clear();
     if let Some(path) = &args.step_log {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let engine = format!(
-            "model = {}\n\n[layout]\ntp = {}\npp = {}\nreplicas = 1\n",
+            "model = {}\nlayers = {}\nhidden = {}\n\n[layout]\ntp = {}\npp = {}\nreplicas = 1\nthreads = {}\ncores = {cores}\n",
             toml::Value::from(loaded.facts.name.as_str()),
+            loaded.facts.config.layers,
+            loaded.facts.config.hidden,
             args.tp,
-            args.pp
+            args.pp,
+            args.threads,
         );
         timing::write_log(path, &engine, &steps)?;
     }

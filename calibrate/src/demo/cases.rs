@@ -47,7 +47,7 @@ const DEFAULT: Case = Case {
     layout: [1, 1, 1],
 };
 
-/// The loads, in the order in which they are measured. The first two fitted ones set the rates of the others.
+/// The loads, in the order in which they are measured. The second sets the rates of the open ones.
 pub const CASES: [Case; 14] = [
     Case {
         name: "one-user",

@@ -1,7 +1,8 @@
 //! What logs of other layouts add: collectives, sends between stages, and how well threads share the work.
 //!
-//! The profile of the first layout is scaled to theirs without any communication; what their steps take beyond that is put
-//! down to collectives (or sends) per step and per token, never below zero.
+//! Where a log says how long its steps communicated, that is what is fitted. Where it does not, the profile of the first layout is
+//! scaled to theirs without any communication, and what their steps take beyond that is put down to collectives
+//! (or sends). Either is a time per step and per token, never below zero.
 
 use hwmodels::fitted::{FittedStep, Target, param};
 use hwmodels::{Evidence, Profile, StepModel as _};
@@ -12,7 +13,7 @@ use super::nnls::robust;
 use super::shape::median;
 use super::terms::{COLUMNS, Shape, column, row};
 
-/// Time per step and per token beyond what `profile` scaled to a layout predicts.
+/// Time of communication per step and per token.
 struct Excess {
     fixed: f64,
     token: f64,
@@ -84,7 +85,7 @@ fn excess(profile: &Profile, log: &Log) -> Result<Option<Excess>, hwmodels::Erro
     let beyond: Vec<f64> = alone
         .iter()
         .zip(&predicted)
-        .map(|(s, p)| s.seconds - p)
+        .map(|(s, p)| s.parts.map_or(s.seconds - p, |parts| parts.communication))
         .collect();
     let fit = robust(
         &rows,
