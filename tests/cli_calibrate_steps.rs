@@ -101,8 +101,53 @@ fn wrong_logs_are_refused_with_file_and_reason() {
     let log = log(&dir, "one", "\"5 req/s\"");
     assert_refused(
         &servetwin(&["calibrate", "steps", &log, "--hold-out", &log]),
-        "given both to fit and to hold out",
+        "given both to fit and to predict",
     );
     let help = servetwin(&["calibrate", "steps", "--help"]);
     assert!(stdout(&help).contains("Example:"));
+}
+
+#[test]
+fn check_prints_predicted_over_measured_by_kind_of_step_and_refuses_what_was_fitted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let slow = log(&dir, "slow", "\"2 req/s\"");
+    let fast = log(&dir, "fast", "\"6 req/s\"");
+    let profile = dir.path().join("engine.toml");
+    let profile = profile.to_str().expect("UTF-8");
+    let report = json(&servetwin(&[
+        "calibrate",
+        "steps",
+        &slow,
+        "--check",
+        &fast,
+        "--out",
+        profile,
+        "--json",
+    ]));
+    let checks = report["checks"].as_array().expect("checks");
+    let used: Vec<&str> = checks.iter().filter_map(|c| c["used"].as_str()).collect();
+    assert_eq!(used, ["fitted", "held_out"]);
+    let kinds = checks[1]["kinds"].as_array().expect("kinds");
+    let number = |v: &serde_json::Value| v.as_f64().expect("a number");
+    let measured: f64 = kinds.iter().map(|k| number(&k["measured_s"])).sum();
+    assert!((measured / number(&checks[1]["all"]["measured_s"]) - 1.0).abs() < 1e-9);
+    // Steps of constant terms are predicted exactly.
+    for k in kinds {
+        let ratio = number(&k["predicted_s"]) / number(&k["measured_s"]);
+        assert!((ratio - 1.0).abs() < 0.01, "{k}");
+    }
+    // No validation: that is what --hold-out is for.
+    let text = std::fs::read_to_string(profile).expect("a profile");
+    assert!(!text.contains("[[validations]]"), "{text}");
+
+    // The same profile again, without a fit.
+    let alone = servetwin(&["calibrate", "steps", "--profile", profile, "--check", &fast]);
+    let table = stdout(&alone);
+    assert!(
+        table.contains("decode 1 ") && table.contains("predicted/meas."),
+        "{table}"
+    );
+
+    let twice = servetwin(&["calibrate", "steps", &slow, "--check", &slow]);
+    assert_refused(&twice, "given both to fit and to predict");
 }

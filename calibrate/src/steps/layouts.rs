@@ -91,6 +91,7 @@ fn excess(profile: &Profile, log: &Log) -> Result<Option<Excess>, hwmodels::Erro
         &rows,
         &beyond,
         &predicted,
+        &predicted,
         &[column::FIXED, column::ELEMENTWISE],
         30,
     );

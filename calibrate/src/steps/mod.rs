@@ -11,11 +11,13 @@
 //! - [`identify`] says in words which parameters the data cannot tell apart;
 //! - [`propose`] says which load to measure next;
 //! - [`layouts`] takes what tensor-parallel and pipelined logs add;
-//! - [`report`] puts it together, with errors on logs that were not fitted.
+//! - [`report`] puts it together, with errors on logs that were not fitted;
+//! - [`check`] compares predicted and measured time by kind of step.
 //!
 //! Where a log says where the time went (`linear_s`, `attention_s`, ...), each part is fitted by itself on the columns that can
 //! cause it, and the coefficients are added up: that tells apart what the total alone does not.
 
+pub mod check;
 pub mod identify;
 pub mod intervals;
 pub mod layouts;
@@ -30,6 +32,7 @@ mod tests;
 
 use hwmodels::BatchStats;
 
+pub use check::{Checked, check, distinct};
 pub use log::{Log, LogError, Step};
 pub use report::{Outcome, Report, Setup, fit};
 pub use terms::{COLUMNS, Equation, Shape};
@@ -58,7 +61,7 @@ pub enum StepsError {
     #[error("the fit gave an impossible profile: {0}")]
     Profile(#[from] hwmodels::Error),
     /// A log is both fitted and held out.
-    #[error("{0} is given both to fit and to hold out; a log that was fitted proves nothing")]
+    #[error("{0} is given both to fit and to predict; a log that was fitted proves nothing")]
     Both(String),
 }
 

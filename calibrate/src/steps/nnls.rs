@@ -7,7 +7,6 @@
 use nalgebra::{DMatrix, DVector};
 
 use super::terms::COLUMNS;
-use crate::collectives::quantile;
 
 const K: usize = COLUMNS.len();
 
@@ -169,17 +168,19 @@ fn subsolve(a: &DMatrix<f64>, c: &DVector<f64>, set: &[usize]) -> Option<DVector
 pub struct Robust {
     /// Coefficients [s].
     pub beta: [f64; K],
-    /// Weight of each step in the last round, its squared scale included.
+    /// Weight of each step in the last round, its count and squared scale included.
     pub weights: Vec<f64>,
     /// Robust standard deviation of the residuals, in units of their scale.
     pub sigma: f64,
 }
 
-/// Fits `y` on `rows` with non-negative coefficients of `columns`. Residual `i` counts in units of `scales[i]`.
+/// Fits `y` on `rows` with non-negative coefficients of `columns`. Residual `i` is taken in units of `scales[i]` and
+/// counts `counts[i]` times.
 pub fn robust(
     rows: &[[f64; K]],
     y: &[f64],
     scales: &[f64],
+    counts: &[f64],
     columns: &[usize],
     rounds: usize,
 ) -> Robust {
@@ -190,10 +191,14 @@ pub fn robust(
         sigma: 0.0,
     };
     for round in 0..rounds.max(1) {
+        let weights: Vec<f64> = (robustness.iter().zip(counts).zip(scales))
+            .map(|((r, n), s)| r * n / (s * s))
+            .collect();
         let mut sums = Normal::default();
-        for ((x, y), (s, r)) in rows.iter().zip(y).zip(scales.iter().zip(&robustness)) {
-            sums.add(x, *y, r / (s * s));
+        for ((x, y), w) in rows.iter().zip(y).zip(&weights) {
+            sums.add(x, *y, *w);
         }
+        out.weights = weights;
         let beta = sums.solve(columns);
         let residuals: Vec<f64> = rows
             .iter()
@@ -201,7 +206,7 @@ pub fn robust(
             .zip(scales)
             .map(|((x, y), s)| (y - dot(x, &beta)) / s)
             .collect();
-        let sigma = deviation(&residuals).max(1e-9);
+        let sigma = deviation(&residuals, counts).max(1e-9);
         let moved = (0..K).any(|i| (beta[i] - out.beta[i]).abs() > 1e-7 * beta[i].abs());
         (out.beta, out.sigma) = (beta, sigma);
         if !moved && round > rounds / 2 {
@@ -219,11 +224,6 @@ pub fn robust(
             };
         }
     }
-    out.weights = robustness
-        .iter()
-        .zip(scales)
-        .map(|(r, s)| r / (s * s))
-        .collect();
     out
 }
 
@@ -232,9 +232,19 @@ pub fn dot(x: &[f64; K], beta: &[f64; K]) -> f64 {
     x.iter().zip(beta).map(|(x, b)| x * b).sum()
 }
 
-/// Robust standard deviation: 1.4826 times the median absolute value.
-pub fn deviation(residuals: &[f64]) -> f64 {
-    let mut sizes: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
-    sizes.sort_by(f64::total_cmp);
-    1.4826 * quantile(&sizes, 0.5)
+/// Robust standard deviation: 1.4826 times the median absolute value, where value `i` counts `counts[i]` times.
+pub fn deviation(residuals: &[f64], counts: &[f64]) -> f64 {
+    let mut sizes: Vec<(f64, f64)> = (residuals.iter().zip(counts))
+        .map(|(r, n)| (r.abs(), *n))
+        .collect();
+    sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = 0.5 * counts.iter().sum::<f64>();
+    let mut below = 0.0;
+    for (size, n) in &sizes {
+        below += n;
+        if below >= half {
+            return 1.4826 * size;
+        }
+    }
+    0.0
 }

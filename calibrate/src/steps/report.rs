@@ -8,6 +8,7 @@ use hwmodels::profile::{Provenance, Validation};
 use hwmodels::{Basis, Evidence, Profile, StepModel};
 use serde::Serialize;
 
+use super::check::{Checked, distinct};
 use super::identify::{self, Identifiability};
 use super::intervals::{self, Interval};
 use super::log::{Facts, Log, Step};
@@ -117,6 +118,9 @@ pub struct Report {
     pub step_noise: f64,
     /// Errors by log.
     pub errors: Vec<Errors>,
+    /// Predicted and measured time by kind of step, of logs for which that was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Checked>,
     /// What the data tell apart.
     pub identifiability: Identifiability,
     /// What to measure next.
@@ -139,7 +143,7 @@ pub struct Outcome {
 }
 
 /// The usable steps of a log.
-fn usable(log: &Log) -> Vec<Step> {
+pub(super) fn usable(log: &Log) -> Vec<Step> {
     log.steps
         .iter()
         .skip(WARM_UP)
@@ -164,12 +168,7 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
             .collect()
     };
     let (logs, hold_out) = (known(logs), known(hold_out));
-    if let Some(twice) = hold_out
-        .iter()
-        .find(|h| logs.iter().any(|l| l.name == h.name || l.steps == h.steps))
-    {
-        return Err(StepsError::Both(twice.name.clone()));
-    }
+    distinct(&logs, &hold_out)?;
     let first = logs.first().map(|l| l.facts.clone()).unwrap_or_default();
     let same = |l: &&Log| l.facts.layout() == first.layout() && l.facts.threads == first.threads;
     let base: Vec<&Log> = logs.iter().filter(same).collect();
@@ -254,6 +253,7 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
         crossover_tokens: shape::bent(&fitted).then_some(fitted.shape.crossover),
         step_noise: core.noise,
         errors,
+        checks: Vec::new(),
         identifiability: core.identifiability(),
         proposals: propose::propose(&core.steps, &fitted, core.noise, &allowed),
         notes,
@@ -314,7 +314,7 @@ impl Core {
         }
         let gaps: Vec<(f64, Step)> = steps.iter().filter_map(|s| Some((s.gap?, *s))).collect();
         Ok(Core {
-            noise: deviation(&ratios),
+            noise: deviation(&ratios, &vec![1.0; ratios.len()]),
             interrupted: over.clamp(0.0, 1.0),
             gap: between(&gaps),
             steps,
@@ -432,7 +432,14 @@ fn between(gaps: &[(f64, Step)]) -> [f64; 2] {
         gaps.iter().map(|(_, s)| row(&s.stats, &straight)).collect();
     let y: Vec<f64> = gaps.iter().map(|(g, _)| *g).collect();
     let scales = vec![1.0; y.len()];
-    let fit = robust(&rows, &y, &scales, &[column::FIXED, column::SEQ], 20);
+    let fit = robust(
+        &rows,
+        &y,
+        &scales,
+        &scales,
+        &[column::FIXED, column::SEQ],
+        20,
+    );
     let typical: f64 = rows.iter().map(|x| super::nnls::dot(x, &fit.beta)).sum();
     let all: f64 = y.iter().sum();
     let size = if typical > 0.0 { all / typical } else { 0.0 };
@@ -444,7 +451,7 @@ fn rounded(x: f64) -> f64 {
     format!("{x:.5e}").parse().unwrap_or(x)
 }
 
-fn file_name(path: &str) -> String {
+pub(super) fn file_name(path: &str) -> String {
     std::path::Path::new(path)
         .file_name()
         .map_or_else(|| path.to_owned(), |n| n.to_string_lossy().into_owned())
@@ -602,6 +609,9 @@ impl fmt::Display for Report {
                 e.total_error,
                 kinds.join(", ")
             )?;
+        }
+        for c in &self.checks {
+            write!(f, "{c}")?;
         }
         for w in self.identifiability.words.iter().chain(&self.notes) {
             writeln!(f, "\n- {w}")?;

@@ -2,6 +2,9 @@
 //!
 //! The shape is not linear, so it is found by a profile likelihood: on a grid of shapes the linear coefficients
 //! are fitted, and the shape with the least robust loss wins, refined around the best. All of it is deterministic.
+//!
+//! A step counts with the time it takes, here and in the fit: what a profile is for is the time of many steps together, and of
+//! that a thousand small decodes are no more than the few prompts that take as long.
 
 use rayon::prelude::*;
 
@@ -10,8 +13,8 @@ use super::nnls::{Robust, dot, robust};
 use super::terms::{COLUMNS, Equation, PARTS, PARTS_WITHOUT_HEAD, Shape, TOTAL, column, row};
 use super::{Coefficients, Fitted};
 
-/// Steps that the search for the shape looks at.
-const SEARCHED: usize = 1500;
+/// Steps that the search for the shape looks at, about.
+const SEARCHED: usize = 3000;
 /// Rounds of reweighting in the search, and in the fit.
 const SEARCH_ROUNDS: usize = 6;
 const FIT_ROUNDS: usize = 30;
@@ -19,8 +22,9 @@ const FIT_ROUNDS: usize = 30;
 const LOSS_SCALE: f64 = 0.01;
 /// A tile or a bend must lower the loss by this share to be believed.
 const GAIN: f64 = 0.03;
-/// Norms that are tried.
-const SHARPNESSES: [f64; 6] = [1.5, 2.0, 3.0, 4.0, 8.0, 16.0];
+/// Overlaps of reading and arithmetic that are tried, as `1 / sharpness`: 1 is none (both add up), 0 would be all of it. At the
+/// crossover the products take `2^overlap` times either, so that even steps of it are even steps of time.
+const OVERLAPS: [f64; 9] = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0625];
 /// Tiles that are tried [tokens].
 const TILES: [f64; 8] = [2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 48.0];
 
@@ -54,16 +58,23 @@ pub struct Solved {
     pub each: Vec<Robust>,
 }
 
-/// Fits the coefficients of all equations, given the shape.
-pub fn solve(steps: &[Step], shape: Shape, equations: &[Equation], rounds: usize) -> Solved {
+/// Fits the coefficients of all equations, given the shape. Step `i` stands for `stands_for[i]` like it.
+pub fn solve(
+    steps: &[Step],
+    stands_for: &[f64],
+    shape: Shape,
+    equations: &[Equation],
+    rounds: usize,
+) -> Solved {
     let rows: Vec<[f64; COLUMNS.len()]> = steps.iter().map(|s| row(&s.stats, &shape)).collect();
     let measured: Vec<f64> = steps.iter().map(|s| s.seconds.max(1e-9)).collect();
     let pass = |scales: &[f64]| -> (Coefficients, Vec<Robust>) {
+        let counts: Vec<f64> = scales.iter().zip(stands_for).map(|(s, n)| s * n).collect();
         let each: Vec<Robust> = equations
             .iter()
             .map(|e| {
                 let y: Vec<f64> = steps.iter().map(|s| (e.value)(s).unwrap_or(0.0)).collect();
-                robust(&rows, &y, scales, e.columns, rounds)
+                robust(&rows, &y, scales, &counts, e.columns, rounds)
             })
             .collect();
         let mut beta = [0.0; COLUMNS.len()];
@@ -97,28 +108,41 @@ pub fn median(values: &[f64]) -> f64 {
 pub fn fit(steps: &[Step]) -> Solved {
     let equations = equations(steps);
     let shape = search(steps, &equations[0]);
-    solve(steps, shape, equations, FIT_ROUNDS)
+    let each_for_itself = vec![1.0; steps.len()];
+    solve(steps, &each_for_itself, shape, equations, FIT_ROUNDS)
 }
 
-/// Robust loss of the best coefficients of `e` with `shape`, per step.
-fn loss(steps: &[Step], shape: Shape, e: &Equation) -> f64 {
-    let fit = solve(steps, shape, std::slice::from_ref(e), SEARCH_ROUNDS);
-    let sum: f64 = steps
-        .iter()
-        .map(|s| {
-            let y = (e.value)(s).unwrap_or(0.0);
-            let r = (y - fit.fitted.predict(&s.stats)) / s.seconds.max(1e-9) / LOSS_SCALE;
-            (1.0 + r * r).sqrt() - 1.0
-        })
-        .sum();
-    sum / steps.len().max(1) as f64
+/// Some of the steps, each standing for several.
+struct Sample {
+    steps: Vec<Step>,
+    stands_for: Vec<f64>,
+}
+
+/// Robust loss of the best coefficients of `e` with `shape`: errors, each relative to its step, weighted with the steps' time.
+fn loss(sample: &Sample, shape: Shape, e: &Equation) -> f64 {
+    let (steps, stands_for) = (&sample.steps, &sample.stands_for);
+    let fit = solve(
+        steps,
+        stands_for,
+        shape,
+        std::slice::from_ref(e),
+        SEARCH_ROUNDS,
+    );
+    let (mut sum, mut time) = (0.0, 0.0);
+    for (s, n) in steps.iter().zip(stands_for) {
+        let seconds = s.seconds.max(1e-9);
+        let y = (e.value)(s).unwrap_or(0.0);
+        let r = (y - fit.fitted.predict(&s.stats)) / seconds / LOSS_SCALE;
+        sum += n * seconds * ((1.0 + r * r).sqrt() - 1.0);
+        time += n * seconds;
+    }
+    sum / time.max(1e-9)
 }
 
 /// The shape that explains `e` best.
 fn search(steps: &[Step], e: &Equation) -> Shape {
     let sample = thinned(steps);
-    let most = sample
-        .iter()
+    let most = (sample.steps.iter())
         .map(|s| f64::from(s.stats.tokens()))
         .fold(1.0, f64::max);
     let straight = loss(&sample, STRAIGHT, e);
@@ -135,17 +159,22 @@ fn search(steps: &[Step], e: &Equation) -> Shape {
     let points = 14;
     let step = (most.max(2.0) / 0.5).powf(1.0 / f64::from(points - 1));
     let coarse = (0..points).flat_map(|i| {
-        SHARPNESSES.map(|sharpness| Shape {
+        OVERLAPS.map(|overlap| Shape {
             crossover: 0.5 * step.powi(i),
-            sharpness,
+            sharpness: 1.0 / overlap,
             tile: 1.0,
         })
     });
     let (mut least, mut shape) = best(coarse.collect());
-    for width in [0.5, 0.2] {
-        let near = (-3..=3).map(|i| Shape {
-            crossover: shape.crossover * step.powf(width * f64::from(i) / 2.0),
-            ..shape
+    // Crossover and overlap make up for each other, so they are refined together.
+    for width in [0.5, 0.25, 0.1] {
+        let near = (-2..=2).flat_map(|i| {
+            [-0.125, 0.0, 0.125].map(|wider| Shape {
+                crossover: shape.crossover * step.powf(width * f64::from(i) / 2.0),
+                sharpness: 1.0
+                    / (1.0 / shape.sharpness + width * wider).clamp(OVERLAPS[8], OVERLAPS[0]),
+                tile: 1.0,
+            })
         });
         (least, shape) = best(near.collect());
     }
@@ -166,27 +195,40 @@ fn search(steps: &[Step], e: &Equation) -> Shape {
     shape
 }
 
-/// At most [`SEARCHED`] steps, spread evenly over the token counts, so that rare large steps stay in.
-fn thinned(steps: &[Step]) -> Vec<Step> {
-    let mut order: Vec<usize> = (0..steps.len()).collect();
-    order.sort_by_key(|&i| (steps[i].stats.tokens(), i));
-    // Half by rank, half by distinct token count.
-    let every = steps.len().div_ceil(SEARCHED / 2).max(1);
-    let mut take: Vec<usize> = order.iter().copied().step_by(every).collect();
-    let mut seen = std::collections::BTreeMap::<u32, usize>::new();
-    let distinct = order.iter().map(|&i| steps[i].stats.tokens());
-    let kinds = distinct.collect::<std::collections::BTreeSet<u32>>().len();
-    let each = (SEARCHED / 2 / kinds.max(1)).max(2);
-    for &i in &order {
-        let n = seen.entry(steps[i].stats.tokens()).or_insert(0);
-        if *n < each {
-            *n += 1;
-            take.push(i);
-        }
+/// About [`SEARCHED`] steps, the same number from every half octave of tokens as far as there are so many, each standing for as many
+/// as make up the time of its half octave.
+fn thinned(steps: &[Step]) -> Sample {
+    let mut regions: std::collections::BTreeMap<i64, Vec<usize>> =
+        std::collections::BTreeMap::new();
+    for (i, s) in steps.iter().enumerate() {
+        let half_octave = (2.0 * f64::from(s.stats.tokens().max(1)).log2()).floor() as i64;
+        regions.entry(half_octave).or_default().push(i);
     }
-    take.sort_unstable();
-    take.dedup();
-    take.into_iter().map(|i| steps[i]).collect()
+    // Small regions leave room for large ones.
+    let mut sizes: Vec<usize> = regions.values().map(Vec::len).collect();
+    sizes.sort_unstable();
+    let (mut room, mut each) = (SEARCHED, SEARCHED);
+    for (k, n) in sizes.iter().enumerate() {
+        each = room / (sizes.len() - k);
+        if *n > each {
+            break;
+        }
+        room -= n;
+    }
+    let each = each.max(2);
+    let mut sample = Sample {
+        steps: Vec::new(),
+        stands_for: Vec::new(),
+    };
+    let time = |of: &[usize]| of.iter().map(|&i| steps[i].seconds).sum::<f64>();
+    for of in regions.values() {
+        let every = of.len().div_ceil(each).max(1);
+        let taken: Vec<usize> = of.iter().copied().step_by(every).collect();
+        let stands_for = time(of) / time(&taken).max(1e-12);
+        sample.steps.extend(taken.iter().map(|&i| steps[i]));
+        sample.stands_for.extend(taken.iter().map(|_| stands_for));
+    }
+    sample
 }
 
 /// Whether the products' columns have anything to say about the reading of weights.

@@ -137,7 +137,8 @@ pub const PARTS_WITHOUT_HEAD: [Equation; 5] = [
 
 const ATTENTION: Equation = Equation {
     name: "attention",
-    columns: &[FIXED, SEQ, CHUNK, ELEMENTWISE, CONTEXT, PAIR],
+    // A prompt costs by its queries (KV written, heads gathered) and by its pairs; its chunk as such is one sequence.
+    columns: &[FIXED, SEQ, ELEMENTWISE, CONTEXT, PAIR],
     value: |s| s.parts.map(|p| p.attention),
 };
 

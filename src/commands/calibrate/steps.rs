@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use calibrate::steps::log::Facts;
-use calibrate::steps::{Log, Outcome, Setup, fit, log};
+use calibrate::steps::report::Use;
+use calibrate::steps::{Checked, Log, Outcome, Setup, check, distinct, fit, log};
 use indicatif::ProgressBar;
 
 use crate::commands::BadInput;
@@ -15,11 +16,22 @@ use crate::{exit_code, residual_plot};
 pub struct Args {
     /// Step logs to fit: `servetwin serve --step-log FILE`, or a simulated run's steps.csv. The first one's layout is fitted;
     /// logs of other layouts or threads teach what those add.
-    #[arg(required = true, value_name = "LOG")]
+    #[arg(
+        required_unless_present = "profile",
+        conflicts_with = "profile",
+        value_name = "LOG"
+    )]
     logs: Vec<PathBuf>,
     /// Logs to predict and not to fit, of other loads; may be repeated.
     #[arg(long, value_name = "LOG", num_args = 1..)]
     hold_out: Vec<PathBuf>,
+    /// Further logs to predict and not to fit: prints predicted over measured time by kind of step (decodes by batch size, prefills
+    /// and mixed steps by tokens) for them and for the fitted ones; may be repeated. The profile's validations do not change.
+    #[arg(long, value_name = "LOG", num_args = 1..)]
+    check: Vec<PathBuf>,
+    /// Fit nothing: check this profile.
+    #[arg(long, value_name = "FILE", requires = "check", conflicts_with_all = ["hold_out", "out", "plot"])]
+    profile: Option<PathBuf>,
     /// Write the profile here; a scenario names it as hardware.step_profile.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -54,7 +66,11 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
             .map(|p| log::read(p).map_err(|e| BadInput(e.to_string())))
             .collect()
     };
-    let (logs, hold_out) = (read(&args.logs)?, read(&args.hold_out)?);
+    let (logs, hold_out, checks) = (read(&args.logs)?, read(&args.hold_out)?, read(&args.check)?);
+    if let Some(path) = &args.profile {
+        return check_only(path, &checks, args);
+    }
+    distinct(&logs, &checks).map_err(|e| BadInput(e.to_string()))?;
     let setup = Setup {
         name: name(args),
         command: "servetwin calibrate steps LOG... --out FILE".to_owned(),
@@ -63,8 +79,17 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let bar = ProgressBar::new_spinner();
     bar.set_message(format!("fitting {} log(s)", logs.len()));
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let outcome = fit(&logs, &hold_out, &setup).map_err(|e| BadInput(e.to_string()))?;
+    let mut outcome = fit(&logs, &hold_out, &setup).map_err(|e| BadInput(e.to_string()))?;
     bar.finish_and_clear();
+    if !checks.is_empty() {
+        let fitted = logs.iter().map(|l| (l, Use::Fitted));
+        let others = hold_out.iter().chain(&checks).map(|l| (l, Use::HeldOut));
+        outcome.report.checks = fitted
+            .chain(others)
+            .map(|(log, used)| check(&outcome.profile, log, &setup.facts, Some(used)))
+            .collect::<Result<_, _>>()
+            .map_err(|e| BadInput(e.to_string()))?;
+    }
     if let Some(path) = &args.out {
         let text =
             toml::to_string_pretty(&outcome.profile).context("writing the profile as TOML")?;
@@ -77,6 +102,26 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         println!("{}", serde_json::to_string_pretty(&outcome.report)?);
     } else {
         print!("{}", outcome.report);
+    }
+    Ok(exit_code::OK)
+}
+
+/// Checks a profile that was fitted before.
+fn check_only(path: &Path, logs: &[Log], args: &Args) -> anyhow::Result<u8> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| BadInput(format!("cannot read {}: {e}", path.display())))?;
+    let profile: hwmodels::Profile =
+        toml::from_str(&text).map_err(|e| BadInput(format!("{}: {e}", path.display())))?;
+    let facts = facts(args)?;
+    let checked: Vec<Checked> = logs
+        .iter()
+        .map(|log| check(&profile, log, &facts, None))
+        .collect::<Result<_, _>>()
+        .map_err(|e| BadInput(format!("{}: {e}", path.display())))?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&checked)?);
+    } else {
+        checked.iter().for_each(|c| print!("{c}"));
     }
     Ok(exit_code::OK)
 }
