@@ -80,6 +80,52 @@ fn a_profile_fitted_to_a_run_predicts_another_run() {
 }
 
 #[test]
+fn what_the_engine_writes_beside_its_log_is_known_to_the_fit_and_flags_overrule_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (model, log, profile) = (path("tiny"), path("steps.csv"), path("fitted.toml"));
+    let made = json(&servetwin(&[
+        "model", "init", "--params", "1M", &model, "--json",
+    ]));
+    let timed = servetwin(&[
+        "model",
+        "time",
+        &model,
+        "--prompts",
+        "4,8,16",
+        "--batches",
+        "1,2,4",
+        "--context",
+        "16",
+        "--rounds",
+        "8",
+        "--step-log",
+        &log,
+    ]);
+    assert_eq!(timed.status.code(), Some(0), "{}", stderr(&timed));
+    let fit = |flags: &[&str]| -> toml::Table {
+        let args = [&["calibrate", "steps", &log, "--out", &profile], flags].concat();
+        let done = servetwin(&args);
+        assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+        let text = std::fs::read_to_string(&profile).expect("a profile");
+        toml::from_str(&text).expect("TOML")
+    };
+    let count = |p: &toml::Table, key: &str| p["basis"][key].as_integer();
+    let known = fit(&[]);
+    assert_eq!(known["basis"]["model"].as_str(), Some("tiny"));
+    assert_eq!(count(&known, "layers"), made["layers"].as_i64());
+    assert_eq!(count(&known, "hidden"), made["hidden_size"].as_i64());
+    assert_eq!(count(&known, "threads"), Some(1));
+    assert!(count(&known, "cores") > Some(0));
+    let told = fit(&["--threads", "3", "--cores", "96", "--model", "other"]);
+    assert_eq!(
+        (count(&told, "threads"), count(&told, "cores")),
+        (Some(3), Some(96))
+    );
+    assert_eq!(told["basis"]["model"].as_str(), Some("other"));
+}
+
+#[test]
 fn wrong_logs_are_refused_with_file_and_reason() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("a.csv");

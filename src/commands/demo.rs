@@ -251,7 +251,7 @@ impl Lab {
         let setup = steps::Setup {
             name: "demo".into(),
             command: "servetwin demo".into(),
-            facts: self.facts()?,
+            facts: steps::log::Facts::default(),
         };
         let outcome = steps::fit(&logs, &[], &setup)?;
         let mut profile = outcome.profile;
@@ -293,23 +293,6 @@ impl Lab {
             ));
         }
         Ok(log)
-    }
-
-    /// What the step logs do not say: the model's shape, and what the engine's threads run on.
-    fn facts(&self) -> anyhow::Result<steps::log::Facts> {
-        let config = self.out.join(&self.model).join("config.json");
-        let text = std::fs::read_to_string(&config)
-            .with_context(|| format!("cannot read {}", config.display()))?;
-        let config: serde_json::Value = serde_json::from_str(&text)?;
-        let number = |key: &str| config[key].as_u64().and_then(|n| u32::try_from(n).ok());
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Ok(steps::log::Facts {
-            layers: number("num_hidden_layers"),
-            hidden: number("hidden_size"),
-            threads: Some(THREADS),
-            cores: u32::try_from(cores).ok(),
-            ..steps::log::Facts::default()
-        })
     }
 
     fn write_profile(&self, profile: &Profile) -> anyhow::Result<()> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use engine::model::init::{DEFAULT_SEED, write};
 use engine::model::{ModelError, ModelOptions, load};
+use engine::step_log::LogFacts;
 use engine::timing::{self, Kind, TimedStep, TimingOptions};
 use kernels::dtype::WeightDtype;
 use serde_json::json;
@@ -222,17 +223,12 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
     })?;
     bar.finish_and_clear();
     if let Some(path) = &args.step_log {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let engine = format!(
-            "model = {}\nlayers = {}\nhidden = {}\n\n[layout]\ntp = {}\npp = {}\nreplicas = 1\nthreads = {}\ncores = {cores}\n",
-            toml::Value::from(loaded.facts.name.as_str()),
-            loaded.facts.config.layers,
-            loaded.facts.config.hidden,
-            args.tp,
-            args.pp,
-            args.threads,
-        );
-        timing::write_log(path, &engine, &steps)?;
+        let facts = LogFacts {
+            tp: args.tp,
+            pp: args.pp,
+            ..LogFacts::here(&loaded.facts, options.threads)
+        };
+        timing::write_log(path, &facts, &steps)?;
     }
     let sizes = timed.prompts.iter().map(|&n| (Kind::Prefill, n));
     let rows: Vec<Row> = sizes

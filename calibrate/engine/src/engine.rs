@@ -18,7 +18,7 @@ use crate::metrics::{ReplicaMetrics, ServerInfo, render};
 use crate::policy::Policy;
 use crate::replica::{Replica, ReplicaSpec, Submission};
 use crate::request::{Event, GenerateRequest};
-use crate::step_log::StepLog;
+use crate::step_log::{LogFacts, StepLog, engine_file};
 use crate::text::Text;
 
 /// Tokens whose equality the prefix-aware router looks at together [tokens]: its index's own block.
@@ -26,16 +26,14 @@ const ROUTER_BLOCK: usize = 16;
 
 /// How an engine is set up.
 pub struct EngineSpec {
-    /// What the model is called.
-    pub model: String,
+    /// What the step log says of model and machine, under the name that is served. Stages and replicas are counted here.
+    pub facts: LogFacts,
     /// The policy of every replica.
     pub policy: Policy,
     /// How a request finds its replica.
     pub router: RouterConfig,
     /// Name of the router, for the step log.
     pub router_name: String,
-    /// Tensor-parallel ranks, for the step log.
-    pub tp: u32,
     /// Most requests that wait for their first step; more are refused with 429.
     pub queue_limit: u64,
     /// Tokenizer.
@@ -154,7 +152,7 @@ impl Engine {
             replicas,
             router: Mutex::new(Router::new(spec.router, count.max(1), 0)),
             info: ServerInfo {
-                model: spec.model,
+                model: spec.facts.model,
                 block_size: spec.policy.block_size,
                 kv_blocks: spec.policy.kv_blocks,
                 prefix_caching: spec.policy.hash_block.is_some(),
@@ -348,18 +346,18 @@ fn start_log(
         }
         engine.insert("async_scheduling".into(), false.into());
     }
-    let mut layout = toml::Table::new();
-    layout.insert("tp".into(), count(u64::from(spec.tp)));
-    layout.insert("pp".into(), count(u64::from(spec.policy.pp)));
-    layout.insert("replicas".into(), count(replicas as u64));
-    layout.insert("router".into(), spec.router_name.clone().into());
-    let mut root = toml::Table::new();
-    root.insert("model".into(), spec.model.clone().into());
+    let mut root = engine_file(&LogFacts {
+        pp: spec.policy.pp,
+        replicas: u32::try_from(replicas).unwrap_or(u32::MAX),
+        ..spec.facts.clone()
+    });
+    if let Some(toml::Value::Table(layout)) = root.get_mut("layout") {
+        layout.insert("router".into(), spec.router_name.clone().into());
+    }
     root.insert(
         "model_max_tokens".into(),
         count(u64::from(spec.policy.model_max_tokens)),
     );
     root.insert("engine".into(), engine.into());
-    root.insert("layout".into(), layout.into());
-    StepLog::create(path, &root.to_string())
+    StepLog::create(path, &root)
 }

@@ -16,6 +16,7 @@ use crate::http::Service;
 use crate::http::chat::ChatTemplate;
 use crate::model::{ModelError, ModelOptions, inspect, load};
 use crate::policy::Policy;
+use crate::step_log::LogFacts;
 use crate::text::Text;
 use kernels::dtype::WeightDtype;
 
@@ -216,16 +217,19 @@ pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
         })
         .transpose()
         .map_err(LaunchError::ChatTemplate)?;
+    let mut log_facts = LogFacts {
+        tp: options.tp,
+        ..LogFacts::here(&facts, model_options.threads)
+    };
+    if let Some(name) = &options.served_model_name {
+        log_facts.model.clone_from(name);
+    }
     let engine = Engine::start(
         EngineSpec {
-            model: options
-                .served_model_name
-                .clone()
-                .unwrap_or_else(|| facts.name.clone()),
+            facts: log_facts,
             policy,
             router,
             router_name: options.router.clone(),
-            tp: options.tp,
             queue_limit: options.queue_limit,
             text: text.clone(),
             eos: facts.eos.clone(),

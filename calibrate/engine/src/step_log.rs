@@ -1,7 +1,7 @@
 //! `--step-log`: what each step held and where its time went, and beside it each request as the scheduler got it.
 //!
 //! Three files: `steps.csv` (the name given), `steps.requests.csv` and `steps.engine.toml` (the policy, as a scenario's
-//! `[engine]`). They are complete enough to run the same schedule again ([`crate::replay`]): a step starts at the instant
+//! `[engine]`, and what a fit must know of model and machine). They are complete enough to run the same schedule again ([`crate::replay`]): a step starts at the instant
 //! that was handed to the scheduler and ends when its tokens were known and handed out; requests are stamped when the
 //! scheduler got them. `docs/engine.md` describes each column. A thread of its own writes the files.
 
@@ -16,6 +16,7 @@ use sim::record::StepRow;
 use sim::report::csv::{STEP_COLUMNS, step_fields};
 
 use crate::executor::StepTimes;
+use crate::model::ModelFacts;
 
 /// Columns of the step log that a simulated step does not have.
 pub const TIME_COLUMNS: [&str; 8] = [
@@ -197,6 +198,65 @@ impl StepLogWriter {
     }
 }
 
+/// What a fit of the log must know of model and machine beyond its rows ([`engine_file`]); 0: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogFacts {
+    /// Name of the model.
+    pub model: String,
+    /// Its layers.
+    pub layers: u32,
+    /// Its hidden size.
+    pub hidden: u32,
+    /// Tensor-parallel ranks of a replica.
+    pub tp: u32,
+    /// Pipeline stages of a replica.
+    pub pp: u32,
+    /// Replicas on the machine.
+    pub replicas: u32,
+    /// Threads of each rank.
+    pub threads: u32,
+    /// Cores of the machine, which all ranks share.
+    pub cores: u32,
+}
+
+impl LogFacts {
+    /// Facts on `model`, computed by `threads` of each rank on this machine.
+    pub fn here(model: &ModelFacts, threads: usize) -> LogFacts {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        LogFacts {
+            model: model.name.clone(),
+            layers: count(model.config.layers),
+            hidden: count(model.config.hidden),
+            tp: 1,
+            pp: 1,
+            replicas: 1,
+            threads: count(threads),
+            cores: std::thread::available_parallelism().map_or(0, |n| count(n.get())),
+        }
+    }
+}
+
+/// The file beside a step log as far as `facts` go, for [`StepLog::create`].
+pub fn engine_file(facts: &LogFacts) -> toml::Table {
+    let known = |fields: &[(&str, u32)]| -> toml::Table {
+        let known = fields.iter().filter(|(_, n)| *n > 0);
+        known
+            .map(|(key, n)| (key.to_string(), i64::from(*n).into()))
+            .collect()
+    };
+    let mut root = known(&[("layers", facts.layers), ("hidden", facts.hidden)]);
+    root.insert("model".into(), facts.model.clone().into());
+    let layout = known(&[
+        ("tp", facts.tp),
+        ("pp", facts.pp),
+        ("replicas", facts.replicas),
+        ("threads", facts.threads),
+        ("cores", facts.cores),
+    ]);
+    root.insert("layout".into(), layout.into());
+    root
+}
+
 /// The files of a step log and the thread that writes them.
 pub struct StepLog {
     thread: JoinHandle<io::Result<()>>,
@@ -213,15 +273,15 @@ pub fn engine_path(steps: &Path) -> PathBuf {
 }
 
 impl StepLog {
-    /// Creates the files; `engine` is the text of the policy's file.
+    /// Creates the files; `engine` is the file beside it ([`engine_file`]).
     ///
     /// # Errors
     /// When one of them cannot be created.
-    pub fn create(path: &Path, engine: &str) -> io::Result<(StepLog, StepLogWriter)> {
+    pub fn create(path: &Path, engine: &toml::Table) -> io::Result<(StepLog, StepLogWriter)> {
         let named = |path: PathBuf| {
             move |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()))
         };
-        std::fs::write(engine_path(path), engine).map_err(named(engine_path(path)))?;
+        std::fs::write(engine_path(path), engine.to_string()).map_err(named(engine_path(path)))?;
         let mut steps = BufWriter::new(File::create(path).map_err(named(path.into()))?);
         let mut requests =
             BufWriter::new(File::create(requests_path(path)).map_err(named(requests_path(path)))?);

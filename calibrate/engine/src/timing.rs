@@ -11,7 +11,7 @@ use sim::record::StepRow;
 
 use crate::executor::{Executor, ExecutorError, SeqInput, StepTimes};
 use crate::model::ModelOptions;
-use crate::step_log::{LogEntry, LogStep, LogTimes, StepLog};
+use crate::step_log::{LogEntry, LogFacts, LogStep, LogTimes, StepLog, engine_file};
 
 /// Tokens per KV block.
 const BLOCK: u32 = 16;
@@ -161,12 +161,12 @@ pub fn time(
     Ok(steps)
 }
 
-/// Writes `steps` as a step log; `engine` is the text of the file beside it.
+/// Writes `steps` as a step log; `facts` go into the file beside it.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write_log(path: &Path, engine: &str, steps: &[TimedStep]) -> std::io::Result<()> {
-    let (log, writer) = StepLog::create(path, engine)?;
+pub fn write_log(path: &Path, facts: &LogFacts, steps: &[TimedStep]) -> std::io::Result<()> {
+    let (log, writer) = StepLog::create(path, &engine_file(facts))?;
     for s in steps {
         let times = LogTimes::new(&s.times, 0.0, s.seconds - s.times.named());
         let at = |seconds: f64| SimTime((seconds * 1e9) as u64);
@@ -209,9 +209,8 @@ mod tests {
             context: 20,
             rounds: 4,
         };
-        let mut model = load(None, &options.sized(ModelOptions::default()))
-            .unwrap()
-            .executor;
+        let loaded = load(None, &options.sized(ModelOptions::default())).unwrap();
+        let mut model = loaded.executor;
         let mut done = 0.0;
         let steps = time(model.as_mut(), &options, &mut |share| done = share).unwrap();
         assert_eq!(done, 1.0);
@@ -228,7 +227,16 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("steps.csv");
-        write_log(&path, "model = \"m\"\n", &steps).unwrap();
+        let facts = LogFacts::here(&loaded.facts, 1);
+        write_log(&path, &facts, &steps).unwrap();
+        let beside = std::fs::read_to_string(dir.path().join("steps.engine.toml")).unwrap();
+        let beside: toml::Table = toml::from_str(&beside).unwrap();
+        assert_eq!(
+            beside["hidden"].as_integer(),
+            Some(loaded.facts.config.hidden as i64)
+        );
+        assert_eq!(beside["layout"]["threads"].as_integer(), Some(1));
+        assert!(beside["layout"]["cores"].as_integer() > Some(0));
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 1 + steps.len());
     }

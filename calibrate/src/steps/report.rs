@@ -32,7 +32,7 @@ pub struct Setup {
     pub name: String,
     /// The command that fits, for the provenance.
     pub command: String,
-    /// Facts that the logs do not bring themselves.
+    /// Facts that hold for all logs, whatever stands beside them.
     pub facts: Facts,
 }
 
@@ -162,7 +162,7 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
     let known = |logs: &[Log]| -> Vec<Log> {
         logs.iter()
             .map(|l| Log {
-                facts: l.facts.clone().or(&setup.facts),
+                facts: setup.facts.clone().or(&l.facts),
                 ..l.clone()
             })
             .collect()

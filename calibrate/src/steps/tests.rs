@@ -505,14 +505,14 @@ fn too_few_steps_are_refused() {
 #[test]
 fn facts_beside_a_log_become_limits_and_layout() {
     let f = log::facts(
-        "model = \"tiny\"\nlayers = 6\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 300\nmax_num_seqs = 16\n\
-         enable_prefix_caching = false\n[layout]\ntp = 2\npp = 1\nthreads = 1\n",
+        "model = \"tiny\"\nlayers = 6\nhidden = 64\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 300\nmax_num_seqs = 16\n\
+         enable_prefix_caching = false\n[layout]\ntp = 2\npp = 1\nthreads = 1\ncores = 4\n",
         "a.toml",
     )
     .expect("reads");
     assert_eq!(
-        (f.layout(), f.threads, f.layers),
-        ((2, 1), Some(1), Some(6))
+        (f.layout(), f.threads, f.cores, f.layers, f.hidden),
+        ((2, 1), Some(1), Some(4), Some(6), Some(64))
     );
     assert_eq!(f.limits["limits.kv_blocks"], 300.0);
     assert_eq!(f.limits["limits.prefix_caching"], 0.0);

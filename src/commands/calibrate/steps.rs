@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use crate::commands::BadInput;
 use crate::{exit_code, residual_plot};
 
-/// Where logs are, and what stands beside them only in the user's head.
+/// Where logs are, and what is known of their engine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Step logs to fit: `servetwin serve --step-log FILE`, or a simulated run's steps.csv. The first one's layout is fitted;
@@ -44,16 +44,17 @@ pub struct Args {
     /// Name of the profile. Default: that of the file it is written to.
     #[arg(long)]
     name: Option<String>,
-    /// Name of the model, where the log does not say it.
+    /// Name of the model, whatever LOG.engine.toml says.
     #[arg(long)]
     model: Option<String>,
-    /// Hugging Face config.json of the model: layers and hidden size, which other layouts need.
+    /// Hugging Face config.json of the model: layers and hidden size, which other layouts need. Default: as LOG.engine.toml
+    /// says.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Threads of one rank, where the log does not say it.
+    /// Threads of one rank. Default: as LOG.engine.toml says.
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
-    /// Cores of the machine that ranks share, where the log does not say it; leave it out for accelerators.
+    /// Cores of the machine that ranks share; none for accelerators. Default: as LOG.engine.toml says.
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
 }

@@ -12,6 +12,7 @@ use engine::engine::{Engine, EngineSpec};
 use engine::executor::{Executor, ExecutorError, SeqInput, StepOutput, StepTimes};
 use engine::policy::Policy;
 use engine::request::{Event, Failure, Finish, GenerateRequest, Sampling};
+use engine::step_log::LogFacts;
 use engine::text::Text;
 use hwmodels::EngineKind;
 use sim::cluster::router::RouterConfig;
@@ -166,11 +167,14 @@ pub fn policy(kind: EngineKind, keys: &str, blocks: u64, pp: u32) -> Policy {
 /// What to start an engine of `policy` with.
 pub fn spec(policy: Policy) -> EngineSpec {
     EngineSpec {
-        model: "toy".into(),
+        facts: LogFacts {
+            model: "toy".into(),
+            tp: 1,
+            ..LogFacts::default()
+        },
         policy,
         router: RouterConfig::RoundRobin,
         router_name: "round_robin".into(),
-        tp: 1,
         queue_limit: 100_000,
         text: text(),
         eos: vec![EOS],
