@@ -6,8 +6,8 @@
 //! keeps at equal instants. All of it carries the same stamp, so a step follows the one before without a gap, and its
 //! duration holds everything from its planning until its tokens have been handed out.
 //!
-//! Here are the handle that other threads have, and the loop. [`requests`] takes requests in and lets them go, [`steps`]
-//! plans, submits and completes, [`tokens`] chooses and sends, [`log`] writes; [`sequence`] is what a request is meanwhile.
+//! Here are the handle that other threads have, and the loop. `requests.rs` takes requests in and lets them go, `steps.rs`
+//! plans, submits and completes, `tokens.rs` chooses and sends, `log.rs` writes; `sequence.rs` is what a request is meanwhile.
 
 mod log;
 mod requests;
