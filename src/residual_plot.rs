@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use calibrate::steps::Outcome;
-use calibrate::steps::report::Residual;
+use calibrate::steps::errors::Residual;
 use plotters::prelude::*;
 
 /// Most points of a plot: beyond, evenly spaced ones are shown.

@@ -6,8 +6,8 @@ use std::fmt;
 use hwmodels::{BatchStats, Profile, StepModel as _};
 use serde::Serialize;
 
+use super::errors::{Use, file_name, usable};
 use super::log::{Facts, Log};
-use super::report::{Use, file_name, usable};
 use super::shape::median;
 use super::{StepsError, layouts};
 

@@ -3,7 +3,7 @@
 use nalgebra::DMatrix;
 
 use super::log::Step;
-use super::terms::{COLUMNS, Shape, column, row};
+use super::terms::{COLUMNS, Equation, Shape, column, row};
 
 /// Correlation of two estimates beyond which they count as one.
 const TOGETHER: f64 = 0.95;
@@ -15,7 +15,7 @@ const ILL: f64 = 1e4;
 /// What the steps say about the parameters.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Identifiability {
-    /// Condition number of the columns that vary, each scaled to length one.
+    /// Condition number of the columns that vary, each scaled to length one; the largest of all equations.
     pub condition: f64,
     /// Pairs of parameters whose estimates move together: names and correlation.
     pub together: Vec<(String, String, f64)>,
@@ -23,6 +23,24 @@ pub struct Identifiability {
     pub silent: Vec<String>,
     /// All of it in sentences, with what would help.
     pub words: Vec<String>,
+}
+
+impl Identifiability {
+    /// Notes a pair, once; whether it is new.
+    fn add(&mut self, (a, b): (String, String), correlation: f64) -> bool {
+        let new = !self.together.iter().any(|t| t.0 == a && t.1 == b);
+        if new {
+            self.together.push((a, b, correlation));
+        }
+        new
+    }
+
+    /// Says a sentence, once.
+    fn say(&mut self, words: String) {
+        if !self.words.contains(&words) {
+            self.words.push(words);
+        }
+    }
 }
 
 /// What would tell two columns apart.
@@ -60,8 +78,14 @@ fn missing(i: usize) -> &'static str {
     }
 }
 
-/// Looks at `steps` (each counting relative to its own time) with the columns of `shape`.
-pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
+/// Looks at `steps`, of which step `i` counts `weights[i]` times, with the columns of `shape`. Only columns that
+/// meet in one of the `equations` can be mistaken for each other.
+pub fn look(
+    steps: &[Step],
+    shape: &Shape,
+    weights: &[f64],
+    equations: &[Equation],
+) -> Identifiability {
     let mut out = Identifiability::default();
     let k = COLUMNS.len();
     let mut a = DMatrix::<f64>::zeros(k, k);
@@ -73,17 +97,33 @@ pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
             }
         }
     }
-    let there: Vec<usize> = (0..k).filter(|&i| a[(i, i)] > 0.0).collect();
-    for i in (0..k).filter(|i| !there.contains(i)) {
+    for i in (0..k).filter(|&i| a[(i, i)] <= 0.0) {
         out.silent.push(COLUMNS[i].to_owned());
         out.words
             .push(format!("{} is not known: {}", COLUMNS[i], missing(i)));
     }
+    for e in equations {
+        let there: Vec<usize> = (e.columns.iter().copied())
+            .filter(|&i| a[(i, i)] > 0.0)
+            .collect();
+        columns(&a, &there, &mut out);
+    }
+    if out.condition > ILL && out.together.is_empty() {
+        out.words.push(format!(
+            "several parameters together are ill-determined (condition number {:.0}): run loads that differ more",
+            out.condition
+        ));
+    }
+    out
+}
+
+/// Adds to `out` what the columns `there` of an equation say of each other; `a` is `X'WX`.
+fn columns(a: &DMatrix<f64>, there: &[usize], out: &mut Identifiability) {
     let cosine = |p: usize, q: usize| a[(p, q)] / (a[(p, p)] * a[(q, q)]).sqrt();
     // Columns that are the same up to a factor count as one from here on.
     let mut leaders: Vec<usize> = Vec::new();
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for &i in &there {
+    for &i in there {
         match leaders.iter().position(|&l| cosine(l, i) > SAME) {
             Some(g) => groups[g].push(i),
             None => {
@@ -96,9 +136,9 @@ pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
         let names: Vec<&str> = group.iter().map(|&i| COLUMNS[i]).collect();
         for &i in &group[1..] {
             let pair = (COLUMNS[group[0]].to_owned(), COLUMNS[i].to_owned());
-            out.together.push((pair.0, pair.1, cosine(group[0], i)));
+            out.add(pair, cosine(group[0], i));
         }
-        out.words.push(format!(
+        out.say(format!(
             "{} rise and fall together in this data: only what they add up to is known; {}",
             names.join(", "),
             advice(group[0], group[1])
@@ -107,7 +147,7 @@ pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
     let there = leaders;
     let n = there.len();
     if n == 0 {
-        return out;
+        return;
     }
     let scaled = DMatrix::from_fn(n, n, |i, j| {
         let (p, q) = (there[i], there[j]);
@@ -116,7 +156,8 @@ pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
     let eigen = scaled.clone().symmetric_eigen();
     let largest = eigen.eigenvalues.max();
     let smallest = eigen.eigenvalues.min();
-    out.condition = (largest / smallest.max(1e-16 * largest)).sqrt();
+    let condition = (largest / smallest.max(1e-16 * largest)).sqrt();
+    out.condition = out.condition.max(condition);
     // Covariance of the estimates, up to a factor; a direction without data is far but finite.
     let inverse = DMatrix::from_fn(n, n, |i, j| {
         (0..n)
@@ -131,23 +172,17 @@ pub fn look(steps: &[Step], shape: &Shape, weights: &[f64]) -> Identifiability {
             let r = inverse[(i, j)] / (inverse[(i, i)] * inverse[(j, j)]).sqrt();
             if r.abs() > TOGETHER {
                 let (p, q) = (there[i], there[j]);
-                out.together
-                    .push((COLUMNS[p].to_owned(), COLUMNS[q].to_owned(), r));
-                out.words.push(format!(
+                let pair = (COLUMNS[p].to_owned(), COLUMNS[q].to_owned());
+                if out.add(pair, r) {
+                    out.say(format!(
                     "{} and {} move together in this data (correlation of their estimates {r:.3}): predictions hold \
                      inside the measured range, each alone is uncertain; {}",
                     COLUMNS[p],
                     COLUMNS[q],
                     advice(p, q)
                 ));
+                }
             }
         }
     }
-    if out.condition > ILL && out.together.is_empty() {
-        out.words.push(format!(
-            "several parameters together are ill-determined (condition number {:.0}): run loads that differ more",
-            out.condition
-        ));
-    }
-    out
 }

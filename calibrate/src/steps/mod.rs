@@ -7,25 +7,30 @@
 //! - [`terms`] turns a batch into the columns of a linear model, given the shape of the matrix products;
 //! - [`nnls`] solves for non-negative coefficients, and does so robustly: a few slow steps do not move them;
 //! - [`shape`] finds the shape: where arithmetic overtakes the reading of weights, how sharply, in which tiles;
-//! - [`intervals`] resamples blocks of steps: how far each parameter is known;
+//! - [`steadiness`] says how steady the machine was, and warns;
+//! - [`intervals`] draws blocks of steps and the machine's speed anew: how far each parameter is known;
 //! - [`identify`] says in words which parameters the data cannot tell apart;
 //! - [`propose`] says which load to measure next;
 //! - [`layouts`] takes what tensor-parallel and pipelined logs add;
-//! - [`report`] puts it together, with errors on logs that were not fitted;
+//! - [`errors`] says how far predictions are off; [`report`] puts it all together, with logs that were not fitted;
 //! - [`check`] compares predicted and measured time by kind of step.
 //!
 //! Where a log says where the time went (`linear_s`, `attention_s`, ...), each part is fitted by itself on the columns that can
 //! cause it, and the coefficients are added up: that tells apart what the total alone does not.
 
 pub mod check;
+pub mod errors;
 pub mod identify;
 pub mod intervals;
 pub mod layouts;
 pub mod log;
+#[cfg(test)]
+mod machine_tests;
 pub mod nnls;
 pub mod propose;
 pub mod report;
 pub mod shape;
+pub mod steadiness;
 pub mod terms;
 #[cfg(test)]
 mod tests;

@@ -51,15 +51,15 @@ impl Normal {
         self.yy += w * y * y;
     }
 
-    /// Adds the sums `o`.
-    pub fn merge(&mut self, o: &Normal) {
+    /// Adds the sums `o`, `n` times, with its times multiplied by `factor`.
+    pub fn merge(&mut self, o: &Normal, n: f64, factor: f64) {
         for i in 0..K {
             for j in 0..K {
-                self.a[i][j] += o.a[i][j];
+                self.a[i][j] += n * o.a[i][j];
             }
-            self.c[i] += o.c[i];
+            self.c[i] += n * factor * o.c[i];
         }
-        self.yy += o.yy;
+        self.yy += n * factor * factor * o.yy;
     }
 
     /// Weighted sum of squared residuals at `beta`.

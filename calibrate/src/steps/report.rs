@@ -9,17 +9,16 @@ use hwmodels::{Basis, Evidence, Profile, StepModel};
 use serde::Serialize;
 
 use super::check::{Checked, distinct};
+use super::errors::{Errors, Residual, Use, file_name, judge, usable};
 use super::identify::{self, Identifiability};
 use super::intervals::{self, Interval};
 use super::log::{Facts, Log, Step};
 use super::nnls::{deviation, robust};
 use super::propose::{self, Allowed, Proposal};
+use super::steadiness::{self, Steadiness};
 use super::terms::{COLUMNS, Equation, Shape, column, row};
 use super::{Fitted, LEAST_STEPS, StepsError, layouts, shape};
-use crate::collectives::quantile;
 
-/// First steps of a log that are left out: the process is still warming up.
-pub const WARM_UP: usize = 3;
 /// Largest median error of a step on held-out logs that a profile's validation accepts [%].
 const STEP_TOLERANCE: f64 = 10.0;
 /// Largest error of a held-out log's time in all [%].
@@ -51,56 +50,6 @@ pub struct Parameter {
     pub meaning: String,
 }
 
-/// What a log was to the fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Use {
-    /// Fitted; its errors say how well the form fits.
-    Fitted,
-    /// Predicted from a fit of all others.
-    LeftOutInTurn,
-    /// Not fitted at all.
-    HeldOut,
-}
-
-/// Errors of predicted step times on one log.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Errors {
-    /// The log.
-    pub log: String,
-    /// What it was to the fit.
-    pub used: Use,
-    /// Steps.
-    pub steps: u64,
-    /// Median absolute error of a step [%].
-    pub median_ape: f64,
-    /// 90th percentile of the absolute error of a step [%].
-    pub p90_ape: f64,
-    /// Worst step [%].
-    pub worst_ape: f64,
-    /// Predicted over measured time of all steps together, less one [%].
-    pub total_error: f64,
-    /// `total_error` of decode-only steps, of prefill-only steps, of mixed ones [%]; none where there are none.
-    pub by_kind: [Option<f64>; 3],
-}
-
-/// Predicted and measured time of a step, for plots.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Residual {
-    /// Index of the log among all given, fitted ones first.
-    pub log: usize,
-    /// Start [s].
-    pub start: f64,
-    /// Tokens in the step.
-    pub tokens: u32,
-    /// Mean context of its decodes [tokens].
-    pub context: f64,
-    /// Measured [s].
-    pub measured: f64,
-    /// Predicted [s].
-    pub predicted: f64,
-}
-
 /// What a fit says about itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -121,6 +70,8 @@ pub struct Report {
     /// Predicted and measured time by kind of step, of logs for which that was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
+    /// How steady the machine was while the fitted logs were written.
+    pub steadiness: Steadiness,
     /// What the data tell apart.
     pub identifiability: Identifiability,
     /// What to measure next.
@@ -140,16 +91,6 @@ pub struct Outcome {
     pub residuals: Vec<Residual>,
     /// Names of the logs, as residuals number them.
     pub logs: Vec<String>,
-}
-
-/// The usable steps of a log.
-pub(super) fn usable(log: &Log) -> Vec<Step> {
-    log.steps
-        .iter()
-        .skip(WARM_UP)
-        .filter(|s| !s.stats.is_empty() && !s.overlaps && s.seconds > 0.0)
-        .copied()
-        .collect()
 }
 
 /// Fits `logs` and predicts `hold_out`.
@@ -173,9 +114,17 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
     let same = |l: &&Log| l.facts.layout() == first.layout() && l.facts.threads == first.threads;
     let base: Vec<&Log> = logs.iter().filter(same).collect();
     let core = Core::fit(&base)?;
-    let intervals = intervals::bootstrap(&core.steps, &core.solved, core.equations);
+    let steadiness = core.steadiness();
+    let intervals = intervals::bootstrap(
+        &core.logs(),
+        &core.solved,
+        core.equations,
+        steadiness.level_deviation,
+    );
     let mut notes = core.notes.clone();
     let mut profile = core.profile(&first, setup, &intervals)?;
+    let warnings = (steadiness.warnings.iter()).map(|w| format!("warning: {w}"));
+    profile.provenance.notes.extend(warnings);
     profile.provenance.fitted_on = base.iter().map(|l| file_name(&l.name)).collect();
     for log in logs.iter().filter(|l| !same(l)) {
         notes.push(layouts::learn(&mut profile, log)?);
@@ -254,6 +203,7 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
         step_noise: core.noise,
         errors,
         checks: Vec::new(),
+        steadiness,
         identifiability: core.identifiability(),
         proposals: propose::propose(&core.steps, &fitted, core.noise, &allowed),
         notes,
@@ -272,7 +222,10 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
 
 /// A fit of the logs of one layout.
 struct Core {
+    /// Steps of all logs, one log after the other.
     steps: Vec<Step>,
+    /// Name and number of steps of each log.
+    lengths: Vec<(String, usize)>,
     equations: &'static [Equation],
     solved: shape::Solved,
     /// Deviation of a step from its prediction [ratio].
@@ -286,7 +239,10 @@ struct Core {
 
 impl Core {
     fn fit(logs: &[&Log]) -> Result<Core, StepsError> {
-        let steps: Vec<Step> = logs.iter().flat_map(|l| usable(l)).collect();
+        let each: Vec<Vec<Step>> = logs.iter().map(|l| usable(l)).collect();
+        let lengths = (logs.iter().zip(&each)).map(|(l, s)| (l.name.clone(), s.len()));
+        let lengths = lengths.collect();
+        let steps = each.concat();
         if steps.len() < LEAST_STEPS {
             let (tp, pp) = logs.first().map_or((1, 1), |l| l.facts.layout());
             return Err(StepsError::TooFew {
@@ -318,10 +274,29 @@ impl Core {
             interrupted: over.clamp(0.0, 1.0),
             gap: between(&gaps),
             steps,
+            lengths,
             equations,
             solved,
             notes,
         })
+    }
+
+    /// The steps of each log.
+    fn logs(&self) -> Vec<&[Step]> {
+        let mut rest = &self.steps[..];
+        let mut logs = Vec::new();
+        for (_, n) in &self.lengths {
+            let (log, after) = rest.split_at(*n);
+            logs.push(log);
+            rest = after;
+        }
+        logs
+    }
+
+    fn steadiness(&self) -> Steadiness {
+        let names = self.lengths.iter().map(|(name, _)| name.as_str());
+        let logs: Vec<(&str, &[Step])> = names.zip(self.logs()).collect();
+        steadiness::look(&logs, |s| self.solved.fitted.predict(&s.stats))
     }
 
     fn identifiability(&self) -> Identifiability {
@@ -330,7 +305,8 @@ impl Core {
             .iter()
             .map(|s| 1.0 / s.seconds.max(1e-9).powi(2))
             .collect();
-        identify::look(&self.steps, &self.solved.fitted.shape, &weights)
+        let shape = &self.solved.fitted.shape;
+        identify::look(&self.steps, shape, &weights, self.equations)
     }
 
     fn profile(
@@ -451,64 +427,6 @@ fn rounded(x: f64) -> f64 {
     format!("{x:.5e}").parse().unwrap_or(x)
 }
 
-pub(super) fn file_name(path: &str) -> String {
-    std::path::Path::new(path)
-        .file_name()
-        .map_or_else(|| path.to_owned(), |n| n.to_string_lossy().into_owned())
-}
-
-/// Errors of `predict` on the usable steps of `log`.
-fn judge(
-    log: &Log,
-    index: usize,
-    used: Use,
-    predict: impl Fn(&Step) -> f64,
-) -> (Option<Errors>, Vec<Residual>) {
-    let residuals: Vec<Residual> = usable(log)
-        .iter()
-        .map(|s| Residual {
-            log: index,
-            start: s.start,
-            tokens: s.stats.tokens(),
-            context: s.stats.decode_ctx_sum as f64 / f64::from(s.stats.decode_seqs.max(1)),
-            measured: s.seconds,
-            predicted: predict(s),
-        })
-        .collect();
-    if residuals.is_empty() {
-        return (None, residuals);
-    }
-    let mut ape: Vec<f64> = residuals
-        .iter()
-        .map(|r| 100.0 * (r.predicted / r.measured - 1.0).abs())
-        .collect();
-    ape.sort_by(f64::total_cmp);
-    let mut sums = [[0.0; 2]; 4];
-    for (r, s) in residuals.iter().zip(usable(log)) {
-        let kind = match (s.stats.prefill_tokens > 0, s.stats.decode_tokens > 0) {
-            (false, _) => 0,
-            (true, false) => 1,
-            (true, true) => 2,
-        };
-        for k in [kind, 3] {
-            sums[k][0] += r.predicted;
-            sums[k][1] += r.measured;
-        }
-    }
-    let off = |k: usize| (sums[k][1] > 0.0).then(|| 100.0 * (sums[k][0] / sums[k][1] - 1.0));
-    let errors = Errors {
-        log: log.name.clone(),
-        used,
-        steps: residuals.len() as u64,
-        median_ape: quantile(&ape, 0.5),
-        p90_ape: quantile(&ape, 0.9),
-        worst_ape: quantile(&ape, 1.0),
-        total_error: off(3).unwrap_or(0.0),
-        by_kind: [off(0), off(1), off(2)],
-    };
-    (Some(errors), residuals)
-}
-
 fn parameters(profile: &Profile, intervals: &intervals::Intervals) -> Vec<Parameter> {
     profile
         .params
@@ -612,6 +530,10 @@ impl fmt::Display for Report {
         }
         for c in &self.checks {
             write!(f, "{c}")?;
+        }
+        writeln!(f, "\n{}", self.steadiness)?;
+        for w in &self.steadiness.warnings {
+            writeln!(f, "\n- warning: {w}")?;
         }
         for w in self.identifiability.words.iter().chain(&self.notes) {
             writeln!(f, "\n- {w}")?;

@@ -7,7 +7,7 @@ use super::terms::column;
 use super::*;
 
 /// An engine whose steps take what `truth` says, with noise.
-struct Engine {
+pub(super) struct Engine {
     truth: Profile,
     noise: f64,
     /// One step in so many takes five times as long.
@@ -15,7 +15,7 @@ struct Engine {
     rng: rand::rngs::StdRng,
 }
 
-fn truth(values: &[(&str, f64)]) -> Profile {
+pub(super) fn truth(values: &[(&str, f64)]) -> Profile {
     let mut p = Profile {
         name: "truth".into(),
         basis: Some(Basis {
@@ -48,7 +48,7 @@ fn usual() -> Profile {
 }
 
 impl Engine {
-    fn new(truth: Profile, noise: f64, outliers: u32, seed: u64) -> Engine {
+    pub(super) fn new(truth: Profile, noise: f64, outliers: u32, seed: u64) -> Engine {
         Engine {
             truth,
             noise,
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// Some steps of `seqs` requests at a time with prompts of `prompt`.
-    fn run(
+    pub(super) fn run(
         &mut self,
         name: &str,
         seqs: u32,
@@ -136,7 +136,7 @@ impl Engine {
     }
 }
 
-fn setup() -> Setup {
+pub(super) fn setup() -> Setup {
     Setup {
         name: "test".into(),
         command: "cargo test".into(),
@@ -177,7 +177,7 @@ fn known_parameters_are_recovered_within_their_intervals() {
     for e in &outcome.report.errors {
         // A log that is left out may lie outside of what the others show (one user beside batches).
         let (median, total) = match e.used {
-            report::Use::LeftOutInTurn => (20.0, 20.0),
+            errors::Use::LeftOutInTurn => (20.0, 20.0),
             _ => (3.0, 1.5),
         };
         assert!(
@@ -189,7 +189,7 @@ fn known_parameters_are_recovered_within_their_intervals() {
         .report
         .errors
         .iter()
-        .filter(|e| e.used == report::Use::LeftOutInTurn);
+        .filter(|e| e.used == errors::Use::LeftOutInTurn);
     assert_eq!(left_out.count(), 4);
     // What a further token costs in a large batch is known better than its two causes.
     let slope =

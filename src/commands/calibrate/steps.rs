@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use calibrate::steps::errors::Use;
 use calibrate::steps::log::Facts;
-use calibrate::steps::report::Use;
 use calibrate::steps::{Checked, Log, Outcome, Setup, check, distinct, fit, log};
 use indicatif::ProgressBar;
 
