@@ -254,6 +254,9 @@ impl Lab {
             facts: steps::log::Facts::default(),
         };
         let outcome = steps::fit(&logs, &[], &setup)?;
+        for warning in &outcome.report.steadiness.warnings {
+            eprintln!("warning: {warning}");
+        }
         let mut profile = outcome.profile;
         // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
         let (case, records) = &runs[0];
