@@ -29,6 +29,8 @@ const KV_BLOCKS: u64 = 4096;
 const THREADS: u32 = 1;
 /// Layouts (ranks, stages) whose communication is timed without a load.
 const LAYOUTS: [[u32; 2]; 2] = [[2, 1], [1, 2]];
+/// The load that sets the rates of the open ones, and shows what server and client take per token.
+const BUSY: &str = "users-16";
 /// How long an engine may take to come up or to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -105,13 +107,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         busy_per_s: 1.0,
         seconds: args.seconds,
     };
-    let mut runs: Vec<(&Case, Vec<RunRecord>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
+    let mut runs: Vec<(&Case, Vec<Run>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
     for round in 0..repeats {
         for (case, records) in &mut runs {
             bar.set_message(case.name);
-            let record = lab.measure(case, &paces, round)?;
-            if round == 0 && case.name == "users-16" {
-                paces = Paces::of(&record, args.seconds).ok_or_else(|| {
+            let run = lab.measure(case, &paces, round)?;
+            if round == 0 && case.name == BUSY {
+                paces = Paces::of(&run.record, args.seconds).ok_or_else(|| {
                     anyhow!(
                         "no request of `{}` finished in {} s",
                         case.name,
@@ -119,7 +121,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
                     )
                 })?;
             }
-            records.push(record);
+            records.push(run);
             bar.inc(1);
         }
     }
@@ -164,6 +166,40 @@ fn heading(profile: &Profile, paces: &Paces) -> String {
         out += "\n";
     }
     out + "\n"
+}
+
+/// A load, measured.
+struct Run {
+    record: RunRecord,
+    /// Processor time of engine and client together [s]; none where the system does not tell.
+    processor_s: Option<f64>,
+}
+
+/// Processor time that process `id` has taken so far [s]; none where the system does not tell.
+fn processor_s(id: u32) -> Option<f64> {
+    /// Clock ticks in Linux's process files, the same on all its machines [1/s].
+    const TICKS_PER_S: f64 = 100.0;
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The command's name, in brackets, may hold spaces; user and system time are fields 14 and 15 of all.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
+}
+
+/// Processor time that server and client take per token beside the forward pass [s], of the loads called [`BUSY`]; `logs` are
+/// those of the fitted loads, in the order of `runs`. None where the system does not tell.
+fn shared_token_s(runs: &[(&Case, Vec<Run>)], logs: &[steps::Log]) -> Option<f64> {
+    let fitted = runs.iter().filter(|(case, _)| case.fitted);
+    let each = fitted.flat_map(|(case, runs)| runs.iter().map(|r| (case.name, r)));
+    let (mut seconds, mut tokens) = (0.0, 0.0);
+    for ((_, run), log) in each.zip(logs).filter(|((name, _), _)| *name == BUSY) {
+        seconds += run.processor_s?;
+        for step in &log.steps {
+            seconds -= step.seconds;
+            tokens += f64::from(step.stats.sampled_seqs);
+        }
+    }
+    (tokens > 0.0).then(|| seconds / tokens)
 }
 
 /// Where everything lies, and how long a load is.
@@ -212,7 +248,7 @@ impl Lab {
     }
 
     /// Starts an engine for `case`, puts the load on it, and stops it.
-    fn measure(&self, case: &Case, paces: &Paces, repeat: usize) -> anyhow::Result<RunRecord> {
+    fn measure(&self, case: &Case, paces: &Paces, repeat: usize) -> anyhow::Result<Run> {
         let scenario = self.scenario(case, paces)?;
         let mut engine = Engine::start(
             &self.out.join(&self.model),
@@ -225,20 +261,28 @@ impl Lab {
             end: Some(Duration::from_secs_f64(self.seconds) + PATIENCE),
             ..Options::default()
         };
+        let processor = || Some(processor_s(engine.child.id())? + processor_s(std::process::id())?);
+        let before = processor();
         let bench = session
             .run(&scenario, &options)
             .with_context(|| format!("load `{}`", case.name))?;
+        let processor_s = processor()
+            .zip(before)
+            .map(|(after, before)| after - before);
         engine.stop()?;
         if let Some(rows) = &bench.record.request_rows {
             write_file(&self.path(case, repeat, "requests.csv"), |w| {
                 csv::write_requests(w, rows)
             })?;
         }
-        Ok(bench.record)
+        Ok(Run {
+            record: bench.record,
+            processor_s,
+        })
     }
 
     /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records.
-    fn fit(&self, runs: &[(&Case, Vec<RunRecord>)]) -> anyhow::Result<Profile> {
+    fn fit(&self, runs: &[(&Case, Vec<Run>)]) -> anyhow::Result<Profile> {
         let mut logs = Vec::new();
         for (case, records) in runs.iter().filter(|(case, _)| case.fitted) {
             for round in 0..records.len() {
@@ -253,6 +297,7 @@ impl Lab {
             command: "servetwin demo".into(),
             facts: steps::log::Facts::default(),
         };
+        let shared = shared_token_s(runs, &logs);
         let outcome = steps::fit(&logs, &[], &setup)?;
         for warning in &outcome.report.steadiness.warnings {
             eprintln!("warning: {warning}");
@@ -261,15 +306,20 @@ impl Lab {
         // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
         let (case, records) = &runs[0];
         let mut ways = Vec::new();
-        for (round, record) in records.iter().enumerate() {
+        for (round, run) in records.iter().enumerate() {
             let log = self.path(case, round, "steps.csv");
             let engine = way::engine_ttft(&log, &self.path(case, round, "steps.requests.csv"))?;
-            ways.extend(way::ways(record, &engine));
+            ways.extend(way::ways(&run.record, &engine));
         }
-        if let Some(way) = median(ways) {
-            for name in ["host.request_in_s", "host.token_out_s"] {
+        let half = median(ways).map(|way| way / 2.0);
+        for (name, value) in [
+            ("host.request_in_s", half),
+            ("host.token_out_s", half),
+            ("host.shared_token_s", shared),
+        ] {
+            if let Some(value) = value {
                 let param =
-                    hwmodels::fitted::param(name, (way / 2.0).max(0.0), None, Evidence::Measured)?;
+                    hwmodels::fitted::param(name, value.max(0.0), None, Evidence::Measured)?;
                 profile.params.insert(name.into(), param);
             }
         }
@@ -317,7 +367,8 @@ impl Lab {
         .record)
     }
 
-    fn compare(&self, case: &Case, records: &[RunRecord]) -> anyhow::Result<Measured> {
+    fn compare(&self, case: &Case, runs: &[Run]) -> anyhow::Result<Measured> {
+        let records: Vec<&RunRecord> = runs.iter().map(|r| &r.record).collect();
         let none = |what: &str| anyhow!("load `{}`: no request was {what}", case.name);
         let predicted = self.predict(case)?;
         let runs = records

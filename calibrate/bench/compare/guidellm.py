@@ -10,7 +10,11 @@ of each request are taken and one set of definitions is applied to both, since t
 GuideLLM's own ITL is the same quantity weighted by tokens; its TPOT counts from the request's start and is not compared.
 
     servetwin model init --params 30M --seed 1 model
-    python calibrate/bench/compare/guidellm.py --model model --rate 2 --duration 30 --rounds 3
+    python calibrate/bench/compare/guidellm.py --model model --rate 2 --rounds 3 --pin
+
+A client that takes the engine's processor time changes what both are to measure: on a machine of few cores give --pin, which keeps the
+engine on the first core and the clients on the others (taskset, of util-linux). The engine runs without a prefix cache, so that each round
+is the same work.
 
 The bar: the medians over the rounds differ by less than 3 %. Beside each difference stands the larger of the two clients' own run-to-run spread.
 """
@@ -27,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 METRICS = ("ttft_ms", "ttft_p50_ms", "itl_ms", "e2e_ms", "output_tokens_per_s")
 BAR_PERCENT = 3.0
@@ -61,7 +66,7 @@ def run_guidellm(a, url, work):
                "--data", f"kind=synthetic_text,prompt_tokens={a.prompt_tokens},output_tokens={a.output_tokens}",
                "--output", f"kind=json,path={path}", "--disable-console"]
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=a.timeout)
+    done = subprocess.run([*a.on_clients, *command], capture_output=True, text=True, env=env, timeout=a.timeout)
     if done.returncode:
         raise SystemExit(f"guidellm ended with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     with open(path, encoding="utf-8") as f:
@@ -82,7 +87,7 @@ def run_servetwin(a, url, work):
     command = [a.servetwin, "bench", url, *load, "--requests", str(a.requests), "--prompt-tokens", str(a.prompt_tokens),
                "--output-tokens", str(a.output_tokens), "--model", a.name, "--csv", folder, "--json"]
     command += ["--tokenizer", a.tokenizer, "--text-prompts"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=a.timeout)
+    done = subprocess.run([*a.on_clients, *command], capture_output=True, text=True, timeout=a.timeout)
     if done.returncode:
         raise SystemExit(f"servetwin bench ended with {done.returncode}:\n{done.stderr[-1500:]}")
     requests = client_rows(os.path.join(folder, "client.csv"))
@@ -104,7 +109,8 @@ def client_rows(path):
 def engine(a, work):
     """Starts `servetwin serve` on a free port; returns the process and its address."""
     log = open(os.path.join(work, "serve.log"), "w+", encoding="utf-8")
-    process = subprocess.Popen([a.servetwin, "serve", *([a.model] if a.model else []), "--port", "0", *a.serve_option],
+    command = [*a.on_engine, a.servetwin, "serve", *([a.model] if a.model else []), "--port", "0", "--no-enable-prefix-caching"]
+    process = subprocess.Popen([*command, *(["--threads", "1"] if a.pin else []), *a.serve_option],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
@@ -117,6 +123,17 @@ def engine(a, work):
     process.terminate()
     log.seek(0)
     raise SystemExit(f"servetwin serve did not come up:\n{log.read()}")
+
+
+def engine_ttft(url):
+    """Sum [s] and number of the times to first token that the engine itself has measured so far; None where it shows none."""
+    try:
+        with urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return None
+    found = [re.findall(rf"^vllm:time_to_first_token_seconds_{part}{{.*}} (\S+)$", text, re.M) for part in ("sum", "count")]
+    return [sum(map(float, values)) for values in found] if all(found) else None
 
 
 def spread(values):
@@ -141,8 +158,14 @@ def main():
     p.add_argument("--output-tokens", type=int, default=64)
     p.add_argument("--rounds", type=int, default=3, help="runs of each client, in turns (default 3)")
     p.add_argument("--timeout", type=float, default=600.0, help="of one run [s]")
+    p.add_argument("--pin", action="store_true", help="engine (one thread) on the first core, clients on the others")
     p.add_argument("--json", help="write all figures here")
     a = p.parse_args()
+    cores = sorted(os.sched_getaffinity(0)) if a.pin else []
+    if a.pin and len(cores) < 2:
+        p.error("--pin needs two cores")
+    a.on_engine = ["taskset", "-c", str(cores[0])] if a.pin else []
+    a.on_clients = ["taskset", "-c", ",".join(map(str, cores[1:]))] if a.pin else []
     if bool(a.rate) == bool(a.concurrency):
         p.error("give --rate or --concurrency")
     a.tokenizer = a.tokenizer or a.model
@@ -155,7 +178,6 @@ def main():
             if not url:
                 process, url = engine(a, work)
             if not a.name:
-                import urllib.request
                 with urllib.request.urlopen(url + "/v1/models", timeout=30) as answer:
                     a.name = json.load(answer)["data"][0]["id"]
             clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
@@ -163,11 +185,16 @@ def main():
             for i in range(a.rounds):
                 # Who goes first changes from round to round.
                 for name in sorted(clients, reverse=i % 2 == 1):
+                    before = engine_ttft(url)
                     requests, prompts = clients[name](a, url, work)
+                    after = engine_ttft(url)
                     if set(prompts) != {a.prompt_tokens}:
                         print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
                     runs[name].append(figures(after_warmup(requests, a.warmup)))
                     line = ", ".join(f"{m} {runs[name][-1][m]:.2f}" for m in METRICS)
+                    if before and after and after[1] > before[1]:
+                        own = 1e3 * (after[0] - before[0]) / (after[1] - before[1])
+                        line += f"; the engine's own ttft_ms, warm-up included: {own:.2f}"
                     print(f"round {i + 1} {name}: {line} ({runs[name][-1]['requests']} requests)", file=sys.stderr, flush=True)
         finally:
             if process:

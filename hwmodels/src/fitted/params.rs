@@ -53,7 +53,7 @@ const fn other(
 }
 
 /// Every parameter of a fitted step model.
-pub const SPECS: [StepSpec; 37] = [
+pub const SPECS: [StepSpec; 38] = [
     time(
         "step.fixed_s",
         1.0,
@@ -132,6 +132,11 @@ pub const SPECS: [StepSpec; 37] = [
         "host.token_out_s",
         10.0,
         "from the end of a step to the client: detokenisation, streaming",
+    ),
+    time(
+        "host.shared_token_s",
+        0.1,
+        "processor time of server and clients per output token, beside the ranks; it delays steps where ranks leave no core free",
     ),
     other(
         "host.threads",

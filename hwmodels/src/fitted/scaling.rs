@@ -7,7 +7,8 @@
 //!   after the time of the fullest stage.
 //! - **Ranks on shared cores** (`basis.cores` above 0): a rank of t threads does its work at the speed that Amdahl's law gives;
 //!   where all ranks of a step have more threads than there are cores, they take turns; and together they
-//!   have no more memory bandwidth than the machine.
+//!   have no more memory bandwidth than the machine. Where ranks leave no core free, what server and clients compute for each
+//!   token (`host.shared_token_s`) interrupts a rank, and with it the step: the other ranks wait at the next all-reduce.
 
 use super::Coefficients;
 use crate::error::Error;
@@ -151,12 +152,23 @@ pub(super) fn scale(
     } else {
         1.0
     };
+    let replicas = f64::from(target.replicas.max(1));
+    let crowded = |threads: f64, ranks: f64, cores: f64| {
+        if cores > 0.0 {
+            (threads * ranks - (cores - 1.0)).clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    };
+    // What there was of it in the fitted steps is in their own coefficients.
+    let shared = get("host.shared_token_s")
+        * (crowded(threads, tp * replicas, cores) - crowded(threads0, tp0, cores0)).max(0.0);
     let slow = 1.0 + get("noise.interrupted_ratio");
     let s = |name: &str| get(name) * slow;
     Ok((
         Coefficients {
             fixed: s("step.fixed_s") + s("host.gap_s"),
-            seq: s("step.seq_s") + s("host.gap_seq_s"),
+            seq: s("step.seq_s") + s("host.gap_seq_s") + shared,
             chunk: s("step.chunk_s"),
             weights: s("step.weights_s") * memory,
             token: s("step.token_s") * compute,
