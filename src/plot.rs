@@ -1,4 +1,4 @@
-//! The latency-throughput curve as an SVG file.
+//! The latency-throughput curve, and the errors of the demo, as SVG files.
 
 use anyhow::anyhow;
 use calibrate::demo::Table;
@@ -95,14 +95,29 @@ fn draw(
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
         chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, color.filled())))?;
     }
+    legend(&mut chart, SeriesLabelPosition::UpperLeft, 17)?;
+    root.present()?;
+    Ok(())
+}
+
+/// The labels of the series, in a box at `position`.
+pub fn legend<'a, DB, CT>(
+    chart: &mut ChartContext<'a, DB, CT>,
+    position: SeriesLabelPosition,
+    size: i32,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    DB: DrawingBackend + 'a,
+    DB::ErrorType: 'static,
+    CT: plotters::coord::CoordTranslate,
+{
     chart
         .configure_series_labels()
-        .label_font(("sans-serif", 17))
-        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(("sans-serif", size))
+        .position(position)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
-    root.present()?;
     Ok(())
 }
 
@@ -173,13 +188,7 @@ fn scatter(
             .legend(move |(x, y)| Circle::new((x + 9, y), 4, color.filled()));
         chart.draw_series(of(true).map(|p| Circle::new((p.2, p.3), 4, color.stroke_width(1))))?;
     }
-    chart
-        .configure_series_labels()
-        .label_font(("sans-serif", 17))
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    legend(&mut chart, SeriesLabelPosition::UpperLeft, 17)?;
     root.present()?;
     Ok(())
 }

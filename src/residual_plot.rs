@@ -95,13 +95,7 @@ fn draw(
             .label(short)
             .legend(move |(x, y)| Circle::new((x + 9, y), 4, color.filled()));
     }
-    chart
-        .configure_series_labels()
-        .label_font(("sans-serif", 15))
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    crate::plot::legend(&mut chart, SeriesLabelPosition::UpperRight, 15)?;
     root.present()?;
     Ok(())
 }

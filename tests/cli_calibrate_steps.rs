@@ -197,3 +197,17 @@ fn check_prints_predicted_over_measured_by_kind_of_step_and_refuses_what_was_fit
     let twice = servetwin(&["calibrate", "steps", &slow, "--check", &slow]);
     assert_refused(&twice, "given both to fit and to predict");
 }
+
+#[test]
+fn steps_that_no_memory_or_model_holds_are_refused_before_anything_is_allocated() {
+    let time = |more: &[&str]| servetwin(&[&["model", "time"], more].concat());
+    assert_refused(
+        &time(&["--prompts", "65536"]),
+        "sequences of more than the model's",
+    );
+    assert_refused(
+        &time(&["--batches", "1024", "--context", "8000"]),
+        "GiB of KV cache",
+    );
+    assert_refused(&time(&["--prompts", "0"]), "--prompts");
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use engine::model::init::{DEFAULT_SEED, write};
-use engine::model::{ModelError, ModelOptions, load};
+use engine::model::{ModelError, ModelOptions, inspect, load};
 use engine::step_log::LogFacts;
 use engine::timing::{self, Kind, TimedStep, TimingOptions};
 use kernels::dtype::WeightDtype;
@@ -148,13 +148,16 @@ fn told(e: ModelError) -> anyhow::Error {
     }
 }
 
+const GIB: u64 = 1 << 30;
+/// Largest KV cache that steps are timed with: a machine of a few cores has this much to spare.
+const MOST_KV_BYTES: u64 = 8 * GIB;
+
 /// What the steps of one size took.
 #[derive(serde::Serialize)]
 struct Row {
     kind: Kind,
+    /// Tokens that a step computes: of its prompt, or one for each sequence.
     size: u32,
-    /// Tokens that a step computes.
-    tokens: u32,
     median_s: f64,
     /// The shortest step: what the machine does when nothing disturbs it.
     best_s: f64,
@@ -180,7 +183,6 @@ impl Row {
         Some(Row {
             kind: first.kind,
             size: first.size,
-            tokens: first.size,
             median_s: median(|s| s.seconds),
             best_s,
             best_tokens_per_s: f64::from(first.size) / best_s,
@@ -207,8 +209,9 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         pp: args.pp as usize,
         ..ModelOptions::default()
     });
-    let loaded = load(args.dir.as_deref(), &options).map_err(told)?;
-    let most = loaded.facts.config.max_position;
+    // Before anything is allocated.
+    let facts = inspect(args.dir.as_deref(), args.dtype).map_err(told)?;
+    let most = facts.config.max_position;
     let longest = timed.prompts.iter().copied().max().unwrap_or(0);
     if (longest.max(timed.context + timed.rounds + 1)) as usize > most {
         return Err(BadInput(format!(
@@ -216,6 +219,18 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         ))
         .into());
     }
+    let kv_bytes =
+        u64::from(options.num_blocks) * u64::from(options.block_size) * facts.kv_bytes_per_token;
+    if kv_bytes > MOST_KV_BYTES {
+        return Err(BadInput(format!(
+            "--batches: {} sequences need {:.1} GiB of KV cache, more than the {} GiB that are taken at most",
+            timed.batches.iter().max().unwrap_or(&0),
+            kv_bytes as f64 / GIB as f64,
+            MOST_KV_BYTES / GIB
+        ))
+        .into());
+    }
+    let loaded = load(args.dir.as_deref(), &options).map_err(told)?;
     let bar = progress::runs(1000, "steps");
     let mut model = loaded.executor;
     let steps = timing::time(model.as_mut(), &timed, &mut |share| {
@@ -268,7 +283,7 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         };
         text += &format!(
             "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>8.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
-            r.tokens,
+            r.size,
             1e3 * r.median_s,
             1e3 * r.best_s,
             1e3 * r.linear_s,

@@ -28,7 +28,7 @@ def ours(servetwin, model, dtype, threads):
     command = [servetwin, "model", "time", model, "--dtype", dtype, "--threads", str(threads), "--context", str(CONTEXT),
                "--rounds", str(STEPS), "--prompts", "128,512", "--batches", "1,2,4,8,16", "--json"]
     rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {(row["kind"], row["size"]): row["tokens"] / row["median_s"] for row in rows}
+    return {(row["kind"], row["size"]): row["size"] / row["median_s"] for row in rows}
 
 
 def theirs(gguf, dtype, threads):

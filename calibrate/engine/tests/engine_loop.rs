@@ -50,7 +50,6 @@ async fn random_load(policy: Policy, depth: usize, seed: u64) {
     for t in tasks {
         t.await.unwrap();
     }
-    assert_empty(&engine).await;
     // A request whose client left at once may still be on its way to the scheduler.
     let ends = || engine.metrics()[0].ends().iter().sum::<u64>();
     for _ in 0..2000 {
