@@ -67,6 +67,7 @@ pub struct Engine {
     queued: Arc<AtomicU64>,
     queue_limit: u64,
     under_way: AtomicU64,
+    taken_in: AtomicU64,
     idle: Notify,
     draining: AtomicBool,
     log: Mutex<Option<StepLog>>,
@@ -164,6 +165,7 @@ impl Engine {
             queued,
             queue_limit: spec.queue_limit,
             under_way: AtomicU64::new(0),
+            taken_in: AtomicU64::new(0),
             idle: Notify::new(),
             draining: AtomicBool::new(false),
             log: Mutex::new(log),
@@ -189,6 +191,7 @@ impl Engine {
         }
         let spec = self.route_by(&request);
         self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.taken_in.fetch_add(1, Ordering::AcqRel);
         let replica = self
             .router()
             .route(&spec, |i| self.replicas[i as usize].load());
@@ -212,6 +215,7 @@ impl Engine {
             })
         {
             self.queued.fetch_sub(1, Ordering::AcqRel);
+            self.taken_in.fetch_sub(1, Ordering::AcqRel);
             return Err(Refusal::Broken);
         }
         Ok(ticket)
@@ -286,6 +290,15 @@ impl Engine {
     /// Requests under way: those with a [`Ticket`].
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Acquire)
+    }
+
+    /// Requests taken in whose end the replicas have not counted yet: more than [`Engine::under_way`] for as long as
+    /// the replicas have not seen that a client left.
+    pub fn uncounted(&self) -> u64 {
+        let counted: u64 = self.replicas.iter().map(Replica::counted).sum();
+        self.taken_in
+            .load(Ordering::Acquire)
+            .saturating_sub(counted)
     }
 
     /// From now on new requests are refused.

@@ -402,7 +402,6 @@ async fn a_thousand_requests_at_once_are_all_answered_though_clients_vanish_and_
     }
     assert_eq!(answered, 700);
     assert_empty(&r.engine).await;
-    r.engine.drained().await;
     let ends = r.engine.metrics()[0].ends();
     // Those that vanished before their request was read were never requests.
     assert!(ends[1] >= 700 && ends[3] == 0, "{ends:?}");
@@ -419,10 +418,6 @@ async fn a_client_that_leaves_frees_its_place_also_before_its_first_token() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         drop(s);
-        // 3000 tokens would take 15 s.
-        tokio::time::timeout(Duration::from_secs(10), r.engine.drained())
-            .await
-            .expect("the request is cancelled");
         assert_empty(&r.engine).await;
     }
     assert_eq!(r.engine.metrics()[0].ends()[2], 2, "both count as aborted");
@@ -452,24 +447,24 @@ async fn a_reader_that_does_not_read_holds_up_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_answers_429_with_a_time_to_try_again() {
-    let r = serve(Duration::from_millis(20), |s| s.queue_limit = 1).await;
-    let body = json!({"prompt": "abc", "max_tokens": 100}).to_string();
+    let r = serve(Duration::from_millis(200), |s| s.queue_limit = 1).await;
+    let body = json!({"prompt": "abc", "max_tokens": 2}).to_string();
+    // One can wait while a step of 200 ms runs, and ten come.
     let mut open = Vec::new();
-    let mut refused = None;
-    for _ in 0..50 {
-        let mut s = send(&r, "POST", "/v1/completions", "", &body).await;
-        let mut first = [0; 12];
-        let read = tokio::time::timeout(Duration::from_millis(5), s.read_exact(&mut first)).await;
-        if read.is_ok() {
-            let (_, head, _) = answer(s).await;
-            refused = Some((String::from_utf8_lossy(&first).into_owned(), head));
-            break;
-        }
-        open.push(s);
+    for _ in 0..10 {
+        open.push(send(&r, "POST", "/v1/completions", "", &body).await);
     }
-    let (first, head) = refused.expect("one of them is refused");
-    assert_eq!(first, "HTTP/1.1 429");
-    assert!(head.contains("retry-after"), "{head}");
+    let mut refused = 0;
+    for s in open {
+        let (status, head, text) = answer(s).await;
+        if status == 429 {
+            refused += 1;
+            assert!(head.contains("retry-after"), "{head}");
+        } else {
+            assert_eq!(status, 200, "{text}");
+        }
+    }
+    assert!((1..10).contains(&refused), "{refused} of 10 refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,6 +136,11 @@ impl Replica {
         lock(&self.shared.metrics).clone()
     }
 
+    /// Requests whose end its series count.
+    pub fn counted(&self) -> u64 {
+        lock(&self.shared.metrics).ends().iter().sum()
+    }
+
     /// Whether its forward pass is broken for good.
     pub fn is_broken(&self) -> bool {
         self.shared.broken.load(Ordering::Relaxed)
@@ -180,6 +185,8 @@ struct Driver {
     /// Something has changed since the scheduler last had nothing to run.
     ask: bool,
     wake: SimTime,
+    /// Came together with a wake-up that was due before it.
+    held: Option<Command>,
     stopping: bool,
 }
 
@@ -219,6 +226,7 @@ impl Driver {
             last_tick: SimTime::ZERO,
             ask: false,
             wake: SimTime::NEVER,
+            held: None,
             stopping: false,
         }
     }
@@ -227,13 +235,29 @@ impl Driver {
         SimTime(u64::try_from(self.spec.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
     }
 
+    /// The instant of a tick that begins now. Ticks are told apart, also by a coarse clock.
+    fn tick(&self) -> SimTime {
+        self.clock().max(SimTime(self.last_tick.0 + 1))
+    }
+
     fn run(mut self) {
         loop {
             let mut commands = Vec::new();
             let mut now = None;
             let collected = if self.in_flight.is_empty() {
                 match self.await_command() {
-                    Awaited::Command(c) => commands.push(c),
+                    Awaited::Command(c) => {
+                        let at = self.tick();
+                        // A wake-up is an instant of its own, which may lie a little back: what has come since comes
+                        // after it.
+                        if self.wake < at {
+                            self.held = Some(c);
+                            now = Some(self.wake);
+                        } else {
+                            commands.push(c);
+                            now = Some(at);
+                        }
+                    }
                     Awaited::Wake(at) => now = Some(at),
                     Awaited::Gone => return,
                 }
@@ -241,16 +265,14 @@ impl Driver {
             } else {
                 self.collect()
             };
-            // Ticks are told apart, also by a coarse clock.
-            let now = now.unwrap_or_else(|| self.clock().max(SimTime(self.last_tick.0 + 1)));
+            let now = now.unwrap_or_else(|| self.tick());
             self.last_tick = now;
             let woken = self.wake <= now;
             if let Some(c) = collected {
                 self.complete(now, c);
             }
-            // A wake-up is an instant of its own, which may lie a little back: what has come since comes after it.
             if !woken || !commands.is_empty() {
-                commands.extend(self.commands.try_iter());
+                commands.extend(self.held.take().into_iter().chain(self.commands.try_iter()));
             }
             self.obey(now, commands);
             self.ask |= woken;
@@ -265,6 +287,9 @@ impl Driver {
 
     /// Waits for something to happen while nothing runs.
     fn await_command(&mut self) -> Awaited {
+        if let Some(c) = self.held.take() {
+            return Awaited::Command(c);
+        }
         if self.wake == SimTime::NEVER {
             return self.commands.recv().map_or(Awaited::Gone, Awaited::Command);
         }

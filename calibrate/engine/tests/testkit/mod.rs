@@ -240,17 +240,25 @@ pub async fn ask(engine: &Arc<Engine>, request: GenerateRequest) -> Answer {
     a
 }
 
-/// Waits until the engine is idle, and asserts that it holds nothing.
+/// Waits until every request taken in has ended and is counted, and asserts that the engine holds nothing.
 pub async fn assert_empty(engine: &Arc<Engine>) {
-    for _ in 0..2000 {
-        let loads = engine.loads();
-        if loads
-            .iter()
-            .all(|l| l.running + l.waiting == 0 && l.kv_used_blocks == 0)
-        {
-            return;
+    let empty = || {
+        engine.under_way() + engine.uncounted() == 0
+            && engine
+                .loads()
+                .iter()
+                .all(|l| l.running + l.waiting == 0 && l.kv_used_blocks == 0)
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), async {
+        while !empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("something is left: {:?}", engine.loads());
+    });
+    assert!(
+        waited.await.is_ok(),
+        "something is left: {} with a client, {} not counted, {:?}",
+        engine.under_way(),
+        engine.uncounted(),
+        engine.loads()
+    );
 }
