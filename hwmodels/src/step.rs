@@ -19,6 +19,17 @@ pub struct Parts {
     pub bubble: f64,
 }
 
+impl std::ops::AddAssign for Parts {
+    fn add_assign(&mut self, other: Parts) {
+        self.weights += other.weights;
+        self.kv += other.kv;
+        self.compute += other.compute;
+        self.communication += other.communication;
+        self.host += other.host;
+        self.bubble += other.bubble;
+    }
+}
+
 impl Parts {
     /// Names of the parts in the order of [`Parts::as_array`].
     pub const NAMES: [&'static str; 6] = [

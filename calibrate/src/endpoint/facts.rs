@@ -4,6 +4,7 @@ use bench::endpoint::Client;
 use bench::probe::{Probe, ServerKind, scrape};
 use hwmodels::EngineKind;
 use serde_json::Value;
+use sim::policy::llama_cpp::LlamaCppParams;
 
 use super::server::{Known, Server, Source};
 
@@ -84,8 +85,9 @@ async fn props(client: &Client, s: &mut Server, notes: &mut Vec<String>) -> Opti
         notes.push(format!("{n} slots, from /props"));
         if let Some(ctx) = number(&v["default_generation_settings"]["n_ctx"]).filter(|c| *c > 1) {
             s.max_model_len = Known::read(ctx);
-            // Whether slots share their cells /props does not say: so many there are at least.
             s.kv_tokens = Known::read(u64::from(ctx) * u64::from(n));
+            // Whether slots share their cells /props does not say; the server's own number of slots, 4, comes with sharing.
+            *s = s.with_kv_unified(Known::default_of(n == LlamaCppParams::default().n_parallel));
             notes.push(format!("{ctx} tokens of context per slot, from /props"));
         }
     }

@@ -83,6 +83,7 @@ const SETTLE: usize = 4;
 pub fn search(joint: &Joint, answer: Answer, seen: &Seen) -> Answer {
     let mut best = answer;
     kinds(joint, &mut best);
+    cells(joint, &mut best);
     seats_and_kv(joint, seen, &mut best);
     budget(joint, &mut best);
     best
@@ -120,6 +121,17 @@ fn kinds(joint: &Joint, best: &mut Answer) {
             };
             take(joint, best, s, KIND_TELLS);
         }
+    }
+}
+
+/// Whether the slots of llama.cpp's server share their KV cells: by how long steps over some of the slots take.
+fn cells(joint: &Joint, best: &mut Answer) {
+    if best.server.kind.value == EngineKind::LlamaCpp {
+        let other = best.server.with_kv_unified(Known {
+            value: !best.server.kv_unified.value,
+            source: Source::Inferred,
+        });
+        take(joint, best, other, TELLS);
     }
 }
 

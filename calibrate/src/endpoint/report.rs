@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hwmodels::EngineKind;
 use hwmodels::fitted::spec;
 use serde::Serialize;
 
@@ -194,7 +195,7 @@ fn limits(fitted: &Fitted) -> Vec<LimitReport> {
         value,
         source: source.words().into(),
     };
-    vec![
+    let mut rows = vec![
         row("engine", s.kind.value.to_string(), s.kind.source),
         row("max_num_seqs", seats.to_string(), s.max_num_seqs.source),
         row(
@@ -213,7 +214,12 @@ fn limits(fitted: &Fitted) -> Vec<LimitReport> {
             s.prefix_caching.source,
         ),
         row("kv_tokens", kv.to_string(), s.kv_tokens.source),
-    ]
+    ];
+    if s.kind.value == EngineKind::LlamaCpp {
+        let unified = s.kv_unified;
+        rows.push(row("kv_unified", unified.value.to_string(), unified.source));
+    }
+    rows
 }
 
 impl fmt::Display for EndpointReport {

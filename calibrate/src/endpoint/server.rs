@@ -74,6 +74,8 @@ pub struct Server {
     pub chunked_prefill: Known<bool>,
     /// Whether prompts that begin like earlier ones are computed only from where they differ.
     pub prefix_caching: Known<bool>,
+    /// Whether the slots of llama.cpp's server share their KV cells; otherwise steps are computed in several passes.
+    pub kv_unified: Known<bool>,
     /// KV capacity [tokens].
     pub kv_tokens: Known<u64>,
     /// Tokens per KV block [tokens].
@@ -94,6 +96,7 @@ impl Default for Server {
             max_num_batched_tokens: Known::default_of(2048),
             chunked_prefill: Known::default_of(true),
             prefix_caching: Known::default_of(true),
+            kv_unified: Known::default_of(true),
             kv_tokens: Known::default_of(PLENTY_TOKENS),
             block_size: Known::default_of(16),
             max_model_len: Known::default_of(1 << 20),
@@ -102,6 +105,20 @@ impl Default for Server {
 }
 
 impl Server {
+    /// The same server with its slots' KV cells shared, or not. What llama.cpp's server says of its context is a slot's.
+    pub fn with_kv_unified(mut self, unified: Known<bool>) -> Server {
+        self.kv_unified = unified;
+        if self.kind.value == EngineKind::LlamaCpp && self.kv_tokens.source == Source::Read {
+            let slots = if unified.value {
+                1
+            } else {
+                u64::from(self.max_num_seqs.value)
+            };
+            self.kv_tokens.value = u64::from(self.max_model_len.value) * slots;
+        }
+        self
+    }
+
     /// KV blocks, those set aside included.
     pub fn kv_blocks(&self) -> u64 {
         let block = u64::from(self.block_size.value.max(1));
@@ -119,14 +136,17 @@ impl Server {
         match self.kind.value {
             EngineKind::LlamaCpp => {
                 let n_ctx = u32::try_from(self.kv_tokens.value).unwrap_or(u32::MAX);
+                let defaults = LlamaCppParams::default();
                 let config = LlamaCppConfig {
                     n_parallel: seqs,
                     n_batch: tokens.max(seqs),
+                    n_ubatch: defaults.n_ubatch,
                     n_ctx,
+                    kv_unified: self.kv_unified.value,
                     n_ctx_slot: n_ctx.min(self.max_model_len.value).max(2),
                     cont_batching: true,
                     cache_prompt: self.prefix_caching.value,
-                    slot_prompt_similarity: LlamaCppParams::default().slot_prompt_similarity,
+                    slot_prompt_similarity: defaults.slot_prompt_similarity,
                 };
                 EngineSpec::Policy {
                     hash_block: config.cache_prompt.then_some(1),
@@ -165,8 +185,7 @@ impl Server {
                 ),
                 ("cache_prompt", self.prefix_caching.value.into()),
                 ("kv_blocks", int(self.kv_blocks())),
-                // What /props tells is the context of a slot.
-                ("kv_unified", (self.kv_tokens.source != Source::Read).into()),
+                ("kv_unified", self.kv_unified.value.into()),
             ]);
         } else {
             keys.extend([

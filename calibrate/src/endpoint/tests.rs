@@ -119,11 +119,10 @@ fn close(found: f64, truth: f64, tolerance: f64, what: &str) {
 }
 
 /// Fits measurements of an endpoint whose scheduler nobody knows and compares what it predicts.
-fn recovers(kind: EngineKind, seats: u32, noise: f64, tolerance: f64) -> Fitted {
-    let (server, params) = truth(kind, seats);
+fn recovers((server, params): (Server, Params), noise: f64, tolerance: f64) -> Fitted {
     let loads = loads(&server, &params, noise);
     let known = Server {
-        kind: Known::read(kind),
+        kind: server.kind,
         ..Server::default()
     };
     let effort = Effort {
@@ -167,15 +166,26 @@ fn recovers(kind: EngineKind, seats: u32, noise: f64, tolerance: f64) -> Fitted 
 
 #[test]
 fn a_vllm_endpoint_with_few_seats_is_recovered_from_requests_alone() {
-    let fitted = recovers(EngineKind::VllmV1, 8, 0.01, 0.06);
+    let fitted = recovers(truth(EngineKind::VllmV1, 8), 0.01, 0.06);
     assert_eq!(fitted.server.max_num_seqs.value, 8);
     assert_eq!(fitted.server.max_num_seqs.source, Source::Inferred);
 }
 
 #[test]
 fn slots_of_a_llama_server_are_found() {
-    let fitted = recovers(EngineKind::LlamaCpp, 4, 0.01, 0.06);
+    let fitted = recovers(truth(EngineKind::LlamaCpp, 4), 0.01, 0.06);
     assert_eq!(fitted.server.max_num_seqs.value, 4);
+    assert!(fitted.server.kv_unified.value);
+}
+
+#[test]
+fn slots_that_do_not_share_their_cells_are_told_by_the_passes_of_their_steps() {
+    let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
+    server.kv_unified = Known::read(false);
+    let fitted = recovers((server, params), 0.01, 0.06);
+    assert_eq!(fitted.server.max_num_seqs.value, 8);
+    assert!(!fitted.server.kv_unified.value);
+    assert_eq!(fitted.server.kv_unified.source, Source::Inferred);
 }
 
 #[test]

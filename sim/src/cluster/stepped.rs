@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use hwmodels::{StepCost, StepModel};
+
 use super::engine::{Out, Surroundings};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
@@ -232,7 +234,7 @@ impl SteppedReplica {
     }
 
     fn launch(&mut self, now: SimTime, plan: StepPlan) {
-        let cost = self.around.step.step(&plan.stats);
+        let cost = cost(&*self.around.step, &plan);
         let latency = SimDuration::from_secs(cost.latency);
         let mut end = now + latency;
         // A step is planned as soon as there is a place in flight (serving-policies 1.4), queues behind the
@@ -284,6 +286,21 @@ impl SteppedReplica {
             "idle with {live} requests and no wake-up: {load:?}"
         );
     }
+}
+
+/// What a step takes: the sum of its passes, where it has several.
+fn cost(step: &dyn StepModel, plan: &StepPlan) -> StepCost {
+    if plan.passes.is_empty() {
+        return step.step(&plan.stats);
+    }
+    let mut sum = StepCost::default();
+    for pass in &plan.passes {
+        let c = step.step(pass);
+        sum.latency += c.latency;
+        sum.interval += c.interval;
+        sum.parts += c.parts;
+    }
+    sum
 }
 
 /// A step that the end of the run at `now` cuts short: the share of it that was done.

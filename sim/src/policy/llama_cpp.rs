@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use hwmodels::BatchStats;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +25,12 @@ pub struct LlamaCppParams {
     pub n_parallel: u32,
     /// Tokens of a step at most [tokens] (default 2048).
     pub n_batch: u32,
-    /// Tokens of one pass through the device [tokens] (default 512). A step of more runs as several passes, whose cost
-    /// is the step-time model's; the schedule does not depend on it.
+    /// Tokens of one pass through the model at most [tokens] (default 512): a step of more is computed in several.
     pub n_ubatch: u32,
     /// KV cells of the whole server [tokens]. Default: what fits in memory, or `kv_blocks`.
     pub n_ctx: Option<u32>,
-    /// Whether all slots share the cells (default true); otherwise each has `n_ctx / n_parallel` of its own.
+    /// Whether all slots share the cells (default true); otherwise each has `n_ctx / n_parallel` of its own, and a step
+    /// over slots that are not neighbours, or of unequal numbers of tokens, is computed in several passes.
     pub kv_unified: bool,
     /// Whether prompts enter a step beside running slots (default true); otherwise only a step without them.
     pub cont_batching: bool,
@@ -62,8 +63,12 @@ pub struct LlamaCppConfig {
     pub n_parallel: u32,
     /// Tokens of a step at most [tokens].
     pub n_batch: u32,
+    /// Tokens of one pass at most [tokens].
+    pub n_ubatch: u32,
     /// KV cells of the whole server [tokens].
     pub n_ctx: u32,
+    /// Whether slots share the cells.
+    pub kv_unified: bool,
     /// Longest prompt + output of a slot [tokens].
     pub n_ctx_slot: u32,
     /// Whether prompts enter a step beside running slots.
@@ -137,7 +142,9 @@ impl LlamaCppParams {
         Ok(LlamaCppConfig {
             n_parallel: self.n_parallel,
             n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
             n_ctx,
+            kv_unified: self.kv_unified,
             n_ctx_slot,
             cont_batching: self.cont_batching,
             cache_prompt: self.cache_prompt,
@@ -193,6 +200,18 @@ pub struct LlamaCpp {
     tickets: u64,
     /// Tickets of the entries of the step in flight.
     in_flight: Vec<u64>,
+    /// Entries of the step being chosen, as far as no pass has them yet.
+    left: Vec<Left>,
+}
+
+/// What no pass of a step has yet of one of its entries.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    slot: u32,
+    tokens: u32,
+    /// Tokens before them whose KV exists by then.
+    context: u32,
+    samples: bool,
 }
 
 impl LlamaCpp {
@@ -207,6 +226,7 @@ impl LlamaCpp {
             departures: 0,
             tickets: 0,
             in_flight: Vec::new(),
+            left: Vec::new(),
             config,
         }
     }
@@ -338,6 +358,32 @@ impl LlamaCpp {
         }
     }
 
+    /// Cuts the step into the passes in which it is computed (4.5).
+    fn cut(&mut self, plan: &mut StepPlan) {
+        let of = |e: &Scheduled| match self.seqs[e.id as usize].state {
+            State::Running(slot) => slot,
+            _ => u32::MAX,
+        };
+        self.left.clear();
+        self.left.extend(plan.entries.iter().map(|e| Left {
+            slot: of(e),
+            tokens: e.tokens,
+            context: e.context,
+            samples: e.samples,
+        }));
+        while self.left.iter().any(|l| l.tokens > 0) {
+            let pass = if self.config.kv_unified {
+                shared_pass(&mut self.left, self.config.n_ubatch)
+            } else {
+                equal_pass(&mut self.left, self.config.n_ubatch)
+            };
+            plan.passes.push(pass);
+        }
+        if plan.passes.len() == 1 {
+            plan.passes.clear();
+        }
+    }
+
     /// Whether the tokens that the next step would add fit into the shared cells.
     fn fits(&self) -> bool {
         let (mut decodes, mut prompts) = (0u64, 0u64);
@@ -357,6 +403,57 @@ impl LlamaCpp {
         };
         self.held() + decodes + prompts <= u64::from(self.config.n_ctx)
     }
+}
+
+impl Left {
+    /// Moves `tokens` of it into `pass`.
+    fn take(&mut self, tokens: u32, pass: &mut BatchStats) {
+        let ends = tokens == self.tokens;
+        let samples = self.samples && ends;
+        if tokens == 1 {
+            // Nothing tells the only token of a sequence in a pass from a decode, but for its sampling.
+            pass.add_decode(self.context + 1);
+            pass.sampled_seqs -= u32::from(!samples);
+        } else {
+            pass.add_prefill(tokens, self.context, samples);
+        }
+        self.tokens -= tokens;
+        self.context += tokens;
+    }
+}
+
+/// The next pass where slots share the cells: the next `n_ubatch` tokens, whosever they are.
+fn shared_pass(left: &mut [Left], n_ubatch: u32) -> BatchStats {
+    let (mut pass, mut room) = (BatchStats::default(), n_ubatch);
+    for l in left {
+        let tokens = l.tokens.min(room);
+        if tokens > 0 {
+            l.take(tokens, &mut pass);
+            room -= tokens;
+        }
+    }
+    pass
+}
+
+/// The next pass where each slot has cells of its own: the same number of tokens of each of some slots with successive
+/// numbers, beginning with the first that has any left.
+fn equal_pass(left: &mut [Left], n_ubatch: u32) -> BatchStats {
+    let mut chosen: Vec<usize> = Vec::new();
+    for (i, l) in left.iter().enumerate() {
+        let next = chosen
+            .last()
+            .is_none_or(|&c| left[c].slot.checked_add(1) == Some(l.slot));
+        if l.tokens > 0 && next && chosen.len() < n_ubatch as usize {
+            chosen.push(i);
+        }
+    }
+    let shortest = chosen.iter().map(|&i| left[i].tokens).min().unwrap_or(0);
+    let tokens = shortest.min((n_ubatch / chosen.len().max(1) as u32).max(1));
+    let mut pass = BatchStats::default();
+    for i in chosen {
+        left[i].take(tokens, &mut pass);
+    }
+    pass
 }
 
 impl Scheduler for LlamaCpp {
@@ -399,6 +496,7 @@ impl Scheduler for LlamaCpp {
             self.admit(plan);
         }
         self.fill(plan);
+        self.cut(plan);
         if !self.waiting.is_empty() {
             plan.blocked = Blocked::MaxSeqs;
         }
@@ -498,6 +596,66 @@ mod tests {
         );
         assert_eq!(r.rows[2].prefills(), [(1, 15)]);
         assert_eq!(r.rows[3].decodes().len(), 2);
+    }
+
+    /// Passes of a step as (sequences, tokens, sampled rows).
+    fn passes(
+        entries: &[(u32, u32, bool)],
+        kv_unified: bool,
+        n_ubatch: u32,
+    ) -> Vec<(u32, u32, u32)> {
+        let mut left: Vec<Left> = entries
+            .iter()
+            .map(|&(slot, tokens, samples)| Left {
+                slot,
+                tokens,
+                context: 7,
+                samples,
+            })
+            .collect();
+        let mut out = Vec::new();
+        while left.iter().any(|l| l.tokens > 0) {
+            let p = if kv_unified {
+                shared_pass(&mut left, n_ubatch)
+            } else {
+                equal_pass(&mut left, n_ubatch)
+            };
+            out.push((p.decode_seqs + p.prefill_seqs, p.tokens(), p.sampled_seqs));
+        }
+        out
+    }
+
+    #[test]
+    fn with_shared_cells_a_step_is_cut_every_n_ubatch_tokens_4_5() {
+        let step = [(0, 1, true), (2, 1, true), (1, 20, true)];
+        assert_eq!(passes(&step, true, 512), [(3, 22, 3)]);
+        assert_eq!(passes(&step, true, 10), [(3, 10, 2), (1, 10, 0), (1, 2, 1)]);
+    }
+
+    #[test]
+    fn with_cells_of_their_own_neighbours_are_computed_together_as_far_as_they_are_equally_long_4_5()
+     {
+        let decodes = |slots: &[u32]| -> Vec<(u32, u32, bool)> {
+            slots.iter().map(|&s| (s, 1, true)).collect()
+        };
+        assert_eq!(passes(&decodes(&[0, 1, 2]), false, 512), [(3, 3, 3)]);
+        assert_eq!(
+            passes(&decodes(&[0, 2, 3]), false, 512),
+            [(1, 1, 1), (2, 2, 2)]
+        );
+        assert_eq!(passes(&decodes(&[0, 2, 4]), false, 512), [(1, 1, 1); 3]);
+        // Slots 0 and 2 decode, slot 1 has a prompt: its first token goes along with slot 0.
+        let step = [(0, 1, true), (2, 1, true), (1, 20, true)];
+        assert_eq!(
+            passes(&step, false, 512),
+            [(2, 2, 1), (1, 1, 1), (1, 19, 1)]
+        );
+        // Prompts of 5 and 8 tokens, three rows of each at most.
+        let prompts = [(0, 5, true), (1, 8, true)];
+        assert_eq!(
+            passes(&prompts, false, 6),
+            [(2, 6, 0), (2, 4, 1), (1, 3, 1)]
+        );
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub struct StepPlan {
     pub entries: Vec<Scheduled>,
     /// Their sufficient statistics. Static engines count their padding here: it costs real time.
     pub stats: BatchStats,
+    /// The parts of the batch that the engine computes one after another, each a forward pass of its own; empty: the whole
+    /// batch is one pass.
+    pub passes: Vec<BatchStats>,
     /// Requests scheduled for the first time in this step.
     pub admitted: Vec<ReqId>,
     /// Requests that lost their KV while this step was chosen.
@@ -95,6 +98,7 @@ impl StepPlan {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.stats = BatchStats::default();
+        self.passes.clear();
         self.admitted.clear();
         self.preempted.clear();
         self.cached_tokens = 0;

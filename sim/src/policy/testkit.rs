@@ -295,6 +295,12 @@ fn check_plan(
     checks: Checks,
     (index, now): (usize, u64),
 ) -> Row {
+    if !plan.passes.is_empty() {
+        let sum = |f: &dyn Fn(&BatchStats) -> u32| plan.passes.iter().map(f).sum::<u32>();
+        assert!(plan.passes.len() > 1 && plan.passes.iter().all(|p| !p.is_empty()));
+        assert_eq!(sum(&BatchStats::tokens), plan.stats.tokens());
+        assert_eq!(sum(&|p| p.sampled_seqs), plan.stats.sampled_seqs);
+    }
     for &id in &plan.preempted {
         let l = &mut live[id as usize];
         l.computed = 0;
