@@ -103,10 +103,29 @@ def convert(folder, target, dtype):
     out.close()
 
 
+def byte_of(c):
+    """The byte that a character stands for in a byte-level vocabulary (GPT-2's table)."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(256) if b not in own]
+    return ord(c) if ord(c) in own else rest[ord(c) - 256]
+
+
+def shown(token):
+    """A token's text, or in place of bytes that are no text by themselves their number: a server holds back what it cannot
+    show yet, so that a random model's tokens would come late and in bunches, as those of a trained one do not."""
+    try:
+        bytes(map(byte_of, token)).decode("utf-8")
+        return token
+    except (UnicodeDecodeError, IndexError):
+        return "~" + "".join(f"{ord(c):03x}" for c in token)
+
+
 def tokenizer(out, folder, config):
     with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as f:
         t = json.load(f)
-    tokens = {i: s for s, i in t["model"]["vocab"].items()}
+    merged = t["model"].get("merges", [])
+    # Merges name tokens by their text, so that only a vocabulary without any can be changed.
+    tokens = {i: s if merged else shown(s) for s, i in t["model"]["vocab"].items()}
     kinds = {i: gguf.TokenType.NORMAL for i in tokens}
     for a in t.get("added_tokens", []):
         tokens[a["id"]] = a["content"]
@@ -117,7 +136,7 @@ def tokenizer(out, folder, config):
     out.add_token_list([tokens.get(i, f"[unused{i}]") for i in ids])
     out.add_token_types([kinds.get(i, gguf.TokenType.UNUSED) for i in ids])
     # llama.cpp asks for merges; a tokenizer without any gets one that never applies.
-    merges = [m if isinstance(m, str) else " ".join(m) for m in t["model"].get("merges", [])]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in merged]
     out.add_token_merges(merges or ["[unused] [unused]"])
     first = lambda x: x[0] if isinstance(x, list) else x
     for key, add in (("bos_token_id", out.add_bos_token_id), ("eos_token_id", out.add_eos_token_id)):

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use bench::driver::Options;
 use bench::endpoint::Endpoint;
 use bench::session::{Preparation, Session};
-use calibrate::demo::{CASES, Case, Figures, Measured, Paces, Table, way};
+use calibrate::demo::{BUSY, CASES, Case, Figures, Measured, Paces, Table, order, way};
 use calibrate::statistics::median;
 use calibrate::steps;
 use hwmodels::{Evidence, Profile};
@@ -29,15 +29,13 @@ const KV_BLOCKS: u64 = 4096;
 const THREADS: u32 = 1;
 /// Layouts (ranks, stages) whose communication is timed without a load.
 const LAYOUTS: [[u32; 2]; 2] = [[2, 1], [1, 2]];
-/// The load that sets the rates of the open ones, and shows what server and client take per token.
-const BUSY: &str = "users-16";
 /// How long an engine may take to come up or to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Measure the bundled engine, fit a step model on three loads, predict eleven others, and print how far off it was.
 ///
-/// The loads are measured in rounds, each of them once a round, so that a machine whose speed drifts disturbs fitted and
-/// held-out ones alike. What ranks and stages take to communicate comes from steps timed without a load (`servetwin model time`).
+/// The loads are measured in rounds, each of them once a round, fitted and held-out ones in turns and every other round
+/// backwards, so that a machine whose speed drifts disturbs all alike. What ranks and stages take to communicate comes from steps timed without a load (`servetwin model time`).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin demo
@@ -109,7 +107,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     };
     let mut runs: Vec<(&Case, Vec<Run>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
     for round in 0..repeats {
-        for (case, records) in &mut runs {
+        for i in order(&cases, round) {
+            let (case, records) = &mut runs[i];
             bar.set_message(case.name);
             let run = lab.measure(case, &paces, round)?;
             if round == 0 && case.name == BUSY {

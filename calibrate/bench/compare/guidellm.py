@@ -17,11 +17,18 @@ engine on the first core and the clients on the others (taskset, of util-linux).
 is the same work.
 
 The bar: the medians over the rounds differ by less than 3 %. Beside each difference stands the larger of the two clients' own run-to-run spread.
+
+What each client adds by itself is measured with --echo: in place of the engine answers a server that knows when each request had arrived
+whole and when each token left, so that what a client reports beyond that is its own.
+
+    python calibrate/bench/compare/guidellm.py --model model --rate 2 --rounds 3 --pin --echo 50,4
 """
 
 import argparse
+import asyncio
 import csv
 import json
+import multiprocessing
 import os
 import re
 import select
@@ -125,6 +132,98 @@ def engine(a, work):
     raise SystemExit(f"servetwin serve did not come up:\n{log.read()}")
 
 
+async def answer_by_schedule(a, reader, writer, seen):
+    """Serves a connection: completions whose tokens leave on schedule, and at /truth the instants at which they did."""
+    first_s, gap_s = (float(ms) / 1e3 for ms in a.echo.split(","))
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        body = await reader.readexactly(int(length.group(1)) if length else 0)
+        arrived = time.perf_counter()
+        if head.startswith(b"GET "):
+            asked = head.split()[1]
+            text = b"{}"
+            if asked == b"/v1/models":
+                text = json.dumps({"object": "list", "data": [{"id": "echo", "object": "model"}]}).encode()
+            elif asked == b"/truth":
+                text = json.dumps(seen).encode()
+                seen.clear()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+            continue
+        tokens = json.loads(body)["max_tokens"]
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+
+        def event(data):
+            text = f"data: {data}\n\n".encode()
+            writer.write(b"%x\r\n%s\r\n" % (len(text), text))
+
+        base = {"id": "echo", "object": "text_completion", "created": 0, "model": "echo"}
+        left = []
+        for i in range(tokens):
+            await asyncio.sleep(max(0.0, arrived + first_s + i * gap_s - time.perf_counter()))
+            end = "length" if i + 1 == tokens else None
+            left.append(time.perf_counter())
+            event(json.dumps({**base, "choices": [{"index": 0, "text": " a", "finish_reason": end}]}))
+        usage = {"prompt_tokens": a.prompt_tokens, "completion_tokens": tokens, "total_tokens": a.prompt_tokens + tokens}
+        event(json.dumps({**base, "choices": [], "usage": usage}))
+        event("[DONE]")
+        writer.write(b"0\r\n\r\n")
+        seen.append((arrived, left[0], left[-1], tokens))
+
+
+def echo(a, cores, port):
+    """The process of the server that answers by schedule; tells its port."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+    seen = []
+
+    async def connection(reader, writer):
+        try:
+            await answer_by_schedule(a, reader, writer, seen)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def serve():
+        server = await asyncio.start_server(connection, "127.0.0.1", 0)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+def start_echo(a, cores):
+    """Starts it; returns the process and its address."""
+    port, child = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.Process(target=echo, args=(a, cores, child), daemon=True)
+    process.start()
+    return process, f"http://127.0.0.1:{port.recv()}"
+
+
+def truth(url):
+    """Mean TTFT and ITL [ms] as the server by schedule knows them, of the requests since this was last asked."""
+    with urllib.request.urlopen(url + "/truth", timeout=30) as answer:
+        seen = json.load(answer)
+    ttft = statistics.mean(1e3 * (first - arrived) for arrived, first, _, _ in seen)
+    return ttft, statistics.mean(1e3 * (last - first) / (n - 1) for _, first, last, n in seen)
+
+
+def own_costs(a, url, work):
+    """Prints what each client adds to what the server by schedule knows."""
+    clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
+    added = {name: [] for name in clients}
+    for i in range(a.rounds):
+        for name in sorted(clients, reverse=i % 2 == 1):
+            seen = figures(clients[name](a, url, work)[0])
+            ttft, itl = truth(url)
+            added[name].append((seen["ttft_ms"] - ttft, seen["itl_ms"] - itl))
+            print(f"round {i + 1} {name}: ttft_ms {seen['ttft_ms']:.3f}, in truth {ttft:.3f}; itl_ms {seen['itl_ms']:.4f}, in truth {itl:.4f}",
+                  file=sys.stderr, flush=True)
+    print(f"{'added by the client':<22}{'ttft_ms':>12}{'itl_ms':>12}")
+    for name, values in added.items():
+        ttft, itl = (statistics.median(v) for v in zip(*values))
+        print(f"{name:<22}{ttft:>+12.3f}{itl:>+12.4f}")
+
+
 def engine_ttft(url):
     """Sum [s] and number of the times to first token that the engine itself has measured so far; None where it shows none."""
     try:
@@ -159,6 +258,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3, help="runs of each client, in turns (default 3)")
     p.add_argument("--timeout", type=float, default=600.0, help="of one run [s]")
     p.add_argument("--pin", action="store_true", help="engine (one thread) on the first core, clients on the others")
+    p.add_argument("--echo", metavar="FIRST,GAP", help="measure what the clients add: no engine, but tokens after FIRST and every GAP ms")
     p.add_argument("--json", help="write all figures here")
     a = p.parse_args()
     cores = sorted(os.sched_getaffinity(0)) if a.pin else []
@@ -169,11 +269,18 @@ def main():
     if bool(a.rate) == bool(a.concurrency):
         p.error("give --rate or --concurrency")
     a.tokenizer = a.tokenizer or a.model
+    if a.echo and not re.fullmatch(r"[\d.]+,[\d.]+", a.echo):
+        p.error("--echo: two times in ms, e.g. 50,4")
     if not a.tokenizer:
         p.error("give --model or --tokenizer: both clients write prompts as text")
     process = None
     with tempfile.TemporaryDirectory() as work:
         try:
+            if a.echo:
+                a.name = "echo"
+                process, url = start_echo(a, cores[:1])
+                own_costs(a, url, work)
+                return
             url = a.url
             if not url:
                 process, url = engine(a, work)
@@ -199,7 +306,8 @@ def main():
         finally:
             if process:
                 process.terminate()
-                process.wait(30)
+                if isinstance(process, subprocess.Popen):
+                    process.wait(30)
     print(f"{'':<22}{'guidellm':>12}{'servetwin':>12}{'difference':>12}{'noise':>10}")
     within = True
     for m in METRICS:

@@ -47,7 +47,10 @@ const DEFAULT: Case = Case {
     layout: [1, 1, 1],
 };
 
-/// The loads, in the order in which they are measured. The second sets the rates of the open ones.
+/// The load that sets the rates of the open ones.
+pub const BUSY: &str = "users-16";
+
+/// The loads, those that are fitted first.
 pub const CASES: [Case; 14] = [
     Case {
         name: "one-user",
@@ -56,7 +59,7 @@ pub const CASES: [Case; 14] = [
         ..DEFAULT
     },
     Case {
-        name: "users-16",
+        name: BUSY,
         shows: "16 users, each with one request under way",
         fitted: true,
         pace: Pace::Users(16),
@@ -144,6 +147,29 @@ pub const CASES: [Case; 14] = [
         ..DEFAULT
     },
 ];
+
+/// The order in which `cases` are measured in a round: the fitted ones, [`BUSY`] first, evenly among the others, and every other
+/// round backwards. So the speed of a machine that drifts steadily is the same for all of them on the mean of two rounds, and no
+/// round fits on another hour than it predicts.
+pub fn order(cases: &[&Case], round: usize) -> Vec<usize> {
+    let (mut fitted, held_out): (Vec<usize>, Vec<usize>) =
+        (0..cases.len()).partition(|&i| cases[i].fitted);
+    if let Some(busy) = fitted.iter().position(|&i| cases[i].name == BUSY) {
+        fitted.rotate_left(busy);
+    }
+    let each = held_out.len().div_ceil(fitted.len().max(1)).max(1);
+    let mut between = held_out.chunks(each);
+    let mut order: Vec<usize> = Vec::with_capacity(cases.len());
+    for i in fitted {
+        order.push(i);
+        order.extend(between.next().unwrap_or_default());
+    }
+    order.extend(between.flatten());
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
 
 /// What the rates of the open loads are shares of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -234,11 +260,43 @@ mod tests {
     }
 
     #[test]
-    fn fitted_loads_come_first_and_need_no_rate_that_is_not_known_yet() {
-        let first_held_out = CASES.iter().position(|c| !c.fitted).unwrap();
-        assert!(CASES[first_held_out..].iter().all(|c| !c.fitted));
-        assert_eq!(CASES[1].pace, Pace::Users(16));
-        assert!(matches!(CASES[0].pace, Pace::Users(_)));
+    fn a_round_begins_with_the_load_that_sets_the_rates_and_spreads_the_fitted_ones() {
+        let all: Vec<&Case> = CASES.iter().collect();
+        let names = |round| -> Vec<&str> {
+            let order = order(&all, round);
+            order.into_iter().map(|i| all[i].name).collect()
+        };
+        let first = names(0);
+        assert_eq!(first[0], BUSY);
+        assert!(matches!(
+            CASES[1],
+            Case {
+                name: BUSY,
+                pace: Pace::Users(16),
+                ..
+            }
+        ));
+        let at: Vec<usize> = (0..first.len())
+            .filter(|&k| all.iter().any(|c| c.fitted && c.name == first[k]))
+            .collect();
+        assert_eq!(at, [0, 5, 10]);
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), CASES.len(), "each once");
+        let backwards: Vec<&str> = names(1).into_iter().rev().collect();
+        assert_eq!(backwards, first);
+        assert_eq!(names(2), first);
+    }
+
+    #[test]
+    fn any_choice_of_held_out_loads_is_measured_once_a_round() {
+        for n in 3..CASES.len() {
+            let some: Vec<&Case> = CASES.iter().take(n).collect();
+            let mut found = order(&some, 0);
+            found.sort_unstable();
+            assert_eq!(found, (0..n).collect::<Vec<_>>());
+        }
     }
 
     #[test]

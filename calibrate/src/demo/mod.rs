@@ -10,5 +10,5 @@ pub mod cases;
 pub mod table;
 pub mod way;
 
-pub use cases::{CASES, Case, Paces};
+pub use cases::{BUSY, CASES, Case, Paces, order};
 pub use table::{Figures, Measured, Table};

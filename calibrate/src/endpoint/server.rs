@@ -129,8 +129,8 @@ impl Server {
         }
     }
 
-    /// The engine to simulate.
-    pub fn engine(&self) -> EngineSpec {
+    /// The engine to simulate, which has served others before: `history` stands for what they left.
+    pub fn engine(&self, history: u64) -> EngineSpec {
         let seqs = self.max_num_seqs.value.max(1);
         let tokens = self.max_num_batched_tokens.value.max(1);
         match self.kind.value {
@@ -147,6 +147,7 @@ impl Server {
                     cont_batching: true,
                     cache_prompt: self.prefix_caching.value,
                     slot_prompt_similarity: defaults.slot_prompt_similarity,
+                    slots_used: Some(history),
                 };
                 EngineSpec::Policy {
                     hash_block: config.cache_prompt.then_some(1),
@@ -186,6 +187,7 @@ impl Server {
                 ("cache_prompt", self.prefix_caching.value.into()),
                 ("kv_blocks", int(self.kv_blocks())),
                 ("kv_unified", self.kv_unified.value.into()),
+                ("slots_used", true.into()),
             ]);
         } else {
             keys.extend([

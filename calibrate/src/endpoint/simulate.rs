@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use rand::RngExt;
 use sim::cluster::router::RouterConfig;
+use sim::kernel::rng::stream;
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
 use sim::record::{RunInfo, StepRow};
@@ -32,9 +34,11 @@ pub fn simulate(
     params: &Params,
     keep_steps: bool,
 ) -> Option<Predicted> {
+    // Each load finds the endpoint in another state, the same one every time that it is simulated.
+    let history = stream(load.requests.len() as u64, &load.name).random();
     let simulation = Simulation {
         replicas: vec![ReplicaSpec {
-            engine: server.engine(),
+            engine: server.engine(history),
             step: Arc::new(params.step()),
             input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
             input_delay_per_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),

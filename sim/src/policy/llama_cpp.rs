@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 
 use hwmodels::BatchStats;
+use rand::seq::SliceRandom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
 use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use crate::kernel::rng::stream;
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -39,6 +41,9 @@ pub struct LlamaCppParams {
     pub cache_prompt: bool,
     /// Share of a prompt that must be found in a free slot for it to be preferred [ratio] (default 0.1); 0: never.
     pub slot_prompt_similarity: f64,
+    /// Whether slots have served requests before the run, so that they are taken in no particular order at first (drawn from
+    /// the scenario's seed); otherwise (default) from the last on, as by a server that has just started.
+    pub slots_used: bool,
 }
 
 impl Default for LlamaCppParams {
@@ -52,6 +57,7 @@ impl Default for LlamaCppParams {
             cont_batching: true,
             cache_prompt: true,
             slot_prompt_similarity: 0.1,
+            slots_used: false,
         }
     }
 }
@@ -77,6 +83,8 @@ pub struct LlamaCppConfig {
     pub cache_prompt: bool,
     /// Share of a prompt that makes a slot preferred [ratio].
     pub slot_prompt_similarity: f64,
+    /// Seed of the order in which slots have been left before the run; none: none was ever used.
+    pub slots_used: Option<u64>,
 }
 
 impl LlamaCppParams {
@@ -149,6 +157,7 @@ impl LlamaCppParams {
             cont_batching: self.cont_batching,
             cache_prompt: self.cache_prompt,
             slot_prompt_similarity: self.slot_prompt_similarity,
+            slots_used: self.slots_used.then_some(0),
         })
     }
 }
@@ -217,13 +226,23 @@ struct Left {
 impl LlamaCpp {
     /// A server that has started with `config`.
     pub fn new(config: LlamaCppConfig) -> LlamaCpp {
+        let mut slots = vec![Slot::default(); config.n_parallel as usize];
+        let mut departures = 0;
+        if let Some(seed) = config.slots_used {
+            let mut order: Vec<usize> = (0..slots.len()).collect();
+            order.shuffle(&mut stream(seed, "slots used before"));
+            for i in order {
+                departures += 1;
+                slots[i].left = departures;
+            }
+        }
         LlamaCpp {
             seqs: Vec::new(),
-            slots: vec![Slot::default(); config.n_parallel as usize],
+            slots,
             waiting: VecDeque::new(),
             failed: Vec::new(),
             running: 0,
-            departures: 0,
+            departures,
             tickets: 0,
             in_flight: Vec::new(),
             left: Vec::new(),
@@ -673,6 +692,23 @@ mod tests {
         // Both arrive together; the second request sits in slot 1 of 0..=2, before the first in slot 2.
         let r = go(config(3, 10, 1000), &[req(0, 8, 2), req(0, 8, 2)]);
         assert_eq!(r.rows[0].prefills(), [(1, 8), (0, 2)]);
+    }
+
+    #[test]
+    fn slots_used_before_are_taken_in_an_order_that_only_the_seed_decides_4_2() {
+        let first = |seed: u64| -> Vec<u64> {
+            let c = LlamaCppConfig {
+                slots_used: Some(seed),
+                ..config(8, 64, 1000)
+            };
+            let left = |s: &Slot| s.left;
+            LlamaCpp::new(c).slots.iter().map(left).collect()
+        };
+        assert_eq!(first(1), first(1));
+        assert_ne!(first(1), first(2));
+        let mut all = first(1);
+        all.sort_unstable();
+        assert_eq!(all, (1..=8).collect::<Vec<u64>>(), "each was left once");
     }
 
     #[test]

@@ -747,7 +747,8 @@ impl Scenario {
             }
             EngineParams::LlamaCpp(p) => {
                 let (blocks, tokens) = planned(1);
-                let config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                let mut config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                config.slots_used = p.slots_used.then_some(self.seed);
                 let hash = config.cache_prompt.then_some(1);
                 Started {
                     block_tokens: 1,
