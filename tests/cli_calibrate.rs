@@ -70,3 +70,34 @@ fn an_endpoint_or_records_that_are_not_there_are_said_so_and_subcommands_still_w
     }
     assert_eq!(calibrate(&["steps", "--help"]).status.code(), Some(0));
 }
+
+#[test]
+fn where_the_results_of_a_long_measurement_go_is_made_before_it_begins() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let inside = |name: &str| file.join(name).to_str().expect("utf-8").to_owned();
+    for (flag, path) in [
+        ("--out", inside("profile.toml")),
+        ("--keep", inside("loads")),
+    ] {
+        // Nobody listens there: the folder is looked at first.
+        let out = calibrate(&["--endpoint", "http://127.0.0.1:9", flag, &path]);
+        assert_eq!(out.status.code(), Some(2), "{flag}");
+        let message = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            message.contains(&format!("{flag}: cannot make the folder")),
+            "{message}"
+        );
+    }
+    let new = folder.path().join("new");
+    let path = new.join("profile.toml");
+    let out = calibrate(&[
+        "--endpoint",
+        "http://127.0.0.1:9",
+        "--out",
+        path.to_str().expect("utf-8"),
+    ]);
+    assert_ne!(out.status.code(), Some(0), "nobody listens");
+    assert!(new.is_dir());
+}

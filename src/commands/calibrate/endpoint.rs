@@ -101,6 +101,21 @@ struct Loaded {
 /// Measures or reads loads, fits, reports, and writes profile and scenario.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let engine = engine(args.engine.as_deref())?;
+    // Nothing is measured for minutes that could not be kept.
+    let folders = [
+        ("--out", args.out.as_deref().and_then(Path::parent)),
+        ("--keep", args.keep.as_deref()),
+    ];
+    for (flag, folder) in folders {
+        if let Some(folder) = folder.filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|e| {
+                BadInput(format!(
+                    "{flag}: cannot make the folder {}: {e}",
+                    folder.display()
+                ))
+            })?;
+        }
+    }
     let mut loaded = match &args.endpoint {
         Some(url) => measure(&args, url)?,
         None => read(&args)?,
