@@ -12,6 +12,11 @@ use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Nothing here should take this long, on however busy a machine.
 const LONG: Duration = Duration::from_secs(30);
@@ -25,6 +30,11 @@ struct Twin {
 
 /// A proxy in front of `upstream`, with an observer that reads or does not.
 async fn twin(upstream: std::net::SocketAddr, capacity: usize, observing: bool) -> Twin {
+    let config = ProxyConfig::new(&format!("http://{upstream}")).expect("an endpoint");
+    twin_with(config, capacity, observing).await
+}
+
+async fn twin_with(config: ProxyConfig, capacity: usize, observing: bool) -> Twin {
     let clock = Clock::start();
     let (tap, feed) = channel(capacity, clock);
     let counters = Arc::clone(tap.counters());
@@ -46,7 +56,6 @@ async fn twin(upstream: std::net::SocketAddr, capacity: usize, observing: bool) 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (stop, stopped) = watch::channel(false);
-    let config = ProxyConfig::new(&format!("http://{upstream}")).expect("an endpoint");
     tokio::spawn(serve(listener, config, tap, stopped));
     Twin {
         address,
@@ -515,11 +524,70 @@ async fn connections_are_kept_and_the_proxy_stops_when_its_requests_have_ended()
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_behind_tls_is_called_by_its_name_and_its_certificate_is_checked() {
+    let cert = include_bytes!("../bench/src/testing/cert.pem");
+    let key = include_bytes!("../bench/src/testing/key.der");
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(cert).expect("a certificate")],
+            PrivateKeyDer::Pkcs8(key.as_slice().into()),
+        )
+        .expect("a key");
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let dir = tempfile::tempdir().expect("a folder");
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, cert).expect("written");
+    for trusted in [true, false] {
+        let (address, mut connections) = upstream().await;
+        let mut config = ProxyConfig::new(&format!("https://localhost:{}", address.port()))
+            .expect("an endpoint");
+        config.tls.ca_file = trusted.then(|| ca.clone());
+        let twin = twin_with(config, 64, true).await;
+        let mut client = TcpStream::connect(twin.address).await.expect("connects");
+        client
+            .write_all(b"GET /v1/models HTTP/1.1\r\nHost: proxy\r\n\r\n")
+            .await
+            .expect("written");
+        let stream = within("a connection", connections.recv())
+            .await
+            .expect("one");
+        let stream = within("a handshake", acceptor.accept(stream)).await;
+        if trusted {
+            let mut stream = stream.expect("TLS");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(within("the head", stream.read_u8()).await.expect("a byte"));
+            }
+            let head = text(&head).to_ascii_lowercase();
+            assert!(
+                head.contains(&format!("host: localhost:{}", address.port())),
+                "{head}"
+            );
+            // Each piece goes on before the next is there.
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsome")
+                .await
+                .expect("written");
+            let got = text(&read_until(&mut client, b"some").await);
+            assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+            stream.write_all(b"more").await.expect("written");
+            read_until(&mut client, b"more").await;
+        } else {
+            assert!(stream.is_err(), "the proxy hangs up");
+            let got = text(&read_until(&mut client, b"\r\n\r\n").await);
+            assert!(got.starts_with("HTTP/1.1 502"), "{got}");
+        }
+    }
+}
+
 #[test]
 fn endpoints_that_cannot_be_are_refused_with_what_would_be_right() {
     for (endpoint, words) in [
         ("127.0.0.1:8000", "http://"),
-        ("https://host", "TLS"),
         ("ftp://host", "http://"),
         ("http://h/?q=1", "query"),
         ("http://h h", "no URL"),

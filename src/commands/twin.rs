@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use bench::endpoint::{Client, Endpoint};
+use bench::endpoint::{Client, Endpoint, TlsOptions};
 use calibrate::twin::ask::{Answer, Question, engine_keys};
 use calibrate::twin::cost::{self, CostLoad};
 use calibrate::twin::drift::{DriftConfig, UNVALIDATED, sigma_of_profile};
@@ -139,9 +139,15 @@ struct LiveArgs {
     /// Listen here and pass everything on to the endpoint; without it only its /metrics are read.
     #[arg(long, value_name = "ADDR")]
     proxy: Option<SocketAddr>,
-    /// Send the endpoint's name as Host, in place of the one the client sent.
+    /// Send the endpoint's name as Host, in place of the one the client sent. Always so for https.
     #[arg(long, requires = "proxy")]
     rewrite_host: bool,
+    /// PEM file of certificate authorities to trust besides the built-in ones of Mozilla.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Accept any certificate of the endpoint. For test set-ups only.
+    #[arg(long)]
+    insecure: bool,
     /// Scenario file of the deployment, with its fitted profile; without it traffic is recorded and nothing predicted.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
@@ -389,13 +395,19 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
     let mut endpoint = Endpoint::new(&endpoint_text).map_err(|e| BadInput(e.to_string()))?;
     endpoint.api_key = args.api_key.clone();
     endpoint.timeout = Duration::from_secs(5);
+    endpoint.tls = TlsOptions {
+        ca_file: args.ca.clone(),
+        insecure: args.insecure,
+    };
+    let tls = endpoint.tls.clone();
     let client = Client::new(endpoint).map_err(|e| BadInput(e.to_string()))?;
     let proxy = match args.proxy {
         None => None,
         Some(address) => {
             let mut config =
                 ProxyConfig::new(&endpoint_text).map_err(|e| BadInput(e.to_string()))?;
-            config.rewrite_host = args.rewrite_host;
+            config.rewrite_host |= args.rewrite_host;
+            config.tls = tls;
             Some((address, config))
         }
     };

@@ -83,16 +83,20 @@ pub fn fit(
     for round in 0..effort.rounds.max(1) {
         let before = answer.server;
         answer = limits::search(&joint, answer, &seen);
-        let settled = round > 0 && answer.server == before;
-        let (params, loss) = if round == 0 {
-            joint.descend_from_several(&answer.server, &answer.params, effort.iterations)?
+        let changed = round == 0 || answer.server != before;
+        let found = if changed {
+            // Parameters that made up for other limits may lie in a valley of their own.
+            let from = |p| joint.descend_from_several(&answer.server, p, effort.iterations);
+            vec![from(&answer.params)?, from(&guess)?]
         } else {
-            joint.descend(&answer.server, &answer.params, effort.iterations)?
+            vec![joint.descend(&answer.server, &answer.params, effort.iterations)?]
         };
-        if loss <= answer.loss {
-            (answer.params, answer.loss) = (params, loss);
+        for (params, loss) in found {
+            if loss <= answer.loss {
+                (answer.params, answer.loss) = (params, loss);
+            }
         }
-        if settled {
+        if !changed {
             break;
         }
     }

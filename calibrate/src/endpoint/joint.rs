@@ -268,6 +268,7 @@ fn starts(start: &Params) -> Vec<Params> {
         ("step.token_s", 0.005),
         ("step.context_s", 1e-5),
         ("step.pair_s", 1e-7),
+        ("host.request_in_s", 0.2),
     ] {
         at_least(&mut filled, name, share * base);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hwmodels::EngineKind;
 use serde::Serialize;
-use sim::policy::llama_cpp::{LlamaCpp, LlamaCppConfig, LlamaCppParams};
+use sim::policy::llama_cpp::{LlamaCpp, LlamaCppConfig, LlamaCppParams, Slots};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::simulation::EngineSpec;
 
@@ -129,8 +129,8 @@ impl Server {
         }
     }
 
-    /// The engine to simulate, which has served others before: `history` stands for what they left.
-    pub fn engine(&self, history: u64) -> EngineSpec {
+    /// The engine to simulate; which slots requests are in is drawn from `seed`.
+    pub fn engine(&self, seed: u64) -> EngineSpec {
         let seqs = self.max_num_seqs.value.max(1);
         let tokens = self.max_num_batched_tokens.value.max(1);
         match self.kind.value {
@@ -147,7 +147,7 @@ impl Server {
                     cont_batching: true,
                     cache_prompt: self.prefix_caching.value,
                     slot_prompt_similarity: defaults.slot_prompt_similarity,
-                    slots_used: Some(history),
+                    slots: Slots::Anywhere(seed),
                 };
                 EngineSpec::Policy {
                     hash_block: config.cache_prompt.then_some(1),

@@ -34,11 +34,11 @@ pub fn simulate(
     params: &Params,
     keep_steps: bool,
 ) -> Option<Predicted> {
-    // Each load finds the endpoint in another state, the same one every time that it is simulated.
-    let history = stream(load.requests.len() as u64, &load.name).random();
+    // The same draws every time that the load is simulated.
+    let seed = stream(load.requests.len() as u64, &load.name).random();
     let simulation = Simulation {
         replicas: vec![ReplicaSpec {
-            engine: server.engine(history),
+            engine: server.engine(seed),
             step: Arc::new(params.step()),
             input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
             input_delay_per_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),

@@ -118,13 +118,22 @@ fn close(found: f64, truth: f64, tolerance: f64, what: &str) {
     );
 }
 
-/// Fits measurements of an endpoint whose scheduler nobody knows and compares what it predicts.
-fn recovers((server, params): (Server, Params), noise: f64, tolerance: f64) -> Fitted {
-    let loads = loads(&server, &params, noise);
-    let known = Server {
-        kind: server.kind,
+/// Nothing known but whose rules it follows.
+fn of_kind(kind: EngineKind) -> Server {
+    Server {
+        kind: Known::read(kind),
         ..Server::default()
-    };
+    }
+}
+
+/// Fits measurements of an endpoint whose scheduler nobody knows and compares what it predicts.
+fn recovers(
+    (server, params): (Server, Params),
+    known: Server,
+    noise: f64,
+    tolerance: f64,
+) -> Fitted {
+    let loads = loads(&server, &params, noise);
     let effort = Effort {
         iterations: 10,
         rounds: 3,
@@ -166,24 +175,50 @@ fn recovers((server, params): (Server, Params), noise: f64, tolerance: f64) -> F
 
 #[test]
 fn a_vllm_endpoint_with_few_seats_is_recovered_from_requests_alone() {
-    let fitted = recovers(truth(EngineKind::VllmV1, 8), 0.01, 0.06);
+    let fitted = recovers(
+        truth(EngineKind::VllmV1, 8),
+        of_kind(EngineKind::VllmV1),
+        0.01,
+        0.06,
+    );
     assert_eq!(fitted.server.max_num_seqs.value, 8);
     assert_eq!(fitted.server.max_num_seqs.source, Source::Inferred);
 }
 
 #[test]
 fn slots_of_a_llama_server_are_found() {
-    let fitted = recovers(truth(EngineKind::LlamaCpp, 4), 0.01, 0.06);
+    let fitted = recovers(
+        truth(EngineKind::LlamaCpp, 4),
+        of_kind(EngineKind::LlamaCpp),
+        0.01,
+        0.06,
+    );
     assert_eq!(fitted.server.max_num_seqs.value, 4);
     assert!(fitted.server.kv_unified.value);
 }
 
+/// Slots as the server tells them; whether they share their cells it does not tell.
+fn eight_slots(kv_unified: bool) -> Server {
+    Server {
+        max_num_seqs: Known::read(8),
+        kv_unified: Known::default_of(kv_unified),
+        ..of_kind(EngineKind::LlamaCpp)
+    }
+}
+
 #[test]
-fn slots_that_do_not_share_their_cells_are_told_by_the_passes_of_their_steps() {
+fn slots_with_cells_of_their_own_are_recovered_through_the_passes_of_their_steps() {
     let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
     server.kv_unified = Known::read(false);
-    let fitted = recovers((server, params), 0.01, 0.06);
-    assert_eq!(fitted.server.max_num_seqs.value, 8);
+    let fitted = recovers((server, params), eight_slots(false), 0.01, 0.12);
+    assert!(!fitted.server.kv_unified.value);
+}
+
+#[test]
+fn that_slots_do_not_share_their_cells_is_told_by_the_passes_of_their_steps() {
+    let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
+    server.kv_unified = Known::read(false);
+    let fitted = recovers((server, params), eight_slots(true), 0.01, 0.12);
     assert!(!fitted.server.kv_unified.value);
     assert_eq!(fitted.server.kv_unified.source, Source::Inferred);
 }

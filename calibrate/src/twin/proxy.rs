@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bench::endpoint::connection::tls_config;
+use bench::endpoint::{EndpointError, TlsOptions};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -47,6 +50,8 @@ pub struct ProxyConfig {
     pub upstream: Uri,
     /// Send the upstream's name as `Host`, in place of the one the client sent.
     pub rewrite_host: bool,
+    /// How the certificate of an `https://` upstream is checked.
+    pub tls: TlsOptions,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
     /// How long the requests under way may take to finish once the proxy is told to stop.
@@ -54,10 +59,11 @@ pub struct ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// The usual settings in front of `endpoint`, whose `/v1` at the end is left to the clients.
+    /// The usual settings in front of `endpoint`, whose `/v1` at the end is left to the clients. An upstream behind TLS is
+    /// called by its own name: its certificate is, and who shares an address with others has to be.
     ///
     /// # Errors
-    /// When `endpoint` is no `http://` address.
+    /// When `endpoint` is no `http://` or `https://` address.
     pub fn new(endpoint: &str) -> Result<ProxyConfig, ProxyError> {
         let bad = |problem: &str| ProxyError::Endpoint {
             endpoint: endpoint.to_owned(),
@@ -68,20 +74,16 @@ impl ProxyConfig {
         let base = base.strip_suffix("/v1").unwrap_or(base);
         let upstream: Uri = base.parse().map_err(|_| bad("is no URL"))?;
         match upstream.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(bad(
-                    "is https, which the proxy does not speak towards the upstream; put it where TLS has ended",
-                ));
-            }
-            _ => return Err(bad("has no http:// in front")),
+            Some("http" | "https") => {}
+            _ => return Err(bad("has no http:// or https:// in front")),
         }
         if upstream.query().is_some() {
             return Err(bad("has a query"));
         }
         Ok(ProxyConfig {
+            rewrite_host: upstream.scheme_str() == Some("https"),
+            tls: TlsOptions::default(),
             upstream,
-            rewrite_host: false,
             connect_timeout: Duration::from_secs(5),
             drain: Duration::from_secs(30),
         })
@@ -99,9 +101,12 @@ pub enum ProxyError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Its certificates cannot be checked as asked.
+    #[error(transparent)]
+    Tls(#[from] EndpointError),
 }
 
-type Upstream = Client<HttpConnector, TapBody>;
+type Upstream = Client<HttpsConnector<HttpConnector>, TapBody>;
 type ProxyBody = Either<TapBody, Full<Bytes>>;
 
 struct Shared {
@@ -110,19 +115,30 @@ struct Shared {
     tap: Tap,
 }
 
+/// What makes connections to the upstream.
+fn connector(config: &ProxyConfig) -> Result<HttpsConnector<HttpConnector>, ProxyError> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(config.connect_timeout));
+    tcp.enforce_http(false);
+    Ok(HttpsConnectorBuilder::new()
+        .with_tls_config(tls_config(&config.tls)?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp))
+}
+
 /// Serves on `listener` until `stop` turns true, then lets the requests under way finish.
 ///
 /// # Errors
-/// Those of accepting connections that are not of one connection only.
+/// Those of TLS that cannot be set up as asked, and of accepting connections that are not of one connection only.
 pub async fn serve(
     listener: TcpListener,
     config: ProxyConfig,
     tap: Tap,
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(config.connect_timeout));
+    let connector = connector(&config).map_err(std::io::Error::other)?;
     let client = Client::builder(TokioExecutor::new())
         .pool_idle_timeout(POOL_IDLE)
         .pool_timer(TokioTimer::new())

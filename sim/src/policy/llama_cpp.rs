@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
 use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
-use crate::kernel::rng::stream;
+use crate::kernel::rng::{Stream, stream};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -83,8 +83,22 @@ pub struct LlamaCppConfig {
     pub cache_prompt: bool,
     /// Share of a prompt that makes a slot preferred [ratio].
     pub slot_prompt_similarity: f64,
-    /// Seed of the order in which slots have been left before the run; none: none was ever used.
-    pub slots_used: Option<u64>,
+    /// What is known of the slots before the run.
+    pub slots: Slots,
+}
+
+/// What is known of the slots of a server before the run, with the seed of what is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Slots {
+    /// None was ever used: they are taken from the last on.
+    #[default]
+    Fresh,
+    /// They have been left in some order.
+    Used(u64),
+    /// Nothing, at no time: each step is computed as if its sequences were in any slots. For fits: the passes of a step
+    /// (4.5) are right on average, and do not follow one course of the slots among many.
+    Anywhere(u64),
 }
 
 impl LlamaCppParams {
@@ -157,7 +171,11 @@ impl LlamaCppParams {
             cont_batching: self.cont_batching,
             cache_prompt: self.cache_prompt,
             slot_prompt_similarity: self.slot_prompt_similarity,
-            slots_used: self.slots_used.then_some(0),
+            slots: if self.slots_used {
+                Slots::Used(0)
+            } else {
+                Slots::Fresh
+            },
         })
     }
 }
@@ -211,6 +229,48 @@ pub struct LlamaCpp {
     in_flight: Vec<u64>,
     /// Entries of the step being chosen, as far as no pass has them yet.
     left: Vec<Left>,
+    /// Draws slots where nothing is known of them.
+    anywhere: Option<Anywhere>,
+}
+
+/// Slots of sequences of which nothing is known.
+#[derive(Debug)]
+struct Anywhere {
+    draws: Stream,
+    /// Runs of slots that steps of so many decodes have had less than their share, by that number.
+    owed: Vec<f64>,
+}
+
+impl Anywhere {
+    /// Places the first `decodes` of `left`, then the prompts, in `slots` slots, each kind in their order.
+    fn place(&mut self, left: &mut [Left], decodes: usize, slots: u32) {
+        let n = left.len();
+        if n == 0 {
+            return;
+        }
+        if decodes == n {
+            // n of N slots at random lie in n (N - n + 1) / N runs on average: as many, step for step, as nearly as
+            // whole numbers can, so that no step differs from the mean without need.
+            let (each, all) = (n as f64, f64::from(slots));
+            let owed = &mut self.owed[n];
+            *owed += each * (all - each + 1.0) / all;
+            let runs = owed.round().clamp(1.0, each);
+            *owed -= runs;
+            for (i, l) in left.iter_mut().enumerate() {
+                // A free slot between one run and the next.
+                l.slot = (i + i * runs as usize / n) as u32;
+            }
+            return;
+        }
+        let mut order: Vec<u32> = (0..slots).collect();
+        let (drawn, _) = order.partial_shuffle(&mut self.draws, n);
+        let (first, then) = drawn.split_at_mut(decodes.min(n));
+        first.sort_unstable();
+        then.sort_unstable();
+        for (l, slot) in left.iter_mut().zip(drawn.iter()) {
+            l.slot = *slot;
+        }
+    }
 }
 
 /// What no pass of a step has yet of one of its entries.
@@ -228,7 +288,7 @@ impl LlamaCpp {
     pub fn new(config: LlamaCppConfig) -> LlamaCpp {
         let mut slots = vec![Slot::default(); config.n_parallel as usize];
         let mut departures = 0;
-        if let Some(seed) = config.slots_used {
+        if let Slots::Used(seed) = config.slots {
             let mut order: Vec<usize> = (0..slots.len()).collect();
             order.shuffle(&mut stream(seed, "slots used before"));
             for i in order {
@@ -246,6 +306,13 @@ impl LlamaCpp {
             tickets: 0,
             in_flight: Vec::new(),
             left: Vec::new(),
+            anywhere: match config.slots {
+                Slots::Anywhere(seed) => Some(Anywhere {
+                    draws: stream(seed, "slots of a step"),
+                    owed: vec![0.0; config.n_parallel as usize + 1],
+                }),
+                _ => None,
+            },
             config,
         }
     }
@@ -390,6 +457,10 @@ impl LlamaCpp {
             context: e.context,
             samples: e.samples,
         }));
+        let decodes = plan.entries.iter().filter(|e| e.decode).count();
+        if let Some(anywhere) = &mut self.anywhere {
+            anywhere.place(&mut self.left, decodes, self.config.n_parallel);
+        }
         while self.left.iter().any(|l| l.tokens > 0) {
             let pass = if self.config.kv_unified {
                 shared_pass(&mut self.left, self.config.n_ubatch)
@@ -698,7 +769,7 @@ mod tests {
     fn slots_used_before_are_taken_in_an_order_that_only_the_seed_decides_4_2() {
         let first = |seed: u64| -> Vec<u64> {
             let c = LlamaCppConfig {
-                slots_used: Some(seed),
+                slots: Slots::Used(seed),
                 ..config(8, 64, 1000)
             };
             let left = |s: &Slot| s.left;
@@ -709,6 +780,19 @@ mod tests {
         let mut all = first(1);
         all.sort_unstable();
         assert_eq!(all, (1..=8).collect::<Vec<u64>>(), "each was left once");
+    }
+
+    #[test]
+    fn in_slots_anywhere_a_step_has_as_many_passes_on_average_as_drawn_slots_have_runs_4_5() {
+        let c = LlamaCppConfig {
+            slots: Slots::Anywhere(3),
+            kv_unified: false,
+            ..config(8, 64, 10_000)
+        };
+        let r = go(c, &[req(0, 4, 2000), req(0, 4, 2000), req(0, 4, 2000)]);
+        let passes = |row: &super::super::testkit::Row| row.plan.passes.len().max(1) as f64;
+        let mean = r.rows.iter().map(passes).sum::<f64>() / r.rows.len() as f64;
+        assert!((mean - 3.0 * 6.0 / 8.0).abs() < 0.01, "{mean}");
     }
 
     #[test]
@@ -801,8 +885,15 @@ mod tests {
             slots in 1u32..6,
             n_batch in 8u32..64,
             n_ctx in 80u32..400,
+            n_ubatch in 1u32..32,
+            kv_unified: bool,
         ) {
-            go(config(slots, n_batch, n_ctx), &reqs);
+            let c = LlamaCppConfig {
+                n_ubatch,
+                kv_unified,
+                ..config(slots, n_batch, n_ctx)
+            };
+            go(c, &reqs);
         }
     }
 }

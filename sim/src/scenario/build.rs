@@ -25,7 +25,7 @@ use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Slo;
 use crate::policy::check::ParamError;
-use crate::policy::llama_cpp::LlamaCpp;
+use crate::policy::llama_cpp::{LlamaCpp, Slots};
 use crate::policy::static_batch::StaticBatch;
 use crate::policy::tgi::Tgi;
 use crate::policy::tgi_neuron::{NeuronServer, TgiNeuron};
@@ -748,7 +748,9 @@ impl Scenario {
             EngineParams::LlamaCpp(p) => {
                 let (blocks, tokens) = planned(1);
                 let mut config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
-                config.slots_used = p.slots_used.then_some(self.seed);
+                if p.slots_used {
+                    config.slots = Slots::Used(self.seed);
+                }
                 let hash = config.cache_prompt.then_some(1);
                 Started {
                     block_tokens: 1,

@@ -28,7 +28,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::trace::{ErrorKind, RequestError};
-use super::{Endpoint, EndpointError};
+use super::{Endpoint, EndpointError, TlsOptions};
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -114,7 +114,10 @@ impl Connector {
         let tls = if endpoint.is_tls() {
             let name = ServerName::try_from(host.clone())
                 .map_err(|e| EndpointError::Tls(format!("{host}: {e}")))?;
-            Some((TlsConnector::from(Arc::new(tls_config(endpoint)?)), name))
+            Some((
+                TlsConnector::from(Arc::new(tls_config(&endpoint.tls)?)),
+                name,
+            ))
         } else {
             None
         };
@@ -218,13 +221,17 @@ impl Connector {
     }
 }
 
-fn tls_config(endpoint: &Endpoint) -> Result<ClientConfig, EndpointError> {
+/// How certificates are checked, for rustls.
+///
+/// # Errors
+/// When the file of authorities cannot be read or holds none.
+pub fn tls_config(options: &TlsOptions) -> Result<ClientConfig, EndpointError> {
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| EndpointError::Tls(e.to_string()))?;
-    if endpoint.tls.insecure {
+    if options.insecure {
         return Ok(builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AcceptAny(algorithms)))
@@ -233,7 +240,7 @@ fn tls_config(endpoint: &Endpoint) -> Result<ClientConfig, EndpointError> {
     let mut roots = RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
     };
-    if let Some(file) = &endpoint.tls.ca_file {
+    if let Some(file) = &options.ca_file {
         let fail = |problem: String| EndpointError::CaFile {
             file: file.clone(),
             problem,
