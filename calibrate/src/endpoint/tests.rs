@@ -197,6 +197,13 @@ fn slots_of_a_llama_server_are_found() {
     assert!(fitted.server.kv_unified.value);
 }
 
+/// Eight slots that do not share their cells.
+fn cells_of_their_own() -> (Server, Params) {
+    let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
+    server.kv_unified = Known::read(false);
+    (server, params)
+}
+
 /// Slots as the server tells them; whether they share their cells it does not tell.
 fn eight_slots(kv_unified: bool) -> Server {
     Server {
@@ -208,17 +215,13 @@ fn eight_slots(kv_unified: bool) -> Server {
 
 #[test]
 fn slots_with_cells_of_their_own_are_recovered_through_the_passes_of_their_steps() {
-    let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
-    server.kv_unified = Known::read(false);
-    let fitted = recovers((server, params), eight_slots(false), 0.01, 0.12);
+    let fitted = recovers(cells_of_their_own(), eight_slots(false), 0.01, 0.12);
     assert!(!fitted.server.kv_unified.value);
 }
 
 #[test]
 fn that_slots_do_not_share_their_cells_is_told_by_the_passes_of_their_steps() {
-    let (mut server, params) = truth(EngineKind::LlamaCpp, 8);
-    server.kv_unified = Known::read(false);
-    let fitted = recovers((server, params), eight_slots(true), 0.01, 0.12);
+    let fitted = recovers(cells_of_their_own(), eight_slots(true), 0.01, 0.12);
     assert!(!fitted.server.kv_unified.value);
     assert_eq!(fitted.server.kv_unified.source, Source::Inferred);
 }

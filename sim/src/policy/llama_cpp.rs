@@ -307,7 +307,8 @@ impl LlamaCpp {
             in_flight: Vec::new(),
             left: Vec::new(),
             anywhere: match config.slots {
-                Slots::Anywhere(seed) => Some(Anywhere {
+                // Where the cells are shared, slots make no difference.
+                Slots::Anywhere(seed) if !config.kv_unified => Some(Anywhere {
                     draws: stream(seed, "slots of a step"),
                     owed: vec![0.0; config.n_parallel as usize + 1],
                 }),

@@ -748,8 +748,8 @@ impl Scenario {
             EngineParams::LlamaCpp(p) => {
                 let (blocks, tokens) = planned(1);
                 let mut config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
-                if p.slots_used {
-                    config.slots = Slots::Used(self.seed);
+                if let Slots::Used(seed) = &mut config.slots {
+                    *seed = self.seed;
                 }
                 let hash = config.cache_prompt.then_some(1);
                 Started {
