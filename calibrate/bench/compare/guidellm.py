@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GuideLLM and `servetwin bench` on the same engine under the same load, in turns: do they agree?
+"""GuideLLM and `servetwin bench` on the same engine under the same load: do they agree?
 
 Written against guidellm 0.8.1 (PyPI; needs its command `guidellm` and transformers 5 for the tokenizer). From each client the instants
 of each request are taken and one set of definitions is applied to both, since the clients define metrics differently:
@@ -10,13 +10,18 @@ of each request are taken and one set of definitions is applied to both, since t
 GuideLLM's own ITL is the same quantity weighted by tokens; its TPOT counts from the request's start and is not compared.
 
     servetwin model init --params 30M --seed 1 model
-    python calibrate/bench/compare/guidellm.py --model model --rate 2 --rounds 3 --pin
+    python calibrate/bench/compare/guidellm.py --model model --rate 1 --rounds 3 --pin --together
 
 A client that takes the engine's processor time changes what both are to measure: on a machine of few cores give --pin, which keeps the
-engine on the first core and the clients on the others (taskset, of util-linux). The engine runs without a prefix cache, so that each round
-is the same work.
+engine on the first core and the clients on the others (taskset, of util-linux). GuideLLM runs with one worker process: each of the ten that it
+would start polls without rest. The engine runs without a prefix cache, so that each round is the same work.
 
-The bar: the medians over the rounds differ by less than 3 %. Beside each difference stands the larger of the two clients' own run-to-run spread.
+Run in turns, the clients meet a machine that may have become faster or slower in between. With --together both drive the engine at once,
+each at the rate, `servetwin bench` half a period after GuideLLM, so that both meet the same machine; a request during which the other client
+had one in flight is left out. The rate must leave room: half a period for a request.
+
+The bar: the medians over the rounds differ by less than 3 %. Beside each difference stands its noise: in turns, the larger of the two
+clients' own run-to-run spread; together, the spread of the rounds' differences.
 
 What each client adds by itself is measured with --echo: in place of the engine answers a server that knows when each request had arrived
 whole and when each token left, so that what a client reports beyond that is its own.
@@ -26,6 +31,7 @@ whole and when each token left, so that what a client reports beyond that is its
 
 import argparse
 import asyncio
+import concurrent.futures
 import csv
 import json
 import multiprocessing
@@ -42,6 +48,8 @@ import urllib.request
 
 METRICS = ("ttft_ms", "ttft_p50_ms", "itl_ms", "e2e_ms", "output_tokens_per_s")
 BAR_PERCENT = 3.0
+# From the start of `servetwin bench` to its first request [s].
+BENCH_START_S = 0.05
 
 
 def figures(requests):
@@ -62,20 +70,34 @@ def after_warmup(requests, warmup):
     return [r for r in requests if r[0] >= start + warmup]
 
 
+def start(command):
+    """Starts a client."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def finish(a, process):
+    """Waits for a client."""
+    try:
+        out, err = process.communicate(timeout=a.timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise SystemExit(f"{process.args} took more than {a.timeout} s") from None
+    if process.returncode:
+        raise SystemExit(f"{process.args} ended with {process.returncode}:\n{out[-1500:]}{err[-1500:]}")
+
+
 def run_guidellm(a, url, work):
     """One run; its requests."""
     path = os.path.join(work, "guidellm.json")
     profile = f"kind=constant,rate={a.rate}" if a.rate else f"kind=concurrent,streams={a.concurrency}"
-    command = [a.guidellm, "run", "--backend",
+    command = [*a.on_clients, a.guidellm, "run", "--backend",
                f'kind=openai_http,target={url},model={a.name},request_format=/v1/completions,extras={{"body":{{"ignore_eos":true}}}}',
                "--profile", profile, "--constraint", f"kind=max_requests,count={a.requests}",
                "--tokenizer", f"kind=huggingface_auto,model={a.tokenizer}",
                "--data", f"kind=synthetic_text,prompt_tokens={a.prompt_tokens},output_tokens={a.output_tokens}",
                "--output", f"kind=json,path={path}", "--disable-console"]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([*a.on_clients, *command], capture_output=True, text=True, env=env, timeout=a.timeout)
-    if done.returncode:
-        raise SystemExit(f"guidellm ended with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    finish(a, start(command))
     with open(path, encoding="utf-8") as f:
         benchmark = json.load(f)["benchmarks"][0]
     requests, prompts = [], []
@@ -91,13 +113,13 @@ def run_servetwin(a, url, work):
     folder = os.path.join(work, "servetwin")
     shutil.rmtree(folder, ignore_errors=True)
     load = ["--rate", str(a.rate), "--constant"] if a.rate else ["--concurrency", str(a.concurrency)]
-    command = [a.servetwin, "bench", url, *load, "--requests", str(a.requests), "--prompt-tokens", str(a.prompt_tokens),
+    command = [*a.on_clients, a.servetwin, "bench", url, *load, "--requests", str(a.requests), "--prompt-tokens", str(a.prompt_tokens),
                "--output-tokens", str(a.output_tokens), "--model", a.name, "--csv", folder, "--json"]
     command += ["--tokenizer", a.tokenizer, "--text-prompts"]
-    done = subprocess.run([*a.on_clients, *command], capture_output=True, text=True, timeout=a.timeout)
-    if done.returncode:
-        raise SystemExit(f"servetwin bench ended with {done.returncode}:\n{done.stderr[-1500:]}")
-    requests = client_rows(os.path.join(folder, "client.csv"))
+    finish(a, start(command))
+    with open(os.path.join(folder, "summary.json"), encoding="utf-8") as f:
+        started = json.load(f)["client"]["started_unix_s"]
+    requests = [(*(started + t for t in r[:4]), r[4]) for r in client_rows(os.path.join(folder, "client.csv"))]
     with open(os.path.join(folder, "requests.csv"), newline="", encoding="utf-8") as f:
         return requests, [int(r["prompt_tokens"]) for r in csv.DictReader(f)]
 
@@ -236,9 +258,68 @@ def engine_ttft(url):
     return [sum(map(float, values)) for values in found] if all(found) else None
 
 
+def overlaps(request, others):
+    """Whether one of `others` was in flight during `request`."""
+    return any(sent < request[3] and end > request[0] for sent, _, _, end, _ in others)
+
+
+def run_together(a, url, work):
+    """Both clients at once, `servetwin bench` half a period after GuideLLM; the requests of each, and their prompts' lengths."""
+    period = 1 / a.rate
+    before = engine_ttft(url)
+    if not before:
+        raise SystemExit("--together needs an engine that shows vllm:time_to_first_token_seconds at /metrics")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        guidellm = pool.submit(run_guidellm, a, url, work)
+        now = before
+        # GuideLLM tries the server before its load begins.
+        while now[1] < before[1] + 4 and not guidellm.done():
+            time.sleep(0.005)
+            now = engine_ttft(url)
+        sent = time.time() - (now[0] - before[0]) / max(1, now[1] - before[1])
+        time.sleep((sent + period / 2 - BENCH_START_S - time.time()) % period)
+        ours = run_servetwin(a, url, work)
+        theirs = guidellm.result()
+    return {"guidellm": theirs, "servetwin": ours}
+
+
+def apart(a, both):
+    """Of what both clients sent in their common time after warm-up: the figures of the requests that met no other, with the throughput
+    of all."""
+    requests = {name: r for name, (r, _) in both.items()}
+    start = max(min(r[0] for r in of) for of in requests.values()) + a.warmup
+    end = min(max(r[3] for r in of) for of in requests.values())
+    requests = {name: [r for r in of if r[0] >= start and r[3] <= end] for name, of in requests.items()}
+    out = {}
+    for name, of in requests.items():
+        others = [r for other, rs in requests.items() if other != name for r in rs]
+        out[name] = figures([r for r in of if not overlaps(r, others)])
+        out[name]["output_tokens_per_s"] = figures(of)["output_tokens_per_s"]
+    return out
+
+
 def spread(values):
     """Half of the range over the median [%]: how far a client differs from itself."""
     return 100 * (max(values) - min(values)) / 2 / statistics.median(values)
+
+
+def differences(a, runs):
+    """By metric: both medians, their difference [%] and its noise [%]."""
+    out = {}
+    for m in METRICS:
+        values = {name: [r[m] for r in of] for name, of in runs.items()}
+        mid = [statistics.median(values[name]) for name in ("guidellm", "servetwin")]
+        if a.together:
+            each = [100 * (s / g - 1) for g, s in zip(values["guidellm"], values["servetwin"])]
+            out[m] = (*mid, statistics.median(each), (max(each) - min(each)) / 2)
+        else:
+            out[m] = (*mid, 100 * (mid[1] / mid[0] - 1), max(spread(v) for v in values.values()))
+    return out
+
+
+def figures_line(f):
+    """A run's figures."""
+    return ", ".join(f"{m} {f[m]:.2f}" for m in METRICS) + f" ({f['requests']} requests)"
 
 
 def main():
@@ -259,6 +340,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3, help="runs of each client, in turns (default 3)")
     p.add_argument("--timeout", type=float, default=600.0, help="of one run [s]")
     p.add_argument("--pin", action="store_true", help="engine (one thread) on the first core, clients on the others")
+    p.add_argument("--together", action="store_true", help="both clients at once, half a period apart, instead of in turns; with --rate")
     p.add_argument("--echo", metavar="FIRST,GAP", help="measure what the clients add: no engine, but tokens after FIRST and every GAP ms")
     p.add_argument("--json", help="write all figures here")
     a = p.parse_args()
@@ -269,6 +351,8 @@ def main():
     a.on_clients = ["taskset", "-c", ",".join(map(str, cores[1:]))] if a.pin else []
     if bool(a.rate) == bool(a.concurrency):
         p.error("give --rate or --concurrency")
+    if a.together and (not a.rate or a.echo):
+        p.error("--together needs --rate, and an engine")
     a.tokenizer = a.tokenizer or a.model
     if a.echo and not re.fullmatch(r"[\d.]+,[\d.]+", a.echo):
         p.error("--echo: two times in ms, e.g. 50,4")
@@ -290,20 +374,30 @@ def main():
                     a.name = json.load(answer)["data"][0]["id"]
             clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
             runs = {name: [] for name in clients}
-            for i in range(a.rounds):
+
+            def check(name, prompts):
+                if set(prompts) != {a.prompt_tokens}:
+                    print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
+
+            for i in range(a.rounds if a.together else 0):
+                both = run_together(a, url, work)
+                for name, of in apart(a, both).items():
+                    check(name, both[name][1])
+                    runs[name].append(of)
+                    print(f"round {i + 1} {name}: {figures_line(of)}", file=sys.stderr, flush=True)
+            for i in range(0 if a.together else a.rounds):
                 # Who goes first changes from round to round.
                 for name in sorted(clients, reverse=i % 2 == 1):
                     before = engine_ttft(url)
                     requests, prompts = clients[name](a, url, work)
                     after = engine_ttft(url)
-                    if set(prompts) != {a.prompt_tokens}:
-                        print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
+                    check(name, prompts)
                     runs[name].append(figures(after_warmup(requests, a.warmup)))
-                    line = ", ".join(f"{m} {runs[name][-1][m]:.2f}" for m in METRICS)
+                    line = figures_line(runs[name][-1])
                     if before and after and after[1] > before[1]:
                         own = 1e3 * (after[0] - before[0]) / (after[1] - before[1])
                         line += f"; the engine's own ttft_ms, warm-up included: {own:.2f}"
-                    print(f"round {i + 1} {name}: {line} ({runs[name][-1]['requests']} requests)", file=sys.stderr, flush=True)
+                    print(f"round {i + 1} {name}: {line}", file=sys.stderr, flush=True)
         finally:
             if process:
                 process.terminate()
@@ -311,13 +405,9 @@ def main():
                     process.wait(30)
     print(f"{'':<22}{'guidellm':>12}{'servetwin':>12}{'difference':>12}{'noise':>10}")
     within = True
-    for m in METRICS:
-        values = {name: [r[m] for r in runs[name]] for name in runs}
-        mid = {name: statistics.median(v) for name, v in values.items()}
-        difference = 100 * (mid["servetwin"] / mid["guidellm"] - 1)
-        noise = max(spread(v) for v in values.values())
+    for m, (guidellm, servetwin, difference, noise) in differences(a, runs).items():
         within &= abs(difference) <= BAR_PERCENT
-        print(f"{m:<22}{mid['guidellm']:>12.3f}{mid['servetwin']:>12.3f}{difference:>+11.2f} %{noise:>8.2f} %")
+        print(f"{m:<22}{guidellm:>12.3f}{servetwin:>12.3f}{difference:>+11.2f} %{noise:>8.2f} %")
     print(f"bar: {BAR_PERCENT:g} %; {'all within' if within else 'NOT all within'}")
     if a.json:
         with open(a.json, "w", encoding="utf-8") as f:
