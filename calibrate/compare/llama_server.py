@@ -6,9 +6,10 @@ Written against llama.cpp as in the source package of llama-cpp-python 0.3.36 (P
     python calibrate/compare/llama_server.py --llama-server build/bin/llama-server --servetwin target/release/servetwin
 
 Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and torch; or bring --gguf); the server with prompt caching
-off; `servetwin calibrate --endpoint`, which plans and measures its own loads; then each held-out load, measured by `servetwin bench` and
-simulated by `servetwin run` with the profile and the same arrivals. The bar: 10 %. Each held-out load is measured twice, so that the noise stands
-beside the error.
+off; `servetwin calibrate --endpoint`, which plans and measures its own loads, or with --two-loads a fit on just two, of mixed lengths: one user,
+and Poisson arrivals at 80 % of the capacity (`servetwin bench`, then `servetwin calibrate --endpoint URL --records`); then each held-out load,
+measured by `servetwin bench` and simulated by `servetwin run` with the profile and the same arrivals. The bar: 10 %. Each held-out load is
+measured twice, the second time in the opposite order, so that the noise stands beside the error; the two fitted loads before and after them.
 """
 
 import argparse
@@ -87,6 +88,22 @@ def simulate(a, profile, load, seconds, seed):
     return json.loads(run([a.servetwin, "run", path, "--json"]))
 
 
+def two_loads(a, url, capacity, work, turn):
+    """Measures the two loads that are fitted; their folders. One user, and Poisson arrivals, both with mixed lengths."""
+    rate = float(f"{0.8 * capacity:.3g}")
+    folders = []
+    for name, arrival in (("one-user", '{ kind = "closed", concurrency = 1 }'), ("poisson-0.8", f'{{ kind = "poisson", rate = "{rate} req/s" }}')):
+        path = os.path.join(work, f"fitted-{name}.toml")
+        with open(path, "w", encoding="utf-8") as f:
+            # Model, hardware and engine stand there because a scenario has them; the load is all that is used.
+            f.write(f"[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n[engine]\nkind = \"vllm_v1\"\n"
+                    f"[[workload]]\narrival = {arrival}\nprompt = {{ kind = \"lognormal\", median = 96, sigma = 0.9, min = 16, max = {a.context // 2} }}\n"
+                    f"output = {{ kind = \"uniform\", min = 8, max = 64 }}\n[run]\nduration = \"{a.seconds:g} s\"\n")
+        folders.append(os.path.join(work, f"fitted-{name}-{turn}"))
+        run([a.servetwin, "bench", url, "--scenario", path, "--seed", str(turn), "--csv", folders[-1], "--json"])
+    return folders
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--llama-server", required=True, help="the llama-server program")
@@ -100,6 +117,7 @@ def main():
     p.add_argument("--port", type=int, default=8093)
     p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
     p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
+    p.add_argument("--two-loads", action="store_true", help="fit on two loads instead of those that `servetwin calibrate --endpoint` plans")
     p.add_argument("--profile", help="skip the calibration and use this profile, with the scenario beside it")
     p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
     p.add_argument("--keep", help="keep profile, logs and results in this folder")
@@ -119,13 +137,20 @@ def main():
         try:
             url = f"http://127.0.0.1:{a.port}"
             profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
-            if not a.profile:
+            if not a.profile and not a.two_loads:
                 print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
                            "--max-concurrency", str(2 * a.slots), *a.calibrate_option]), flush=True)
             full = bench(a, url, ("", ["--concurrency", str(a.slots)], "", 96, 48), a.seconds / 2, os.path.join(work, "capacity"), 1)
             capacity = full["throughput"]["requests_per_s"]
             print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
-            errors = compare(a, url, profile, held_out(capacity), work)
+            fit = a.two_loads and not a.profile
+            fitted = two_loads(a, url, capacity, work, 1) if fit else []
+            loads = held_out(capacity)
+            seen = measured(a, url, loads, work)
+            if fit:
+                fitted += two_loads(a, url, capacity, work, 2)
+                print(run([a.servetwin, "calibrate", "--endpoint", url, "--records", *fitted, "--hold-out", "none", "--out", profile]), flush=True)
+            errors = compare(a, profile, loads, seen)
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(30)
@@ -136,15 +161,24 @@ def main():
     print(f"bar: median within {BAR_PERCENT:g} %: {'met' if good else 'NOT met'}")
 
 
-def compare(a, url, profile, loads, work):
+def measured(a, url, loads, work):
+    """Two reports of each load, by its name."""
+    seen = {load[0]: [] for load in loads}
+    for turn, order in ((1, loads), (2, loads[::-1])):
+        for load in order:
+            seen[load[0]].append(bench(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{turn}"), 11))
+            print(f"{load[0]}, run {turn}", file=sys.stderr, flush=True)
+    return seen
+
+
+def compare(a, profile, loads, seen):
     """Prints measured, predicted, error and noise of each load; errors [%] by metric."""
     errors = {m: [] for m in METRICS}
     print(f"{'load':<14} {'metric':<32} {'measured':>10} {'again':>10} {'predicted':>10} {'error':>8} {'noise':>8}")
     for load in loads:
-        seen = [bench(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{i}"), 11) for i in (1, 2)]
         predicted = simulate(a, profile, load, a.seconds, 11)
         for group, key in METRICS:
-            one, two = (r[group].get(key) for r in seen)
+            one, two = (r[group].get(key) for r in seen[load[0]])
             p = predicted[group].get(key)
             if not one or not two or p is None:
                 continue

@@ -93,7 +93,7 @@ pub fn report_error(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         return ExitCode::from(exit_code::OK);
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", in_words(error));
     let bad_input = error.chain().any(|e| e.is::<BadInput>());
     ExitCode::from(if bad_input {
         exit_code::BAD_INPUT
@@ -102,9 +102,34 @@ pub fn report_error(error: &anyhow::Error) -> ExitCode {
     })
 }
 
+/// The error and its causes; a cause that the text before it holds already is not told again.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// The reader of our output has gone (`servetwin ... | head`): not an error.
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn causes_are_told_once() {
+        let refused = || std::io::Error::other("connection refused");
+        let plain = anyhow::Error::new(refused()).context("reading x.csv");
+        assert_eq!(in_words(&plain), "reading x.csv: connection refused");
+        let holding = anyhow::Error::new(refused()).context("no answer: connection refused");
+        assert_eq!(in_words(&holding), "no answer: connection refused");
+    }
 }

@@ -26,3 +26,4 @@ pub mod session;
 pub mod sweep;
 #[cfg(test)]
 mod testing;
+pub mod tokenizer;

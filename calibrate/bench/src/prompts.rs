@@ -10,10 +10,10 @@ use std::path::Path;
 
 use sim::kv::chain;
 use sim::request::{ReqId, RequestSpec};
-use tokenizers::Tokenizer;
 
 use crate::endpoint::{ApiKind, Client, GenerateRequest, Prompt, RequestError, RequestTrace};
 use crate::probe::{self, Probe};
+use crate::tokenizer::TokenCounter;
 
 /// Short words that are one token with the space before them in the vocabularies of most models.
 const WORDS: &str = "the of and to in is for on that with as it at by from are this be or an was have not but all they you \
@@ -179,18 +179,8 @@ impl Prompts {
             file: name.clone(),
             problem,
         };
-        let file = if file.is_dir() {
-            file.join("tokenizer.json")
-        } else {
-            file.to_path_buf()
-        };
-        let tokenizer = Tokenizer::from_file(&file).map_err(|e| fail(e.to_string()))?;
-        let count = |text: &str| -> Result<usize, PromptError> {
-            let encoding = tokenizer
-                .encode(text, true)
-                .map_err(|e| fail(e.to_string()))?;
-            Ok(encoding.get_ids().len())
-        };
+        let tokenizer = TokenCounter::from_file(file).map_err(fail)?;
+        let count = |text: &str| tokenizer.count(text).map_err(fail);
         for candidates in alphabets() {
             // A piece is one token when a second one of it adds one.
             let mut pieces = Vec::new();
@@ -486,8 +476,8 @@ mod tests {
         let Prompt::Text(t) = p.write(0, &spec(&[], 50)) else {
             panic!()
         };
-        let tokenizer = Tokenizer::from_file(&file).unwrap();
-        assert_eq!(tokenizer.encode(t, true).unwrap().len(), 50);
+        let tokenizer = TokenCounter::from_file(&file).unwrap();
+        assert_eq!(tokenizer.count(&t).unwrap(), 50);
         // Nothing but an unknown token: no alphabet.
         let mut empty = serde_json::Map::new();
         empty.insert("[UNK]".into(), 0.into());

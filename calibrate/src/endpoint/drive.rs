@@ -58,7 +58,7 @@ pub enum MeasureError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// It does not answer.
-    #[error("the endpoint cannot be probed: {0}")]
+    #[error(transparent)]
     Probe(#[from] bench::probe::ProbeError),
     /// Too many requests failed.
     #[error(

@@ -3,13 +3,15 @@
 use bench::endpoint::Client;
 use bench::probe::{Probe, ServerKind, scrape};
 use hwmodels::EngineKind;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sim::policy::llama_cpp::LlamaCppParams;
 
 use super::server::{Known, Server, Source};
 
 /// The scheduler as far as the endpoint tells it, and how that was learnt, in words.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Facts {
     /// What is known; the rest are defaults.
     pub server: Server,

@@ -1,6 +1,7 @@
 //! The search for what a scheduler allows: limits are whole numbers, so each is tried, by simulating.
 
 use hwmodels::EngineKind;
+use sim::policy::llama_cpp::LlamaCppParams;
 
 use super::joint::Joint;
 use super::load::Load;
@@ -108,6 +109,15 @@ fn take(joint: &Joint, best: &mut Answer, server: Server, by: f64) {
     }
 }
 
+/// Takes `server`, which is what one would expect, unless it explains the loads worse than `best` by more than tells.
+fn prefer(joint: &Joint, best: &mut Answer, server: Server) {
+    if let Some(a) = settled(joint, server, &best.params)
+        && a.loss <= best.loss * (1.0 + TELLS)
+    {
+        *best = a;
+    }
+}
+
 fn kinds(joint: &Joint, best: &mut Answer) {
     if best.server.kind.source == Source::Read {
         return;
@@ -127,6 +137,20 @@ fn kinds(joint: &Joint, best: &mut Answer) {
 /// Whether the slots of llama.cpp's server share their KV cells: by how long steps over some of the slots take.
 fn cells(joint: &Joint, best: &mut Answer) {
     if best.server.kind.value == EngineKind::LlamaCpp {
+        // Slots that were not asked for are 4 and share their cells; asking for a number of them ends that.
+        let Server {
+            kv_unified,
+            max_num_seqs,
+            ..
+        } = best.server;
+        let usual = max_num_seqs.value == LlamaCppParams::default().n_parallel;
+        if kv_unified.source == Source::Default
+            && max_num_seqs.source == Source::Inferred
+            && kv_unified.value != usual
+        {
+            let server = best.server.with_kv_unified(Known::default_of(usual));
+            prefer(joint, best, server);
+        }
         let other = best.server.with_kv_unified(Known {
             value: !best.server.kv_unified.value,
             source: Source::Inferred,
@@ -260,9 +284,5 @@ fn budget(joint: &Joint, best: &mut Answer) {
     // A budget that explains no more than the default is not known.
     let mut default = best.server;
     default.max_num_batched_tokens = Server::default().max_num_batched_tokens;
-    if let Some(a) = settled(joint, default, &best.params)
-        && a.loss <= best.loss * (1.0 + TELLS)
-    {
-        *best = a;
-    }
+    prefer(joint, best, default);
 }

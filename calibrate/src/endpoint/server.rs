@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use hwmodels::EngineKind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sim::policy::llama_cpp::{LlamaCpp, LlamaCppConfig, LlamaCppParams, Slots};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::simulation::EngineSpec;
 
 /// How a fact about the endpoint is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The endpoint said so (`/metrics`, `/props`, `/v1/models`) or the caller did.
@@ -35,7 +35,7 @@ impl Source {
 }
 
 /// A fact with how it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known<T> {
     /// The value.
     pub value: T,
@@ -62,7 +62,8 @@ impl<T> Known<T> {
 }
 
 /// The scheduler of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Server {
     /// Whose rules it follows: vLLM's or those of llama.cpp's server.
     pub kind: Known<EngineKind>,

@@ -1,5 +1,5 @@
 //! Measured loads as files: a folder per load with `requests.csv`, as every record has it, and `load.json` with what that does not
-//! hold.
+//! hold; beside the folders `endpoint.json`, what the endpoint said of itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use sim::record::RequestRow;
 use sim::report::csv;
 use sim::request::Outcome;
 
+use super::facts::Facts;
 use super::load::{Load, LoadError, Pacing, Request, Role};
 
 /// What `requests.csv` does not hold.
@@ -40,7 +41,12 @@ pub enum StoreError {
     /// No load in any folder.
     #[error("{0} holds no requests.csv, nor does a folder in it: give folders of measured runs")]
     Nothing(PathBuf),
+    /// Loads of several endpoints.
+    #[error("{0} and {1} are of different endpoints: fit them one by one")]
+    Endpoints(PathBuf, PathBuf),
 }
+
+const FACTS: &str = "endpoint.json";
 
 fn file_error(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> StoreError {
     let path = path.to_owned();
@@ -153,6 +159,43 @@ pub fn read(folder: &Path, role: Role) -> Result<Load, StoreError> {
         load.gaps = b.gaps;
     }
     Ok(load)
+}
+
+/// Writes what an endpoint said of itself into `dir`, beside the folders of its loads.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_facts(dir: &Path, facts: &Facts) -> Result<(), StoreError> {
+    let path = dir.join(FACTS);
+    let text = serde_json::to_string_pretty(facts).map_err(|e| file_error(&path)(&e))?;
+    fs::write(&path, text).map_err(|e| file_error(&path)(&e))
+}
+
+/// What the endpoint of the loads in `dirs` said of itself: from the folders, or the ones that they lie in.
+///
+/// # Errors
+/// A file is wrong, or they are of several endpoints.
+pub fn read_facts(dirs: &[PathBuf]) -> Result<Option<Facts>, StoreError> {
+    let mut found: Option<(PathBuf, Facts)> = None;
+    for dir in dirs {
+        for folder in [Some(dir.as_path()), dir.parent()].into_iter().flatten() {
+            let path = folder.join(FACTS);
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(file_error(&path)(&e)),
+            };
+            let facts = serde_json::from_str(&text).map_err(|e| file_error(&path)(&e))?;
+            match &found {
+                Some((first, known)) if *known != facts => {
+                    return Err(StoreError::Endpoints(first.clone(), path));
+                }
+                _ => found = Some((path, facts)),
+            }
+            break;
+        }
+    }
+    Ok(found.map(|(_, facts)| facts))
 }
 
 /// Folders with a `requests.csv`: those of `dirs` themselves, or else the folders in them, in the order of their names.

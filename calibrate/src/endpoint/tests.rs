@@ -220,6 +220,18 @@ fn slots_with_cells_of_their_own_are_recovered_through_the_passes_of_their_steps
 }
 
 #[test]
+fn an_unusual_number_of_slots_speaks_for_cells_of_their_own() {
+    let fitted = recovers(
+        cells_of_their_own(),
+        of_kind(EngineKind::LlamaCpp),
+        0.01,
+        0.12,
+    );
+    assert_eq!(fitted.server.max_num_seqs.value, 8);
+    assert!(!fitted.server.kv_unified.value);
+}
+
+#[test]
 fn that_slots_do_not_share_their_cells_is_told_by_the_passes_of_their_steps() {
     let fitted = recovers(cells_of_their_own(), eight_slots(true), 0.01, 0.12);
     assert!(!fitted.server.kv_unified.value);

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use bench::tokenizer::TokenCounter;
+
 use super::observe::CountTokens;
 
 /// A counter of the `tokenizer.json` at `file`.
@@ -10,14 +12,13 @@ use super::observe::CountTokens;
 /// # Errors
 /// In words, when the file is no tokenizer.
 pub fn counter(file: &Path) -> Result<CountTokens, String> {
-    let tokenizer = tokenizers::Tokenizer::from_file(file).map_err(|e| {
+    let tokenizer = TokenCounter::from_file(file).map_err(|e| {
         format!(
             "{}: no tokenizer ({e}); give the tokenizer.json of the model's files",
             file.display()
         )
     })?;
     Ok(Arc::new(move |text: &str| {
-        let encoded = tokenizer.encode_fast(text, true).ok()?;
-        u32::try_from(encoded.len()).ok()
+        u32::try_from(tokenizer.count(text).ok()?).ok()
     }))
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use sim::workload::lengths::interpolate;
+
 use super::case::{Case, Measured, SetError, Source};
 
 /// Name of the data file of published points.
@@ -118,8 +120,10 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
     }])
 }
 
-/// Output lengths as the benchmark reports them: quantiles of the tokens it got.
-fn output_quantiles(f: &Figures) -> String {
+/// Output lengths of `n` requests as the benchmark reports them [tokens]: one at the middle of each of `n` equal shares of its quantiles, all
+/// moved by what brings their mean to the reported one: so few requests drawn at random would have another mean than the run had. Short and
+/// long alternate evenly, since their order is not reported.
+fn output_lengths(f: &Figures, n: usize) -> Vec<u32> {
     let mut points = vec![(0.0, get(f, "osl", "p1").unwrap_or(60.0))];
     for (share, stat) in [
         (0.01, "p1"),
@@ -133,11 +137,22 @@ fn output_quantiles(f: &Figures) -> String {
         }
     }
     points.push((1.0, get(f, "osl", "p99").unwrap_or(450.0)));
-    let points: Vec<String> = points.iter().map(|(s, v)| format!("[{s}, {v}]")).collect();
-    format!(
-        "{{ kind = \"quantiles\", points = [{}] }}",
-        points.join(", ")
-    )
+    let points: Vec<[f64; 2]> = points.iter().map(|&(s, v)| [s, v]).collect();
+    let drawn: Vec<f64> = (0..n)
+        .map(|i| interpolate(&points, (i as f64 + 0.5) / n as f64))
+        .collect();
+    let mean = drawn.iter().sum::<f64>() / n as f64;
+    let shift = get(f, "osl", "avg").map_or(0.0, |reported| reported - mean);
+    // Ranks of the multiples of the golden ratio: each stretch of requests holds every length.
+    let golden = (5f64.sqrt() - 1.0) / 2.0;
+    let key = |i: usize| ((i + 1) as f64 * golden).fract();
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
+    let mut lengths = vec![0; n];
+    for (rank, &request) in order.iter().enumerate() {
+        lengths[request] = (drawn[rank] + shift).round().max(1.0) as u32;
+    }
+    lengths
 }
 
 /// The two modes of the Inferentia2 benchmark.
@@ -156,7 +171,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
         if f.is_empty() {
             return Err(SetError::new(FILE, "no Inferentia2 rows".into()));
         }
-        let requests = get(&f, "completed_requests", "total").unwrap_or(11.0);
+        let requests = get(&f, "completed_requests", "total").map_or(11, |n| n as usize);
         let prompt = get(&f, "isl", "avg").unwrap_or(15_900.0);
         let arrival = if throughput {
             format!("{{ kind = \"burst\", requests = {requests}, max_in_flight = 128 }}")
@@ -169,11 +184,15 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
              [engine]\nkind = \"tgi_neuron\"\nbatch_size = 8\nsequence_length = 16512\n\
              max_input_tokens = 16000\n\
              [router]\npolicy = \"round_robin\"\n\
-             [[workload]]\narrival = {arrival}\nprompt = {}\noutput = {}\nmax_tokens = 512\n\
+             [[workload]]\narrival = {arrival}\nprompt = {}\nmax_tokens = 512\n\
+             output = {{ kind = \"empirical\", file = \"{{dir}}/outputs.csv\", column = \"tokens\", in_turn = true }}\n\
              [run]\nrequests = {requests}\n",
             prompt.round(),
-            output_quantiles(&f),
         );
+        let outputs: String = output_lengths(&f, requests)
+            .iter()
+            .map(|n| format!("{n}\n"))
+            .collect();
         let mut m = Vec::new();
         push(
             &mut m,
@@ -235,7 +254,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             ),
             knobs: Vec::new(),
             scenario,
-            files: Vec::new(),
+            files: vec![("outputs.csv".into(), format!("tokens\n{outputs}"))],
             measured: m,
         });
     }

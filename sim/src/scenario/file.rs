@@ -376,12 +376,15 @@ pub struct LengthTable {
     /// Points `[share, tokens]` of the inverse distribution, shares rising from 0 to 1 (quantiles).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub points: Option<Vec<[f64; 2]>>,
-    /// CSV file with a column of lengths, drawn with equal chance; may end in `.gz` (empirical).
+    /// CSV file with a column of lengths; may end in `.gz` (empirical).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Name of that column (empirical).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
+    /// The rows one after another, from the first again after the last, in place of draws with equal chance (empirical). Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_turn: Option<bool>,
 }
 
 /// Distributions of lengths.
@@ -401,7 +404,7 @@ pub enum LengthKind {
     Exponential,
     /// From a table of quantiles, linear in between. Keys: points.
     Quantiles,
-    /// Rows of a file. Keys: file, column.
+    /// Rows of a file. Keys: file, column, in_turn.
     Empirical,
 }
 

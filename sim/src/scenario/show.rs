@@ -342,8 +342,13 @@ fn length(l: &Length) -> LengthFile {
             t.kind = LengthKind::Quantiles;
             t.points = Some(points.clone());
         }
-        Length::Empirical { file, column } => {
+        Length::Empirical {
+            file,
+            column,
+            in_turn,
+        } => {
             t.kind = LengthKind::Empirical;
+            t.in_turn = Some(*in_turn);
             t.file = Some(file.display().to_string());
             t.column = Some(column.clone());
         }

@@ -26,6 +26,8 @@ pub enum LengthDraw {
     Quantiles(Vec<[f64; 2]>),
     /// Rows of a table, never empty.
     Rows(Vec<u32>),
+    /// Rows of a table, never empty, one after another; with the next one's place.
+    InTurn(Vec<u32>, usize),
 }
 
 impl LengthDraw {
@@ -72,6 +74,7 @@ impl LengthDraw {
             Length::Empirical {
                 ref file,
                 ref column,
+                in_turn,
             } => {
                 let mut rows = Vec::new();
                 read_columns(file, [column.as_str()], |[x]| {
@@ -79,13 +82,17 @@ impl LengthDraw {
                     Ok(())
                 })
                 .map_err(|m| WorkloadError::new(format!("{path}.file"), m))?;
-                LengthDraw::Rows(rows)
+                if in_turn {
+                    LengthDraw::InTurn(rows, 0)
+                } else {
+                    LengthDraw::Rows(rows)
+                }
             }
         })
     }
 
     /// One length, 1 to [`MAX_TOKENS`] [tokens].
-    pub fn draw(&self, rng: &mut Stream) -> u32 {
+    pub fn draw(&mut self, rng: &mut Stream) -> u32 {
         match self {
             LengthDraw::Fixed(n) => *n,
             LengthDraw::Uniform(min, max) => rng.random_range(*min..=*max),
@@ -93,13 +100,18 @@ impl LengthDraw {
             LengthDraw::LogNormal(d, min, max) => clamp(d.sample(rng), *min, *max),
             LengthDraw::Exponential(mean, min, max) => {
                 let x: f64 = Exp1.sample(rng);
-                clamp(x * mean, *min, *max)
+                clamp(x * *mean, *min, *max)
             }
             LengthDraw::Quantiles(points) => {
                 let u: f64 = rng.random();
                 clamp(interpolate(points, u), 1, MAX_TOKENS)
             }
             LengthDraw::Rows(rows) => rows[rng.random_range(0..rows.len())],
+            LengthDraw::InTurn(rows, next) => {
+                let row = rows[*next];
+                *next = (*next + 1) % rows.len();
+                row
+            }
         }
     }
 }
@@ -142,7 +154,7 @@ pub enum PairDraw {
 
 impl PairDraw {
     /// One pair [tokens]; prompts come from `prompt`, outputs from `output`, rows from `prompt`.
-    pub fn draw(&self, prompt: &mut Stream, output: &mut Stream) -> (u32, u32) {
+    pub fn draw(&mut self, prompt: &mut Stream, output: &mut Stream) -> (u32, u32) {
         match self {
             PairDraw::Separate(p, o) => (p.draw(prompt), o.draw(output)),
             PairDraw::Rows(rows) => rows[prompt.random_range(0..rows.len())],
@@ -181,7 +193,7 @@ mod tests {
     use crate::kernel::rng::stream;
 
     fn mean_of(length: Length) -> f64 {
-        let d = LengthDraw::new(&length, "prompt").unwrap();
+        let mut d = LengthDraw::new(&length, "prompt").unwrap();
         let mut rng = stream(3, "test.lengths");
         let n = 40_000;
         (0..n).map(|_| f64::from(d.draw(&mut rng))).sum::<f64>() / f64::from(n)

@@ -206,12 +206,14 @@ pub enum Length {
     },
     /// Inverse distribution through `(share, tokens)` points, linear in between.
     Quantiles(Vec<[f64; 2]>),
-    /// Rows of a file, drawn with equal chance.
+    /// Rows of a file.
     Empirical {
         /// CSV file.
         file: PathBuf,
         /// Column.
         column: String,
+        /// One after another, from the first again after the last; else drawn with equal chance.
+        in_turn: bool,
     },
 }
 

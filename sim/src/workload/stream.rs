@@ -539,7 +539,7 @@ impl StreamSource {
     }
 
     fn draw_lengths(&mut self) -> (u32, u32) {
-        match &self.lengths {
+        match &mut self.lengths {
             Some(l) => l.draw(&mut self.draws.prompt, &mut self.draws.output),
             None => (1, 1),
         }
@@ -598,7 +598,7 @@ impl StreamSource {
         self.sessions_started += 1;
         let id = chain(chain(self.salt, 0x5e55), n);
         let mut own = rng(self.seed ^ id, "session");
-        let turns = match &self.sessions {
+        let turns = match &mut self.sessions {
             Some(plan) => plan.turns.draw(&mut own),
             None => 1,
         };
@@ -627,7 +627,7 @@ impl StreamSource {
             return;
         };
         // Prompt and output of a turn both come from the session's own generator.
-        let (new, output) = match &self.lengths {
+        let (new, output) = match &mut self.lengths {
             Some(PairDraw::Separate(p, o)) => (p.draw(&mut s.rng), o.draw(&mut s.rng)),
             Some(PairDraw::Rows(rows)) => rows[s.rng.random_range(0..rows.len())],
             None => (1, 1),

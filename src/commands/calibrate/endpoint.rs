@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use bench::endpoint::{ApiKind, Client, Endpoint};
 use bench::probe::{Probe, ServerKind};
+use calibrate::endpoint::facts::{self, Facts};
 use calibrate::endpoint::output::{self, Origin};
 use calibrate::endpoint::{
     self, Budget, Effort, EndpointReport, Known, Load, Options, Role, Server, store,
@@ -25,12 +26,13 @@ use crate::progress;
 #[group(skip)]
 pub struct Args {
     /// Measure and fit this endpoint, e.g. http://127.0.0.1:8000.
-    #[arg(long, value_name = "URL", conflicts_with = "records")]
+    #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
-    /// Fit measured loads instead: folders with requests.csv, or folders of such folders.
+    /// Fit measured loads instead: folders with requests.csv, or folders of such folders. What the endpoint says of itself is then asked
+    /// of --endpoint, if given, or read from where --keep left it.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     records: Vec<PathBuf>,
-    /// Hold out the loads whose folder's name holds this text. Default: as load.json says, else every third.
+    /// Hold out the loads whose folder's name holds this text; `none`: fit all. Default: as load.json says, else every third.
     #[arg(long, value_name = "TEXT", requires = "records")]
     hold_out: Vec<String>,
     /// Time for the whole measurement.
@@ -96,6 +98,8 @@ struct Loaded {
     loads: Vec<Load>,
     known: Server,
     origin: Origin,
+    /// What the endpoint said of itself.
+    facts: Facts,
 }
 
 /// Measures or reads loads, fits, reports, and writes profile and scenario.
@@ -117,8 +121,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
     }
     let mut loaded = match &args.endpoint {
-        Some(url) => measure(&args, url)?,
-        None => read(&args)?,
+        Some(url) if args.records.is_empty() => measure(&args, url)?,
+        _ => read(&args)?,
     };
     if let Some(kind) = engine {
         loaded.known.kind = Known::read(kind);
@@ -127,8 +131,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         loads,
         known,
         mut origin,
+        facts,
     } = loaded;
     if let Some(dir) = &args.keep {
+        store::write_facts(dir, &facts)?;
         for (i, load) in loads.iter().enumerate() {
             store::write(dir, i, load)?;
         }
@@ -153,11 +159,15 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         write_whole(path, &text)?;
         write_whole(&path.with_extension("scenario.toml"), &scenario)?;
         if !profile.trusted() {
-            eprintln!(
-                "warning: {} stays untrusted: a median error on the held-out loads is above {} %",
-                path.display(),
-                output::TOLERANCE
-            );
+            let why = if loads.iter().any(|l| l.role == Role::HoldOut) {
+                format!(
+                    "a median error on the held-out loads is above {} %",
+                    output::TOLERANCE
+                )
+            } else {
+                "no load was held out".into()
+            };
+            eprintln!("warning: {} stays untrusted: {why}", path.display());
         }
     }
     if args.json {
@@ -203,6 +213,7 @@ fn read(args: &Args) -> anyhow::Result<Loaded> {
             let held = args
                 .hold_out
                 .iter()
+                .filter(|t| *t != "none")
                 .any(|t| name.contains(t.as_str()) || load.name.contains(t.as_str()));
             load.role = if held { Role::HoldOut } else { Role::Fit };
         }
@@ -218,15 +229,49 @@ fn read(args: &Args) -> anyhow::Result<Loaded> {
         .iter()
         .map(|t| format!(" --hold-out '{t}'"))
         .collect();
+    let facts = match &args.endpoint {
+        Some(url) => Some(ask(args, url)?),
+        None => store::read_facts(&args.records).map_err(bad)?,
+    };
+    let facts = facts.unwrap_or_else(|| Facts {
+        software: "not recorded".into(),
+        ..Facts::default()
+    });
+    let asked = args.endpoint.as_ref().map_or("", |_| " --endpoint URL");
     Ok(Loaded {
         loads,
-        known: Server::default(),
+        known: facts.server,
         origin: Origin {
-            command: format!("servetwin calibrate --records {}{held}", folders.join(" ")),
-            software: "not recorded".into(),
-            ..Origin::default()
+            name: String::new(),
+            command: format!(
+                "servetwin calibrate{asked} --records {}{held}",
+                folders.join(" ")
+            ),
+            model: facts.model.clone().unwrap_or_default(),
+            software: facts.software.clone(),
+            notes: facts.notes.clone(),
         },
+        facts,
     })
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("starting the client")
+}
+
+/// What the endpoint says of itself.
+fn ask(args: &Args, url: &str) -> anyhow::Result<Facts> {
+    let endpoint = target(args, url)?;
+    let facts = runtime()?.block_on(async {
+        let probe = Probe::run(&endpoint).await?;
+        let client = Client::new(endpoint)?;
+        Ok::<_, endpoint::drive::MeasureError>(facts::read(&client, &probe).await)
+    })?;
+    Ok(facts)
 }
 
 fn target(args: &Args, url: &str) -> anyhow::Result<Endpoint> {
@@ -286,11 +331,7 @@ fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         now.map_or(1, |d| d.as_nanos() as u64)
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .context("starting the client")?;
+    let runtime = runtime()?;
     let bar = progress::runs(budget.time.as_secs(), "measuring");
     let show = |name: &str, requests: u64| {
         bar.set_message(format!("{name}, {requests} requests sent"));
@@ -334,5 +375,6 @@ fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
             software: found.facts.software.clone(),
             notes,
         },
+        facts: found.facts,
     })
 }

@@ -16,6 +16,9 @@ use super::Isa;
 use super::element::{Element, multiply_add};
 use super::pool::{Parts, Threads};
 
+/// Steps along a row that are taken at once.
+const UNROLL: usize = 4;
+
 /// Outputs of a panel: a vector of AVX-512.
 const LANES: usize = 16;
 
@@ -205,21 +208,27 @@ impl Job<'_> {
         let w: [&[[E; LANES]]; P] = std::array::from_fn(|p| &w[(panel + p) * k..][..k]);
         let x: [&[f32]; M] = std::array::from_fn(|r| &self.x[(row + r) * k..][..k]);
         let mut sums = [[[0.0_f32; LANES]; P]; M];
-        for i in 0..k {
-            let mut weights = [[0.0_f32; LANES]; P];
-            for p in 0..P {
-                for l in 0..LANES {
-                    weights[p][l] = w[p][i][l].widen();
-                }
+        // With few rows memory is what holds up: a few steps in a row have more loads on their way at once.
+        let blocks = if M <= 2 { k / UNROLL } else { 0 };
+        let (w_blocks, x_blocks) = (
+            w.map(|w| &w.as_chunks::<UNROLL>().0[..blocks]),
+            x.map(|x| &x.as_chunks::<UNROLL>().0[..blocks]),
+        );
+        for b in 0..blocks {
+            for u in 0..UNROLL {
+                accumulate::<E, M, P, FMA>(
+                    std::array::from_fn(|p| &w_blocks[p][b][u]),
+                    std::array::from_fn(|r| x_blocks[r][b][u]),
+                    &mut sums,
+                );
             }
-            for r in 0..M {
-                let value = x[r][i];
-                for p in 0..P {
-                    for l in 0..LANES {
-                        sums[r][p][l] = multiply_add::<FMA>(value, weights[p][l], sums[r][p][l]);
-                    }
-                }
-            }
+        }
+        for i in blocks * UNROLL..k {
+            accumulate::<E, M, P, FMA>(
+                std::array::from_fn(|p| &w[p][i]),
+                std::array::from_fn(|r| x[r][i]),
+                &mut sums,
+            );
         }
         for r in 0..M {
             for p in 0..P {
@@ -242,6 +251,29 @@ impl Job<'_> {
             #[allow(unsafe_code)]
             let out = unsafe { self.y.part(start + columns.start..start + columns.end) };
             super::elementwise::add(out, &bias[columns.clone()]);
+        }
+    }
+}
+
+/// Adds to each sum a weight times its row's value.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+fn accumulate<E: Element, const M: usize, const P: usize, const FMA: bool>(
+    w: [&[E; LANES]; P],
+    x: [f32; M],
+    sums: &mut [[[f32; LANES]; P]; M],
+) {
+    let mut weights = [[0.0_f32; LANES]; P];
+    for p in 0..P {
+        for l in 0..LANES {
+            weights[p][l] = w[p][l].widen();
+        }
+    }
+    for r in 0..M {
+        for p in 0..P {
+            for l in 0..LANES {
+                sums[r][p][l] = multiply_add::<FMA>(x[r], weights[p][l], sums[r][p][l]);
+            }
         }
     }
 }

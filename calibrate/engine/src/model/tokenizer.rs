@@ -30,7 +30,10 @@ impl TextTokenizer {
     /// # Errors
     /// It is no tokenizer.
     pub fn from_bytes(bytes: &[u8]) -> Result<TextTokenizer, String> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
+        let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
+        // The library's own `from_bytes` is generic: it would be compiled once more here.
+        let mut inner: tokenizers::Tokenizer =
+            text.parse().map_err(|e: tokenizers::Error| e.to_string())?;
         // Files may ask to cut or pad what they encode; a server must see the prompt as it is.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
