@@ -146,6 +146,7 @@ fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, Ne
     let mut cost = EngineCost::prior(EngineKind::TgiNeuron);
     cost.step_host = 0.0;
     cost.seq_host = 0.0;
+    cost.prompt_token_host = 0.0;
     let step = NeuronModel::new(
         chip,
         chip.ranks_per_device,

@@ -244,7 +244,7 @@ pub fn fit(
                     .map(|m| {
                         run.as_ref()
                             .ok()
-                            .and_then(|r| sim::report::expect::number(r, m.path))
+                            .and_then(|r| r.number(m.path))
                             .map_or(f64::NAN, |p| (p / m.value).ln())
                     })
                     .collect::<Vec<f64>>()

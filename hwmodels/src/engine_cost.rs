@@ -24,7 +24,7 @@ pub struct CostSpec {
 }
 
 /// Parameters that a profile may set, in the order of [`EngineCost::values`].
-pub const SPECS: [CostSpec; 10] = [
+pub const SPECS: [CostSpec; 11] = [
     CostSpec {
         name: "step_host",
         unit: "s",
@@ -38,6 +38,13 @@ pub const SPECS: [CostSpec; 10] = [
         min: 0.0,
         max: 2e-2,
         meaning: "host time of a step per sequence in it: bookkeeping, stop tests, detokenisation",
+    },
+    CostSpec {
+        name: "prompt_token_host",
+        unit: "s",
+        min: 0.0,
+        max: 1e-4,
+        meaning: "host time of a step per prompt token in it, of a server that tokenises prompts in its steps (TGI on Neuron)",
     },
     CostSpec {
         name: "rank_seq_host",
@@ -97,6 +104,15 @@ pub const SPECS: [CostSpec; 10] = [
     },
 ];
 
+/// Tokenising a prompt in TGI's router, per token [s], and in a Python server: the `tokenizers` library encodes 4.0 MiB/s of English on a
+/// core of 5.4 GHz, and 2.7 MiB/s called from Python (benchmark of IREE's tokenizers, February 2026); at 4.5 bytes to a token, and 1.7 times as
+/// long on servers' cores of about 3.2 GHz.
+const ROUTER_TOKEN: f64 = 1.8e-6;
+/// See [`ROUTER_TOKEN`].
+const PYTHON_TOKEN: f64 = 2.7e-6;
+/// TGI's `--validation-workers`: prompts that its router tokenises at once.
+const VALIDATION_WORKERS: u32 = 2;
+
 /// Host and launch costs of one engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineCost {
@@ -104,6 +120,8 @@ pub struct EngineCost {
     pub step_host: f64,
     /// Host time of a step per sequence in it [s].
     pub seq_host: f64,
+    /// Host time of a step per prompt token in it [s].
+    pub prompt_token_host: f64,
     /// Host time of a step per sequence and further tensor-parallel rank [s].
     pub rank_seq_host: f64,
     /// Host time to launch one layer's kernels one by one [s].
@@ -118,6 +136,8 @@ pub struct EngineCost {
     pub request_in: f64,
     /// Front end, per prompt token [s].
     pub prompt_token_in: f64,
+    /// Prompts that the front end tokenises at once; 0: any number.
+    pub tokenizers: u32,
     /// From a finished step to the client [s].
     pub token_out: f64,
     /// Decode batches up to this many sequences replay a captured graph; 0: always eager.
@@ -136,6 +156,7 @@ impl EngineCost {
         let python = EngineCost {
             step_host: 1.5e-3,
             seq_host: 10e-6,
+            prompt_token_host: 0.0,
             rank_seq_host: 0.0,
             layer_launch: 300e-6,
             rank_launch: 15e-6,
@@ -143,6 +164,7 @@ impl EngineCost {
             kernel_gap: 0.5e-6,
             request_in: 4e-3,
             prompt_token_in: 1e-6,
+            tokenizers: 0,
             token_out: 1e-3,
             graph_max_seqs: 512,
             overlap: false,
@@ -160,6 +182,8 @@ impl EngineCost {
             },
             EngineKind::Tgi => EngineCost {
                 seq_host: 50e-6,
+                prompt_token_in: ROUTER_TOKEN,
+                tokenizers: VALIDATION_WORKERS,
                 graph_max_seqs: 0,
                 all_reduce: AllReduceImpl::Nccl,
                 ..python
@@ -177,6 +201,9 @@ impl EngineCost {
             },
             EngineKind::TgiNeuron => EngineCost {
                 step_host: 3e-3,
+                prompt_token_host: PYTHON_TOKEN,
+                prompt_token_in: ROUTER_TOKEN,
+                tokenizers: VALIDATION_WORKERS,
                 layer_launch: 0.0,
                 rank_launch: 0.0,
                 mixed_launch: 0.0,
@@ -219,6 +246,7 @@ impl EngineCost {
         [
             &mut self.step_host,
             &mut self.seq_host,
+            &mut self.prompt_token_host,
             &mut self.rank_seq_host,
             &mut self.layer_launch,
             &mut self.rank_launch,

@@ -198,7 +198,9 @@ impl StepModel for NeuronModel {
             parts.communication +=
                 self.ring_per_token * f64::from(b.decode_tokens) + self.layer_fixed * self.layers;
         }
-        parts.host = self.cost.step_host + self.cost.seq_host * f64::from(b.sampled_seqs);
+        parts.host = self.cost.step_host
+            + self.cost.seq_host * f64::from(b.sampled_seqs)
+            + self.cost.prompt_token_host * f64::from(b.prefill_tokens);
         let latency = parts.total();
         StepCost {
             latency,

@@ -43,6 +43,7 @@ fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
                 step: step.clone(),
                 input_delay: SimDuration::ZERO,
                 input_delay_per_token: SimDuration::ZERO,
+                tokenizers: 0,
                 output_delay: SimDuration::ZERO,
             })
             .collect(),

@@ -52,6 +52,8 @@ pub struct ReplicaSpec {
     pub input_delay: SimDuration,
     /// ... and tokenizer, per prompt token.
     pub input_delay_per_token: SimDuration,
+    /// Prompts that are tokenised at once; 0: any number.
+    pub tokenizers: u32,
     /// From the end of a step until its tokens reach the client: detokenizer, HTTP, network.
     pub output_delay: SimDuration,
 }
@@ -193,6 +195,8 @@ struct Run<'a> {
     dirty: Vec<u32>,
     router: Router,
     scraped: Vec<Load>,
+    /// By replica: when each of its tokenizers has done its last prompt.
+    tokenizers: Vec<Vec<SimTime>>,
     next_scrape: SimTime,
     requests: Requests,
     events: Events,
@@ -237,6 +241,11 @@ impl<'a> Run<'a> {
             dirty: Vec::new(),
             router: Router::new(sim.router, n as u32, sim.seed),
             scraped: engines.iter().map(Engine::load).collect(),
+            tokenizers: sim
+                .replicas
+                .iter()
+                .map(|r| vec![SimTime::ZERO; r.tokenizers as usize])
+                .collect(),
             next_scrape: SimTime::ZERO,
             requests: Requests::default(),
             events: Events::default(),
@@ -408,13 +417,20 @@ impl<'a> Run<'a> {
         }
         let to = &self.sim.replicas[replica as usize];
         let per_token = to.input_delay_per_token.0;
-        let delay = to.input_delay
-            + SimDuration(per_token.saturating_mul(u64::from(self.spec.prompt_tokens)));
-        if delay == SimDuration::ZERO {
+        let tokenising = SimDuration(per_token.saturating_mul(u64::from(self.spec.prompt_tokens)));
+        let mut at = self.now + to.input_delay;
+        // Prompts are tokenised in the order in which they come, by whichever tokenizer is free first.
+        match self.tokenizers[replica as usize].iter_mut().min() {
+            Some(free) => {
+                at = at.max(*free) + tokenising;
+                *free = at;
+            }
+            None => at += tokenising,
+        }
+        if at == self.now {
             self.enter(slot);
         } else {
-            self.events
-                .push(self.now + delay, Class::Enter, slot, r.generation);
+            self.events.push(at, Class::Enter, slot, r.generation);
         }
         Ok(())
     }

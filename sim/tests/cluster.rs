@@ -45,6 +45,7 @@ fn cluster(replicas: usize, params: VllmV1Params) -> Simulation {
                 }),
                 input_delay: SimDuration::ZERO,
                 input_delay_per_token: SimDuration::ZERO,
+                tokenizers: 0,
                 output_delay: SimDuration::ZERO,
             };
             replicas
@@ -78,6 +79,21 @@ fn front_end_delays_come_before_the_queue_and_after_the_step() {
     assert_eq!(r.first_scheduled, SimTime(50 + 300 + 200));
     assert_eq!(r.first_token, SimTime(550 + 1000 + 70));
     assert_eq!(r.end, SimTime(550 + 3000 + 70));
+}
+
+#[test]
+fn prompts_wait_for_a_free_tokenizer() {
+    let mut sim = cluster(1, VllmV1Params::default());
+    sim.replicas[0].input_delay = SimDuration(300);
+    sim.replicas[0].input_delay_per_token = SimDuration(20);
+    sim.replicas[0].tokenizers = 2;
+    // The third waits for the tokenizer of the first.
+    let prompts = [request(0, 10, 1), request(0, 100, 1), request(0, 200, 1)];
+    let scheduled: Vec<SimTime> = run(&sim, &prompts)
+        .iter()
+        .map(|r| r.first_scheduled)
+        .collect();
+    assert_eq!(scheduled, [500, 2300, 4500].map(SimTime));
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn single_server(step: LinearStep) -> Simulation {
             step: Arc::new(step),
             input_delay: SimDuration::ZERO,
             input_delay_per_token: SimDuration::ZERO,
+            tokenizers: 0,
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::RoundRobin,

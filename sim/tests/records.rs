@@ -34,6 +34,7 @@ fn deployment() -> (Simulation, RunInfo) {
         }),
         input_delay: SimDuration::ZERO,
         input_delay_per_token: SimDuration::ZERO,
+        tokenizers: 0,
         output_delay: SimDuration::ZERO,
     };
     let simulation = Simulation {

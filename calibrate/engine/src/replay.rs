@@ -342,6 +342,7 @@ pub fn simulate(policy: &Policy, log: &ReplicaLog) -> Result<Vec<Step>, ReplayEr
             }),
             input_delay: SimDuration::ZERO,
             input_delay_per_token: SimDuration::ZERO,
+            tokenizers: 0,
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::RoundRobin,

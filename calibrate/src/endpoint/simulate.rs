@@ -42,6 +42,7 @@ pub fn simulate(
             step: Arc::new(params.step()),
             input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
             input_delay_per_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),
+            tokenizers: 0,
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::default(),

@@ -44,7 +44,7 @@ pub fn fit(cases: &[Case]) -> BTreeMap<String, Vec<(String, f64)>> {
                         case.measured.iter().map(move |m| {
                             run.as_ref()
                                 .ok()
-                                .and_then(|r| sim::report::expect::number(r, m.path))
+                                .and_then(|r| r.number(m.path))
                                 .map_or(f64::NAN, |p| (p / m.value).ln())
                         })
                     })

@@ -33,8 +33,28 @@ pub struct Case {
     pub scenario: String,
     /// Files that the scenario reads: name and text.
     pub files: Vec<(String, String)>,
+    /// Runs with seeds from 1 on whose figures are averaged, where chance decides what was not reported.
+    pub runs: u64,
     /// What was measured.
     pub measured: Vec<Measured>,
+}
+
+/// What the simulator says of a case.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    runs: Vec<RunReport>,
+}
+
+impl Prediction {
+    /// The figure at `path` of `run --json`, the mean over the runs.
+    pub fn number(&self, path: &str) -> Option<f64> {
+        let figures: Option<Vec<f64>> = self
+            .runs
+            .iter()
+            .map(|r| sim::report::expect::number(r, path))
+            .collect();
+        figures.map(|f| f.iter().sum::<f64>() / f.len() as f64)
+    }
 }
 
 /// Why a data set cannot be used.
@@ -123,11 +143,11 @@ fn parse<T: DeserializeOwned>(input: impl Read, shown: &str) -> Result<Vec<T>, S
 }
 
 impl Case {
-    /// Runs the case with `params` laid over its profile.
+    /// Runs the case as often as it says, with `params` laid over its profile.
     ///
     /// # Errors
     /// In words: the scenario does not parse, the deployment does not fit, or the run fails.
-    pub fn run(&self, params: &[(String, f64)]) -> Result<RunReport, String> {
+    pub fn run(&self, params: &[(String, f64)]) -> Result<Prediction, String> {
         let dir = Scratch::with(&self.files)?;
         let text = self
             .scenario
@@ -141,11 +161,18 @@ impl Case {
             overrides.push(format!("hardware.params={{{}}}", table.join(", ")));
         }
         let origin = format!("{} {}", self.set, self.name);
-        let scenario = Scenario::parse(&text, &origin, &overrides).map_err(|e| e.to_string())?;
-        let record = scenario
-            .run(&sim::simulation::RunOptions::default())
-            .map_err(|e| e.to_string())?;
-        Ok(RunReport::new(&record, 0.0))
+        let run = |seed: u64| {
+            let mut overrides = overrides.clone();
+            overrides.push(format!("seed={seed}"));
+            let scenario =
+                Scenario::parse(&text, &origin, &overrides).map_err(|e| e.to_string())?;
+            let record = scenario
+                .run(&sim::simulation::RunOptions::default())
+                .map_err(|e| e.to_string())?;
+            Ok(RunReport::new(&record, 0.0))
+        };
+        let runs = (1..=self.runs).map(run).collect::<Result<_, String>>()?;
+        Ok(Prediction { runs })
     }
 }
 

@@ -114,6 +114,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
             ],
             scenario,
             files: Vec::new(),
+            runs: 1,
             measured,
         });
     }

@@ -144,7 +144,7 @@ pub(crate) fn rows(
         .iter()
         .map(|m| {
             let (predicted, note) = match &prediction {
-                Ok(r) => (sim::report::expect::number(r, m.path), String::new()),
+                Ok(r) => (r.number(m.path), String::new()),
                 Err(e) => (None, e.clone()),
             };
             Row {
@@ -153,9 +153,7 @@ pub(crate) fn rows(
                 metric: m.metric.to_owned(),
                 measured: m.value,
                 predicted,
-                baseline: base
-                    .as_ref()
-                    .and_then(|r| sim::report::expect::number(r, m.path)),
+                baseline: base.as_ref().and_then(|r| r.number(m.path)),
                 fitted: m.fitted,
                 note,
             }

@@ -64,6 +64,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
             ],
             scenario,
             files: Vec::new(),
+            runs: 1,
             measured: vec![
                 Measured {
                     metric: "ttft_ms",

@@ -28,6 +28,9 @@ struct Raw {
     value: f64,
 }
 
+/// Orders of the output lengths that are tried, since the right one is not reported.
+const ORDERS: u64 = 20;
+
 /// One benchmark's figures by (metric, statistic).
 type Figures = BTreeMap<(String, String), f64>;
 
@@ -116,13 +119,14 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
         knobs: Vec::new(),
         scenario: scenario.into(),
         files: Vec::new(),
+        runs: 1,
         measured,
     }])
 }
 
 /// Output lengths of `n` requests as the benchmark reports them [tokens]: one at the middle of each of `n` equal shares of its quantiles, all
-/// moved by what brings their mean to the reported one: so few requests drawn at random would have another mean than the run had. Short and
-/// long alternate evenly, since their order is not reported.
+/// moved by what brings their mean to the reported one: so few requests drawn at random would have another mean than the run had. Their order is
+/// not reported.
 fn output_lengths(f: &Figures, n: usize) -> Vec<u32> {
     let mut points = vec![(0.0, get(f, "osl", "p1").unwrap_or(60.0))];
     for (share, stat) in [
@@ -143,16 +147,10 @@ fn output_lengths(f: &Figures, n: usize) -> Vec<u32> {
         .collect();
     let mean = drawn.iter().sum::<f64>() / n as f64;
     let shift = get(f, "osl", "avg").map_or(0.0, |reported| reported - mean);
-    // Ranks of the multiples of the golden ratio: each stretch of requests holds every length.
-    let golden = (5f64.sqrt() - 1.0) / 2.0;
-    let key = |i: usize| ((i + 1) as f64 * golden).fract();
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
-    let mut lengths = vec![0; n];
-    for (rank, &request) in order.iter().enumerate() {
-        lengths[request] = (drawn[rank] + shift).round().max(1.0) as u32;
-    }
-    lengths
+    drawn
+        .iter()
+        .map(|tokens| (tokens + shift).round().max(1.0) as u32)
+        .collect()
 }
 
 /// The two modes of the Inferentia2 benchmark.
@@ -185,7 +183,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
              max_input_tokens = 16000\n\
              [router]\npolicy = \"round_robin\"\n\
              [[workload]]\narrival = {arrival}\nprompt = {}\nmax_tokens = 512\n\
-             output = {{ kind = \"empirical\", file = \"{{dir}}/outputs.csv\", column = \"tokens\", in_turn = true }}\n\
+             output = {{ kind = \"empirical\", file = \"{{dir}}/outputs.csv\", column = \"tokens\", order = \"shuffled\" }}\n\
              [run]\nrequests = {requests}\n",
             prompt.round(),
         );
@@ -255,6 +253,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             knobs: Vec::new(),
             scenario,
             files: vec![("outputs.csv".into(), format!("tokens\n{outputs}"))],
+            runs: ORDERS,
             measured: m,
         });
     }
@@ -309,6 +308,7 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
             knobs: Vec::new(),
             scenario,
             files: Vec::new(),
+            runs: 1,
             measured: vec![
                 m("ttft_mean_ms", "ttft_ms.mean", r.ttft_mean_ms),
                 m("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),

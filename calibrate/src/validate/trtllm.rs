@@ -70,6 +70,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
             ],
             scenario,
             files: Vec::new(),
+            runs: 1,
             measured: vec![Measured {
                 metric: "output_tok_s",
                 path: "throughput.output_tokens_per_s",

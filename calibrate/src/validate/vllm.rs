@@ -117,6 +117,7 @@ pub fn request_cases(source: &Source) -> Result<Vec<Case>, SetError> {
             knobs: vec![model.to_owned()],
             scenario,
             files: vec![("trace.jsonl".to_owned(), trace)],
+            runs: 1,
             measured: vec![
                 Measured {
                     metric: "e2e_mean_ms",
@@ -190,6 +191,7 @@ pub fn sweep_cases(source: &Source) -> Result<Vec<Case>, SetError> {
             knobs: vec![cell.to_owned()],
             scenario,
             files: vec![("trace.csv".to_owned(), trace)],
+            runs: 1,
             measured: vec![
                 m("tpot_mean_ms", "tpot_ms.mean", tpot.0),
                 m("ttft_mean_ms", "ttft_ms.mean", ttft.0),

@@ -141,6 +141,7 @@ pub(super) struct Hardware {
     pub(super) extent: Option<Arc<Extent>>,
     pub(super) input_delay: SimDuration,
     pub(super) input_delay_per_token: SimDuration,
+    pub(super) tokenizers: u32,
     pub(super) output_delay: SimDuration,
     pub(super) devices: u32,
     pub(super) usd_per_hour: Option<f64>,
@@ -180,6 +181,7 @@ impl Scenario {
             step: hardware.step,
             input_delay: hardware.input_delay + SimDuration::from_secs(self.router.overhead.secs()),
             input_delay_per_token: hardware.input_delay_per_token,
+            tokenizers: hardware.tokenizers,
             output_delay: hardware.output_delay,
         };
         let n = self.replicas as usize;
@@ -294,6 +296,7 @@ impl Scenario {
             extent: None,
             input_delay: SimDuration::ZERO,
             input_delay_per_token: SimDuration::ZERO,
+            tokenizers: 0,
             output_delay: SimDuration::ZERO,
             devices: self.layout.devices(),
             usd_per_hour: None,
@@ -424,6 +427,7 @@ impl Scenario {
             extent: None,
             input_delay: SimDuration::from_secs(deployment.cost.request_in),
             input_delay_per_token: SimDuration::from_secs(deployment.cost.prompt_token_in),
+            tokenizers: deployment.cost.tokenizers,
             output_delay: SimDuration::from_secs(deployment.cost.token_out),
             devices: self.layout.devices(),
             usd_per_hour: price.map(|p| p * nodes as f64),

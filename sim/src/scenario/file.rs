@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserial
 use serde::{Deserialize, Serialize};
 
 use crate::workload::TraceFormat;
+use crate::workload::spec::RowOrder;
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
@@ -382,9 +383,9 @@ pub struct LengthTable {
     /// Name of that column (empirical).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
-    /// The rows one after another, from the first again after the last, in place of draws with equal chance (empirical). Default: false.
+    /// Which row is next: drawn with equal chance, in turn, or each once in an order of the seed's before any comes again (empirical). Default: drawn.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_turn: Option<bool>,
+    pub order: Option<RowOrder>,
 }
 
 /// Distributions of lengths.
@@ -404,7 +405,7 @@ pub enum LengthKind {
     Exponential,
     /// From a table of quantiles, linear in between. Keys: points.
     Quantiles,
-    /// Rows of a file. Keys: file, column, in_turn.
+    /// Rows of a file. Keys: file, column, order.
     Empirical,
 }
 

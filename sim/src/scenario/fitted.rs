@@ -148,6 +148,7 @@ impl Scenario {
             extent: Some(extent),
             input_delay: delay("host.request_in_s"),
             input_delay_per_token: delay("host.prompt_token_in_s"),
+            tokenizers: 0,
             output_delay: delay("host.token_out_s"),
             devices: self.layout.devices(),
             // Replicas on shared cores share the machine.

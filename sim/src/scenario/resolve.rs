@@ -885,7 +885,7 @@ impl Checker<'_, '_> {
             ),
             LengthKind::Exponential => ("exponential", &["mean", "min", "max"]),
             LengthKind::Quantiles => ("quantiles", &["points"]),
-            LengthKind::Empirical => ("empirical", &["file", "column", "in_turn"]),
+            LengthKind::Empirical => ("empirical", &["file", "column", "order"]),
         };
         self.only(l, kind, keys, path)?;
         let limits = || -> Result<(u32, u32)> {
@@ -977,7 +977,7 @@ impl Checker<'_, '_> {
                     &at("file"),
                 )?,
                 column: self.need(&l.column, path, "column", "\"input_tokens\"")?,
-                in_turn: l.in_turn.unwrap_or(false),
+                order: l.order.unwrap_or_default(),
             },
         })
     }

@@ -345,10 +345,10 @@ fn length(l: &Length) -> LengthFile {
         Length::Empirical {
             file,
             column,
-            in_turn,
+            order,
         } => {
             t.kind = LengthKind::Empirical;
-            t.in_turn = Some(*in_turn);
+            t.order = Some(*order);
             t.file = Some(file.display().to_string());
             t.column = Some(column.clone());
         }

@@ -1,11 +1,12 @@
 //! Draws of token counts and of pauses.
 
 use rand::RngExt;
+use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Exp1, LogNormal, Normal};
 
 use super::arrival::UnitDraw;
 use super::input::read_columns;
-use super::spec::{Length, MAX_TOKENS, WorkloadError};
+use super::spec::{Length, MAX_TOKENS, RowOrder, WorkloadError};
 use crate::kernel::rng::Stream;
 use crate::kernel::time::SimDuration;
 
@@ -26,8 +27,15 @@ pub enum LengthDraw {
     Quantiles(Vec<[f64; 2]>),
     /// Rows of a table, never empty.
     Rows(Vec<u32>),
-    /// Rows of a table, never empty, one after another; with the next one's place.
-    InTurn(Vec<u32>, usize),
+    /// Rows of a table, never empty, each before any comes again.
+    InTurn {
+        /// The rows.
+        rows: Vec<u32>,
+        /// Place of the next.
+        next: usize,
+        /// In a new order each time.
+        shuffled: bool,
+    },
 }
 
 impl LengthDraw {
@@ -74,7 +82,7 @@ impl LengthDraw {
             Length::Empirical {
                 ref file,
                 ref column,
-                in_turn,
+                order,
             } => {
                 let mut rows = Vec::new();
                 read_columns(file, [column.as_str()], |[x]| {
@@ -82,10 +90,13 @@ impl LengthDraw {
                     Ok(())
                 })
                 .map_err(|m| WorkloadError::new(format!("{path}.file"), m))?;
-                if in_turn {
-                    LengthDraw::InTurn(rows, 0)
-                } else {
-                    LengthDraw::Rows(rows)
+                match order {
+                    RowOrder::Drawn => LengthDraw::Rows(rows),
+                    _ => LengthDraw::InTurn {
+                        rows,
+                        next: 0,
+                        shuffled: order == RowOrder::Shuffled,
+                    },
                 }
             }
         })
@@ -107,7 +118,14 @@ impl LengthDraw {
                 clamp(interpolate(points, u), 1, MAX_TOKENS)
             }
             LengthDraw::Rows(rows) => rows[rng.random_range(0..rows.len())],
-            LengthDraw::InTurn(rows, next) => {
+            LengthDraw::InTurn {
+                rows,
+                next,
+                shuffled,
+            } => {
+                if *shuffled && *next == 0 {
+                    rows.shuffle(rng);
+                }
                 let row = rows[*next];
                 *next = (*next + 1) % rows.len();
                 row
@@ -200,6 +218,32 @@ mod tests {
     }
 
     #[test]
+    fn rows_come_in_turn_or_each_once_before_any_comes_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lengths.csv");
+        std::fs::write(&file, "n\n5\n7\n7\n9\n20\n").unwrap();
+        let take = |order, count| -> Vec<u32> {
+            let (file, column) = (file.clone(), "n".to_owned());
+            let length = Length::Empirical {
+                file,
+                column,
+                order,
+            };
+            let mut d = LengthDraw::new(&length, "prompt").unwrap();
+            let mut rng = stream(3, "test.rows");
+            (0..count).map(|_| d.draw(&mut rng)).collect()
+        };
+        assert_eq!(take(RowOrder::InTurn, 7), [5, 7, 7, 9, 20, 5, 7]);
+        let shuffled = take(RowOrder::Shuffled, 50);
+        assert_ne!(shuffled[..5], shuffled[5..10]);
+        for round in shuffled.chunks(5) {
+            let mut round = round.to_vec();
+            round.sort_unstable();
+            assert_eq!(round, [5, 7, 7, 9, 20]);
+        }
+    }
+
+    #[test]
     fn draws_have_the_asked_mean() {
         let (min, max) = (1, 1_000_000);
         // Tolerance: four standard errors, std / sqrt(40 000) = std / 200.
@@ -251,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_median_of_a_lognormal_is_what_was_asked() {
-        let d = LengthDraw::new(
+        let mut d = LengthDraw::new(
             &Length::LognormalMedian {
                 median: 300.0,
                 sigma: 1.2,
@@ -294,7 +338,7 @@ mod tests {
                 max: 50,
             },
         ] {
-            let d = LengthDraw::new(&length, "prompt").unwrap();
+            let mut d = LengthDraw::new(&length, "prompt").unwrap();
             let mut rng = stream(1, "x");
             for _ in 0..2000 {
                 assert!((5..=50).contains(&d.draw(&mut rng)), "{length:?}");

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use hwmodels::units::{PerSec, Ratio, Secs};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::trace::TraceFormat;
 
@@ -212,9 +214,22 @@ pub enum Length {
         file: PathBuf,
         /// Column.
         column: String,
-        /// One after another, from the first again after the last; else drawn with equal chance.
-        in_turn: bool,
+        /// Which row is next.
+        order: RowOrder,
     },
+}
+
+/// In which order the rows of a file are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RowOrder {
+    /// Each drawn with equal chance.
+    #[default]
+    Drawn,
+    /// One after another, from the first again after the last.
+    InTurn,
+    /// Each once in an order that the seed gives, then each once again in another one.
+    Shuffled,
 }
 
 /// Shared beginnings of prompts.

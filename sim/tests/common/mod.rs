@@ -139,6 +139,7 @@ impl Case {
                     }),
                     input_delay: ns(self.delays, 3_000),
                     input_delay_per_token: ns(self.delays, 11),
+                    tokenizers: 0,
                     output_delay: ns(self.delays, 7_000),
                 })
                 .collect(),
