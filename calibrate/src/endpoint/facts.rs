@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sim::policy::llama_cpp::LlamaCppParams;
 
-use super::server::{Known, Server, Source};
+use super::server::{Known, MOST_SEATS, Server, Source};
 
 /// The scheduler as far as the endpoint tells it, and how that was learnt, in words.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ async fn props(client: &Client, s: &mut Server, notes: &mut Vec<String>) -> Opti
         .filter(|a| a.status == 200)?;
     let v: Value = serde_json::from_slice(&answer.body).ok()?;
     let number = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-    if let Some(n) = number(&v["total_slots"]).filter(|n| *n > 0) {
+    if let Some(n) = number(&v["total_slots"]).filter(|n| (1..=MOST_SEATS).contains(n)) {
         s.max_num_seqs = Known::read(n);
         notes.push(format!("{n} slots, from /props"));
         if let Some(ctx) = number(&v["default_generation_settings"]["n_ctx"]).filter(|c| *c > 1) {

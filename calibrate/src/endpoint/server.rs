@@ -105,7 +105,44 @@ impl Default for Server {
     }
 }
 
+/// More requests at once than any server admits, and as many slots as are worth the memory to simulate.
+pub const MOST_SEATS: u32 = 100_000;
+
 impl Server {
+    /// What is impossible about it, in words; it may have been read from a file.
+    ///
+    /// # Errors
+    /// The first value that no server has.
+    pub fn check(&self) -> Result<(), String> {
+        if !matches!(self.kind.value, EngineKind::VllmV1 | EngineKind::LlamaCpp) {
+            return Err(format!(
+                "server.kind: a black-box fit knows vllm_v1 and llama_cpp, got {}",
+                self.kind.value
+            ));
+        }
+        let plenty = 1 << 40;
+        for (field, value, most) in [
+            (
+                "max_num_seqs",
+                u64::from(self.max_num_seqs.value),
+                u64::from(MOST_SEATS),
+            ),
+            (
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens.value.into(),
+                plenty,
+            ),
+            ("kv_tokens", self.kv_tokens.value, plenty),
+            ("block_size", self.block_size.value.into(), 1 << 16),
+            ("max_model_len", self.max_model_len.value.into(), plenty),
+        ] {
+            if value < 1 || value > most {
+                return Err(format!("server.{field}: must be 1 to {most}, got {value}"));
+            }
+        }
+        Ok(())
+    }
+
     /// The same server with its slots' KV cells shared, or not. What llama.cpp's server says of its context is a slot's.
     pub fn with_kv_unified(mut self, unified: Known<bool>) -> Server {
         self.kv_unified = unified;

@@ -185,7 +185,8 @@ pub fn read_facts(dirs: &[PathBuf]) -> Result<Option<Facts>, StoreError> {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(file_error(&path)(&e)),
             };
-            let facts = serde_json::from_str(&text).map_err(|e| file_error(&path)(&e))?;
+            let facts: Facts = serde_json::from_str(&text).map_err(|e| file_error(&path)(&e))?;
+            facts.server.check().map_err(|e| file_error(&path)(&e))?;
             match &found {
                 Some((first, known)) if *known != facts => {
                     return Err(StoreError::Endpoints(first.clone(), path));

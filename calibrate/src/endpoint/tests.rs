@@ -1,6 +1,7 @@
 use hwmodels::EngineKind;
 use rand::RngExt;
 
+use super::facts::Facts;
 use super::load::Pacing;
 use super::simulate::simulate;
 use super::*;
@@ -217,6 +218,35 @@ fn eight_slots(kv_unified: bool) -> Server {
 fn slots_with_cells_of_their_own_are_recovered_through_the_passes_of_their_steps() {
     let fitted = recovers(cells_of_their_own(), eight_slots(false), 0.01, 0.12);
     assert!(!fitted.server.kv_unified.value);
+}
+
+#[test]
+fn what_an_endpoint_said_is_kept_beside_its_loads_and_checked_when_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = dir.path().join("one");
+    assert_eq!(
+        store::read_facts(std::slice::from_ref(&load)).unwrap(),
+        None
+    );
+    let facts = Facts {
+        server: eight_slots(false),
+        ..Facts::default()
+    };
+    store::write_facts(dir.path(), &facts).unwrap();
+    for folder in [dir.path(), &load] {
+        assert_eq!(
+            store::read_facts(&[folder.to_path_buf()]).unwrap(),
+            Some(facts.clone())
+        );
+    }
+    let mut wrong = facts;
+    wrong.server.max_num_seqs.value = 4_000_000_000;
+    store::write_facts(dir.path(), &wrong).unwrap();
+    let error = store::read_facts(&[load]).unwrap_err().to_string();
+    assert!(
+        error.contains("endpoint.json: server.max_num_seqs: must be 1 to"),
+        "{error}"
+    );
 }
 
 #[test]

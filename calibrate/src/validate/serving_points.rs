@@ -128,7 +128,7 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
 /// moved by what brings their mean to the reported one: so few requests drawn at random would have another mean than the run had. Their order is
 /// not reported.
 fn output_lengths(f: &Figures, n: usize) -> Vec<u32> {
-    let mut points = vec![(0.0, get(f, "osl", "p1").unwrap_or(60.0))];
+    let mut points = vec![[0.0, get(f, "osl", "p1").unwrap_or(60.0)]];
     for (share, stat) in [
         (0.01, "p1"),
         (0.05, "p5"),
@@ -137,11 +137,10 @@ fn output_lengths(f: &Figures, n: usize) -> Vec<u32> {
         (0.99, "p99"),
     ] {
         if let Some(v) = get(f, "osl", stat) {
-            points.push((share, v));
+            points.push([share, v]);
         }
     }
-    points.push((1.0, get(f, "osl", "p99").unwrap_or(450.0)));
-    let points: Vec<[f64; 2]> = points.iter().map(|&(s, v)| [s, v]).collect();
+    points.push([1.0, get(f, "osl", "p99").unwrap_or(450.0)]);
     let drawn: Vec<f64> = (0..n)
         .map(|i| interpolate(&points, (i as f64 + 0.5) / n as f64))
         .collect();
