@@ -8,11 +8,13 @@ Written against llama.cpp as in the source package of llama-cpp-python 0.3.36 (P
 Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and torch; or bring --gguf); the server with prompt caching
 off; `servetwin calibrate --endpoint`, which plans and measures its own loads, or with --two-loads a fit on just two, of mixed lengths: one user,
 and Poisson arrivals at 80 % of the capacity (`servetwin bench`, then `servetwin calibrate --endpoint URL --records`); then each held-out load,
-measured by `servetwin bench` and simulated by `servetwin run` with the profile and the same arrivals. The bar: 10 %. Each held-out load is
-measured twice, the second time in the opposite order, so that the noise stands beside the error; the two fitted loads before and after them.
+measured by `servetwin bench` on a server that has just started, and simulated by `servetwin run` with the profile and the same arrivals. The bar:
+10 %. Each held-out load is measured twice, the second time in the opposite order, so that the noise stands beside the error; the two fitted loads
+before and after them.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +28,8 @@ import urllib.request
 METRICS = [("ttft_ms", "mean"), ("ttft_ms", "p50"), ("itl_ms", "mean"), ("e2e_ms", "mean"), ("e2e_ms", "p99"),
            ("throughput", "output_tokens_per_s")]
 BAR_PERCENT = 10.0
+# Requests that bench sends before the load, to learn what the endpoint is.
+BENCH_QUESTIONS = 2
 
 
 def held_out(capacity):
@@ -47,28 +51,57 @@ def run(command, **options):
     return done.stdout
 
 
-def start(a, gguf, work):
-    """The server, once it says that it is well."""
-    command = [a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
+@contextlib.contextmanager
+def server(a, gguf, work):
+    """A server that has just started; its address, once it says that it is well."""
+    command = [*on_core(a, 0), a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
                "-c", str(a.slots * a.context), "--no-cache-prompt", "--metrics", "--alias", "held-out-engine", *a.server_option]
-    log = open(os.path.join(work, "llama-server.log"), "w", encoding="utf-8")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{a.port}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return process
-        except OSError:
+    url = f"http://127.0.0.1:{a.port}"
+    with open(os.path.join(work, "llama-server.log"), "a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        end = time.monotonic() + 120
+        while not well(url):
+            if time.monotonic() > end or process.poll() is not None:
+                with open(log.name, encoding="utf-8") as f:
+                    raise SystemExit(f"llama-server did not come up:\n{f.read()[-2000:]}")
             time.sleep(0.3)
-    process.kill()
-    with open(log.name, encoding="utf-8") as f:
-        raise SystemExit(f"llama-server did not come up:\n{f.read()[-2000:]}")
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def on_core(a, core):
+    """Keeps a program to one core with --pin, so that the client's work does not interrupt the server's."""
+    return ["taskset", "-c", str(core)] if a.pin else []
+
+
+def well(url):
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def on_fresh_slots(a, gguf, work, measure):
+    """What `measure(url)`, one run of bench, gives on a server whose slots are in the order in which a new server takes them.
+
+    Which slots are neighbours decides how fast a step is, requests do not show it, and loads of equal lengths hold on to the order that they
+    find. bench's own questions take the first slots, so that the others are taken once before it, and the load begins at the first again.
+    """
+    with server(a, gguf, work) as url:
+        for i in range(-BENCH_QUESTIONS % a.slots):
+            # A prompt like one before would get the slot of that one.
+            body = json.dumps({"prompt": [32 + i] * 16, "n_predict": 1}).encode()
+            urllib.request.urlopen(urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"}), timeout=60).read()
+        return measure(url)
 
 
 def bench(a, url, load, seconds, folder, seed):
     _, arguments, _, prompt, output = load
-    text = run([a.servetwin, "bench", url, *arguments, "--duration", f"{seconds:g}", "--warmup", f"{seconds / 6:g}", "--seed", str(seed),
+    text = run([*on_core(a, 1), a.servetwin, "bench", url, *arguments, "--duration", f"{seconds:g}", "--warmup", f"{seconds / 6:g}", "--seed", str(seed),
                 "--prompt-tokens", str(prompt), "--output-tokens", str(output), "--csv", folder, "--json"])
     report = json.loads(text)
     return report if "ttft_ms" in report else report["run"]
@@ -79,6 +112,8 @@ def simulate(a, profile, load, seconds, seed):
     name, _, arrival, prompt, output = load
     with open(os.path.splitext(profile)[0] + ".scenario.toml", encoding="utf-8") as f:
         deployment = f.read().split("[[workload]]")[0]
+    # The profile was fitted on slots in any order; here the server has just started.
+    deployment = deployment.replace("slots_used = true", "slots_used = false")
     # The profile's path in it is relative, so the scenario lies beside it.
     path = os.path.join(os.path.dirname(profile), f"held-out-{name}.toml")
     with open(path, "w", encoding="utf-8") as f:
@@ -88,7 +123,7 @@ def simulate(a, profile, load, seconds, seed):
     return json.loads(run([a.servetwin, "run", path, "--json"]))
 
 
-def two_loads(a, url, capacity, work, turn):
+def two_loads(a, gguf, capacity, work, turn):
     """Measures the two loads that are fitted; their folders. One user, and Poisson arrivals, both with mixed lengths."""
     rate = float(f"{0.8 * capacity:.3g}")
     folders = []
@@ -99,8 +134,10 @@ def two_loads(a, url, capacity, work, turn):
             f.write(f"[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n[engine]\nkind = \"vllm_v1\"\n"
                     f"[[workload]]\narrival = {arrival}\nprompt = {{ kind = \"lognormal\", median = 96, sigma = 0.9, min = 16, max = {a.context // 2} }}\n"
                     f"output = {{ kind = \"uniform\", min = 8, max = 64 }}\n[run]\nduration = \"{a.seconds:g} s\"\n")
-        folders.append(os.path.join(work, f"fitted-{name}-{turn}"))
-        run([a.servetwin, "bench", url, "--scenario", path, "--seed", str(turn), "--csv", folders[-1], "--json"])
+        folder = os.path.join(work, f"fitted-{name}-{turn}")
+        on_fresh_slots(a, gguf, work, lambda url: run(
+            [*on_core(a, 1), a.servetwin, "bench", url, "--scenario", path, "--seed", str(turn), "--csv", folder, "--json"]))
+        folders.append(folder)
     return folders
 
 
@@ -118,6 +155,7 @@ def main():
     p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
     p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
     p.add_argument("--two-loads", action="store_true", help="fit on two loads instead of those that `servetwin calibrate --endpoint` plans")
+    p.add_argument("--pin", action="store_true", help="the server on the first core, the client on the second")
     p.add_argument("--profile", help="skip the calibration and use this profile, with the scenario beside it")
     p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
     p.add_argument("--keep", help="keep profile, logs and results in this folder")
@@ -133,27 +171,24 @@ def main():
             if not os.path.exists(os.path.join(folder, "config.json")):
                 run([a.servetwin, "model", "init", "--params", a.params, "--seed", "1", folder])
             to_gguf.convert(folder, gguf, a.dtype)
-        server = start(a, gguf, work)
-        try:
-            url = f"http://127.0.0.1:{a.port}"
-            profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
-            if not a.profile and not a.two_loads:
-                print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
+        profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
+        if not a.profile and not a.two_loads:
+            with server(a, gguf, work) as url:
+                print(run([*on_core(a, 1), a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
                            "--max-concurrency", str(2 * a.slots), *a.calibrate_option]), flush=True)
-            full = bench(a, url, ("", ["--concurrency", str(a.slots)], "", 96, 48), a.seconds / 2, os.path.join(work, "capacity"), 1)
-            capacity = full["throughput"]["requests_per_s"]
-            print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
-            fit = a.two_loads and not a.profile
-            fitted = two_loads(a, url, capacity, work, 1) if fit else []
-            loads = held_out(capacity)
-            seen = measured(a, url, loads, work)
-            if fit:
-                fitted += two_loads(a, url, capacity, work, 2)
+        full = ("", ["--concurrency", str(a.slots)], "", 96, 48)
+        report = on_fresh_slots(a, gguf, work, lambda url: bench(a, url, full, a.seconds / 2, os.path.join(work, "capacity"), 1))
+        capacity = report["throughput"]["requests_per_s"]
+        print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
+        fit = a.two_loads and not a.profile
+        fitted = two_loads(a, gguf, capacity, work, 1) if fit else []
+        loads = held_out(capacity)
+        seen = measured(a, gguf, loads, work)
+        if fit:
+            fitted += two_loads(a, gguf, capacity, work, 2)
+            with server(a, gguf, work) as url:
                 print(run([a.servetwin, "calibrate", "--endpoint", url, "--records", *fitted, "--hold-out", "none", "--out", profile]), flush=True)
-            errors = compare(a, profile, loads, seen)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
+        errors = compare(a, profile, loads, seen)
     print()
     for (group, key), values in errors.items():
         print(f"{group}.{key:<22} median error {statistics.median(map(abs, values)):5.1f} %, worst {max(map(abs, values)):5.1f} %")
@@ -161,12 +196,13 @@ def main():
     print(f"bar: median within {BAR_PERCENT:g} %: {'met' if good else 'NOT met'}")
 
 
-def measured(a, url, loads, work):
+def measured(a, gguf, loads, work):
     """Two reports of each load, by its name."""
     seen = {load[0]: [] for load in loads}
     for turn, order in ((1, loads), (2, loads[::-1])):
         for load in order:
-            seen[load[0]].append(bench(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{turn}"), 11))
+            folder = os.path.join(work, f"{load[0]}-{turn}")
+            seen[load[0]].append(on_fresh_slots(a, gguf, work, lambda url: bench(a, url, load, a.seconds, folder, 11)))
             print(f"{load[0]}, run {turn}", file=sys.stderr, flush=True)
     return seen
 

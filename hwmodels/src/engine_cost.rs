@@ -113,6 +113,19 @@ const PYTHON_TOKEN: f64 = 2.7e-6;
 /// TGI's `--validation-workers`: prompts that its router tokenises at once.
 const VALIDATION_WORKERS: u32 = 2;
 
+/// Which part of taking a request in is done for a few requests at a time; others wait for their turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Intake {
+    /// None: any number at once.
+    #[default]
+    Unlimited,
+    /// Tokenising, by so many workers (TGI's router).
+    Tokenizers(u32),
+    /// All of it, by so many processes: vLLM's API server, one process unless told otherwise, does HTTP and tokenising (vLLM's architecture
+    /// overview, "V1 process architecture").
+    Processes(u32),
+}
+
 /// Host and launch costs of one engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineCost {
@@ -136,8 +149,8 @@ pub struct EngineCost {
     pub request_in: f64,
     /// Front end, per prompt token [s].
     pub prompt_token_in: f64,
-    /// Prompts that the front end tokenises at once; 0: any number.
-    pub tokenizers: u32,
+    /// How many requests the front end works on at once.
+    pub intake: Intake,
     /// From a finished step to the client [s].
     pub token_out: f64,
     /// Decode batches up to this many sequences replay a captured graph; 0: always eager.
@@ -164,7 +177,7 @@ impl EngineCost {
             kernel_gap: 0.5e-6,
             request_in: 4e-3,
             prompt_token_in: 1e-6,
-            tokenizers: 0,
+            intake: Intake::Unlimited,
             token_out: 1e-3,
             graph_max_seqs: 512,
             overlap: false,
@@ -172,18 +185,23 @@ impl EngineCost {
                 symmetric_memory: false,
             },
         };
+        let vllm = EngineCost {
+            prompt_token_in: PYTHON_TOKEN,
+            intake: Intake::Processes(1),
+            ..python
+        };
         match engine {
-            EngineKind::VllmV1 => python,
+            EngineKind::VllmV1 => vllm,
             EngineKind::VllmV0 => EngineCost {
                 step_host: 3e-3,
                 seq_host: 50e-6,
                 graph_max_seqs: 256,
-                ..python
+                ..vllm
             },
             EngineKind::Tgi => EngineCost {
                 seq_host: 50e-6,
                 prompt_token_in: ROUTER_TOKEN,
-                tokenizers: VALIDATION_WORKERS,
+                intake: Intake::Tokenizers(VALIDATION_WORKERS),
                 graph_max_seqs: 0,
                 all_reduce: AllReduceImpl::Nccl,
                 ..python
@@ -203,7 +221,7 @@ impl EngineCost {
                 step_host: 3e-3,
                 prompt_token_host: PYTHON_TOKEN,
                 prompt_token_in: ROUTER_TOKEN,
-                tokenizers: VALIDATION_WORKERS,
+                intake: Intake::Tokenizers(VALIDATION_WORKERS),
                 layer_launch: 0.0,
                 rank_launch: 0.0,
                 mixed_launch: 0.0,

@@ -15,7 +15,7 @@ use sim::metrics::RecordOptions;
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{RunInfo, RunRecord};
 use sim::scenario::Scenario;
-use sim::simulation::{EngineSpec, Path, ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{EngineSpec, FrontEnd, Path, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::{Arrival, Length, Lengths, Limits, Mix, StreamSpec};
 
 /// Requests per second at which the replica below is about 70 % loaded [req/s].
@@ -42,8 +42,7 @@ fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
                 }),
                 step: step.clone(),
                 input_delay: SimDuration::ZERO,
-                input_delay_per_token: SimDuration::ZERO,
-                tokenizers: 0,
+                front_end: FrontEnd::default(),
                 output_delay: SimDuration::ZERO,
             })
             .collect(),

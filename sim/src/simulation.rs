@@ -48,14 +48,23 @@ pub struct ReplicaSpec {
     pub engine: EngineSpec,
     /// How long its steps take.
     pub step: Arc<dyn StepModel>,
-    /// From the gateway to the engine's queue: network, HTTP, ...
+    /// From the gateway to the front end: network, and what is done there for any number of requests at once.
     pub input_delay: SimDuration,
-    /// ... and tokenizer, per prompt token.
-    pub input_delay_per_token: SimDuration,
-    /// Prompts that are tokenised at once; 0: any number.
-    pub tokenizers: u32,
+    /// From there to the engine's queue.
+    pub front_end: FrontEnd,
     /// From the end of a step until its tokens reach the client: detokenizer, HTTP, network.
     pub output_delay: SimDuration,
+}
+
+/// What takes requests in, in the order in which they come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrontEnd {
+    /// Requests that it works on at once; 0: any number.
+    pub workers: u32,
+    /// How long it works on each request (HTTP, validation, ...) ...
+    pub per_request: SimDuration,
+    /// ... and on each token of its prompt (tokenizer).
+    pub per_prompt_token: SimDuration,
 }
 
 /// Which code advances the replicas.
@@ -195,8 +204,7 @@ struct Run<'a> {
     dirty: Vec<u32>,
     router: Router,
     scraped: Vec<Load>,
-    /// By replica: when each of its tokenizers has done its last prompt.
-    tokenizers: Vec<Vec<SimTime>>,
+    front_ends: Vec<FrontDesk>,
     next_scrape: SimTime,
     requests: Requests,
     events: Events,
@@ -206,6 +214,18 @@ struct Run<'a> {
     offered: u64,
     ended: u64,
 }
+
+/// The front end of a replica at work.
+#[derive(Default)]
+struct FrontDesk {
+    /// When each worker has done its last request.
+    free: Vec<SimTime>,
+    /// How long all of them have worked.
+    worked: SimDuration,
+}
+
+/// Share of its time from which on a front end at work is worth a warning.
+const BUSY_FRONT_END: f64 = 0.8;
 
 impl<'a> Run<'a> {
     fn new(
@@ -241,10 +261,13 @@ impl<'a> Run<'a> {
             dirty: Vec::new(),
             router: Router::new(sim.router, n as u32, sim.seed),
             scraped: engines.iter().map(Engine::load).collect(),
-            tokenizers: sim
+            front_ends: sim
                 .replicas
                 .iter()
-                .map(|r| vec![SimTime::ZERO; r.tokenizers as usize])
+                .map(|r| FrontDesk {
+                    free: vec![SimTime::ZERO; r.front_end.workers as usize],
+                    worked: SimDuration::ZERO,
+                })
                 .collect(),
             next_scrape: SimTime::ZERO,
             requests: Requests::default(),
@@ -261,7 +284,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn finish(mut self, info: RunInfo) -> Result<RunRecord, RunError> {
+    fn finish(mut self, mut info: RunInfo) -> Result<RunRecord, RunError> {
         loop {
             let next = self
                 .clocks
@@ -288,7 +311,29 @@ impl<'a> Run<'a> {
         }
         let end = self.options.until.unwrap_or(self.now);
         self.close(end);
+        info.warnings.extend(self.busy_front_end(end));
         Ok(self.recorder.finish(end, info)?)
+    }
+
+    /// Says that requests waited where the engine does not see them, of the busiest front end.
+    fn busy_front_end(&self, end: SimTime) -> Option<String> {
+        let share = |desk: &FrontDesk| {
+            let time = end.as_secs() * desk.free.len() as f64;
+            if time > 0.0 {
+                // The last requests may be worked on beyond the end.
+                (desk.worked.as_secs() / time).min(1.0)
+            } else {
+                0.0
+            }
+        };
+        let (replica, busiest) = (self.front_ends.iter().map(share).enumerate())
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .filter(|b| b.1 >= BUSY_FRONT_END)?;
+        Some(format!(
+            "the front end of replica {replica} had work for {:.0} % of the run: requests wait there before the engine sees them \
+             (vLLM: `engine.api_server_count`)",
+            100.0 * busiest
+        ))
     }
 
     /// The first class that has something at this instant; false: none has.
@@ -416,16 +461,19 @@ impl<'a> Run<'a> {
                 .push(self.now + patience, Class::TimeOut, slot, r.generation);
         }
         let to = &self.sim.replicas[replica as usize];
-        let per_token = to.input_delay_per_token.0;
-        let tokenising = SimDuration(per_token.saturating_mul(u64::from(self.spec.prompt_tokens)));
+        let tokens = u64::from(self.spec.prompt_tokens);
+        let front_end = to.front_end;
+        let tokenising = SimDuration(front_end.per_prompt_token.0.saturating_mul(tokens));
+        let work = front_end.per_request + tokenising;
         let mut at = self.now + to.input_delay;
-        // Prompts are tokenised in the order in which they come, by whichever tokenizer is free first.
-        match self.tokenizers[replica as usize].iter_mut().min() {
+        let desk = &mut self.front_ends[replica as usize];
+        match desk.free.iter_mut().min() {
             Some(free) => {
-                at = at.max(*free) + tokenising;
+                at = at.max(*free) + work;
                 *free = at;
+                desk.worked = desk.worked + work;
             }
-            None => at += tokenising,
+            None => at += work,
         }
         if at == self.now {
             self.enter(slot);

@@ -9,7 +9,7 @@ use sim::kernel::time::{SimDuration, SimTime};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{RequestRow, RunInfo};
 use sim::request::{Outcome, ReqId, RequestSpec};
-use sim::simulation::{EngineSpec, Path, ReplicaSpec, RunError, RunOptions, Simulation};
+use sim::simulation::{EngineSpec, FrontEnd, Path, ReplicaSpec, RunError, RunOptions, Simulation};
 use sim::workload::Workload;
 
 struct List(VecDeque<RequestSpec>);
@@ -44,8 +44,7 @@ fn cluster(replicas: usize, params: VllmV1Params) -> Simulation {
                     ..LinearStep::default()
                 }),
                 input_delay: SimDuration::ZERO,
-                input_delay_per_token: SimDuration::ZERO,
-                tokenizers: 0,
+                front_end: FrontEnd::default(),
                 output_delay: SimDuration::ZERO,
             };
             replicas
@@ -73,7 +72,7 @@ fn run(sim: &Simulation, requests: &[RequestSpec]) -> Vec<RequestRow> {
 fn front_end_delays_come_before_the_queue_and_after_the_step() {
     let mut sim = cluster(1, VllmV1Params::default());
     sim.replicas[0].input_delay = SimDuration(300);
-    sim.replicas[0].input_delay_per_token = SimDuration(2);
+    sim.replicas[0].front_end.per_prompt_token = SimDuration(2);
     sim.replicas[0].output_delay = SimDuration(70);
     let r = run(&sim, &[request(50, 100, 3)])[0];
     assert_eq!(r.first_scheduled, SimTime(50 + 300 + 200));
@@ -82,18 +81,47 @@ fn front_end_delays_come_before_the_queue_and_after_the_step() {
 }
 
 #[test]
-fn prompts_wait_for_a_free_tokenizer() {
+fn requests_wait_for_a_free_worker_of_the_front_end() {
     let mut sim = cluster(1, VllmV1Params::default());
-    sim.replicas[0].input_delay = SimDuration(300);
-    sim.replicas[0].input_delay_per_token = SimDuration(20);
-    sim.replicas[0].tokenizers = 2;
-    // The third waits for the tokenizer of the first.
+    sim.replicas[0].input_delay = SimDuration(200);
+    sim.replicas[0].front_end = FrontEnd {
+        workers: 2,
+        per_request: SimDuration(100),
+        per_prompt_token: SimDuration(20),
+    };
+    // The third waits for the worker of the first.
     let prompts = [request(0, 10, 1), request(0, 100, 1), request(0, 200, 1)];
     let scheduled: Vec<SimTime> = run(&sim, &prompts)
         .iter()
         .map(|r| r.first_scheduled)
         .collect();
-    assert_eq!(scheduled, [500, 2300, 4500].map(SimTime));
+    assert_eq!(scheduled, [500, 2300, 4600].map(SimTime));
+}
+
+#[test]
+fn a_front_end_that_is_the_bottleneck_is_named() {
+    let mut sim = cluster(2, VllmV1Params::default());
+    let warnings = |sim: &Simulation| {
+        let requests = (0..50).map(|i| request(i * 3000, 10, 2)).collect();
+        let record = sim.run(
+            &mut List(requests),
+            &RunOptions::default(),
+            RunInfo::default(),
+        );
+        record.unwrap().info.warnings
+    };
+    assert_eq!(warnings(&sim), Vec::<String>::new());
+    // Least outstanding requests: every other request is the second replica's.
+    sim.replicas[1].front_end = FrontEnd {
+        workers: 1,
+        per_request: SimDuration(10_000),
+        per_prompt_token: SimDuration::ZERO,
+    };
+    let named = warnings(&sim);
+    assert!(
+        named.len() == 1 && named[0].starts_with("the front end of replica 1 had work for"),
+        "{named:?}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use sim::kernel::time::{SimDuration, SimTime};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{RunInfo, RunRecord};
 use sim::request::{ReqId, RequestSpec};
-use sim::simulation::{EngineSpec, ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::Workload;
 
 /// Poisson arrivals; prompts of one token or of exponential length (rounded up).
@@ -77,8 +77,7 @@ fn single_server(step: LinearStep) -> Simulation {
             }),
             step: Arc::new(step),
             input_delay: SimDuration::ZERO,
-            input_delay_per_token: SimDuration::ZERO,
-            tokenizers: 0,
+            front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::RoundRobin,

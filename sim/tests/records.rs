@@ -13,7 +13,7 @@ use sim::record::{ReplicaInfo, RunInfo, RunRecord};
 use sim::report::diagnosis::Regime;
 use sim::report::{RunReport, csv, text, trace};
 use sim::request::Outcome;
-use sim::simulation::{EngineSpec, ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::{Arrival, Length, Lengths, Limits, Mix, StreamSpec};
 
 const REPLICAS: u32 = 2;
@@ -33,8 +33,7 @@ fn deployment() -> (Simulation, RunInfo) {
             per_pair: 0.0,
         }),
         input_delay: SimDuration::ZERO,
-        input_delay_per_token: SimDuration::ZERO,
-        tokenizers: 0,
+        front_end: FrontEnd::default(),
         output_delay: SimDuration::ZERO,
     };
     let simulation = Simulation {

@@ -14,7 +14,7 @@ use sim::record::RunInfo;
 use sim::report::csv::parse_instant;
 use sim::request::{RejectReason, ReqId, RequestSpec};
 use sim::scenario::engine::EngineParams;
-use sim::simulation::{self, EngineSpec, ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{self, EngineSpec, FrontEnd, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::Workload;
 
 use crate::policy::{MakeScheduler, Policy};
@@ -341,8 +341,7 @@ pub fn simulate(policy: &Policy, log: &ReplicaLog) -> Result<Vec<Step>, ReplayEr
                 next: AtomicUsize::new(0),
             }),
             input_delay: SimDuration::ZERO,
-            input_delay_per_token: SimDuration::ZERO,
-            tokenizers: 0,
+            front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::RoundRobin,

@@ -9,7 +9,7 @@ use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
 use sim::record::{RunInfo, StepRow};
 use sim::request::Outcome;
-use sim::simulation::{ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{FrontEnd, ReplicaSpec, RunOptions, Simulation};
 
 use super::load::{Load, Request, gap_quantiles};
 use super::params::Params;
@@ -41,8 +41,10 @@ pub fn simulate(
             engine: server.engine(seed),
             step: Arc::new(params.step()),
             input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
-            input_delay_per_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),
-            tokenizers: 0,
+            front_end: FrontEnd {
+                per_prompt_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),
+                ..FrontEnd::default()
+            },
             output_delay: SimDuration::ZERO,
         }],
         router: RouterConfig::default(),

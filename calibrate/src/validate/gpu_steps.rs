@@ -92,6 +92,7 @@ pub fn summaries(dir: &Path) -> Result<Vec<Summary>, SetError> {
             fitted: None,
             predicted: Errors::of(&errors),
             baseline: None,
+            untouched: None,
             unpredicted: 0,
         })
         .collect())

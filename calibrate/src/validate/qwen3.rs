@@ -1,10 +1,16 @@
 //! Qwen3-32B under vLLM 0.12 on H100, closed loop: TTFT and TPOT by concurrency, lengths and TP.
 //!
 //! `h100_qwen3_32b_vllm.csv`, AIConfigurator's sample of measured points. Fitted: TPOT of TP 2 with 1024 prompt
-//! tokens. Only predicted: everything else, every TTFT among it. The users send at once, ten times each: the table does
-//! not say how its client started them, and with equal lengths TTFT keeps the pattern of the start through the whole
-//! run. Rows that give a batch size in place of a concurrency (FP8, another protocol) and disaggregated rows are left
-//! out.
+//! tokens. Only predicted: everything else, every TTFT among it. Rows that give a batch size in place of a concurrency
+//! (FP8, another protocol) and disaggregated rows are left out.
+//!
+//! The table does not say how it was measured; AIConfigurator's own evaluation (public source, 2025) does it so:
+//! GenAI-Perf, ten requests per user after two to warm up, which end before the measured ones begin, so all users start
+//! at once; vLLM by its generator's rules for benchmarks: `max_batch_size` is the concurrency (as the table's column
+//! says), `max_num_tokens = max_batch_size + isl + 1500`, `max_seq_len = isl + osl + 1500`, no prefix caching. (One of
+//! its templates for vLLM 0.12 leaves the token budget to vLLM.) With equal lengths, TTFT keeps the pattern of the start
+//! and of the steps' budget through the whole run. Dynamo, which stands before vLLM there, is not modelled: requests come
+//! in as through vLLM's own API server.
 
 use serde::Deserialize;
 
@@ -24,8 +30,11 @@ struct Raw {
     silicon_tpot_ms: f64,
 }
 
-/// Requests per user of a run: a closed loop that starts with all users at once and ends after ten rounds.
+/// Measured requests per user of a run.
 const ROUNDS: u32 = 10;
+
+/// What the generator's rules add to a prompt for the token budget of a step, and to a sequence [tokens].
+const SPARE_TOKENS: u32 = 1500;
 
 /// The cases of the table.
 ///
@@ -47,11 +56,14 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let scenario = format!(
             "[model]\nname = \"qwen3-32b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n\
-             [engine]\nkind = \"vllm_v1\"\nversion = \"0.11\"\nmax_num_batched_tokens = 8192\n\
+             [engine]\nkind = \"vllm_v1\"\nversion = \"0.12\"\nenable_prefix_caching = false\n\
+             max_num_seqs = {users}\nmax_num_batched_tokens = {}\nmax_model_len = {}\n\
              [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
              prompt = {isl}\noutput = {osl}\n\
              [run]\nrequests = {}\n",
-            users * ROUNDS,
+            users.saturating_add(isl).saturating_add(SPARE_TOKENS),
+            isl.saturating_add(osl).saturating_add(SPARE_TOKENS),
+            users.saturating_mul(ROUNDS),
         );
         out.push(Case {
             set: "qwen3_32b",

@@ -1,6 +1,6 @@
 //! What a validation prints: rows of measured against predicted, and their errors by set and metric.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -88,6 +88,9 @@ pub struct Summary {
     pub fitted: Option<Errors>,
     /// Errors on rows that were only predicted.
     pub predicted: Option<Errors>,
+    /// Errors on those of them whose run gave no row at all to a fit; only where that leaves some out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untouched: Option<Errors>,
     /// The baseline's errors on the rows that were only predicted.
     pub baseline: Option<Errors>,
     /// Rows that could not be predicted.
@@ -134,6 +137,11 @@ impl Report {
                 keys.push(key);
             }
         }
+        let touched: BTreeSet<(&str, &str)> = rows
+            .iter()
+            .filter(|r| r.fitted)
+            .map(|r| (r.set.as_str(), r.case.as_str()))
+            .collect();
         let mut summaries = Vec::new();
         let mut directions = Vec::new();
         for (set, metric) in keys {
@@ -141,14 +149,16 @@ impl Report {
                 .iter()
                 .filter(|r| r.set == set && r.metric == metric)
                 .collect();
-            let errors = |fitted: bool| {
+            let errors = |counts: &dyn Fn(&Row) -> bool| {
                 let e: Vec<f64> = of
                     .iter()
-                    .filter(|r| r.fitted == fitted)
+                    .filter(|r| counts(r))
                     .filter_map(|r| r.error())
                     .collect();
                 Errors::of(&e)
             };
+            let predicted = errors(&|r| !r.fitted);
+            let untouched = errors(&|r| !touched.contains(&(&r.set, &r.case)));
             let baseline: Vec<f64> = of
                 .iter()
                 .filter(|r| !r.fitted)
@@ -157,8 +167,9 @@ impl Report {
             summaries.push(Summary {
                 set: set.clone(),
                 metric: metric.clone(),
-                fitted: errors(true),
-                predicted: errors(false),
+                fitted: errors(&|r| r.fitted),
+                predicted,
+                untouched: untouched.filter(|u| predicted.is_some_and(|p| p.n > u.n)),
                 baseline: Errors::of(&baseline),
                 unpredicted: of.iter().filter(|r| r.predicted.is_none()).count(),
             });
@@ -190,7 +201,11 @@ impl Report {
              |---|---|---|---|---|---|---|---|---|---|\n",
         );
         for s in &self.summaries {
-            for (kind, errors) in [("fitted", s.fitted), ("predicted", s.predicted)] {
+            for (kind, errors) in [
+                ("fitted", s.fitted),
+                ("predicted", s.predicted),
+                ("... nothing of the run fitted", s.untouched),
+            ] {
                 let Some(e) = errors else { continue };
                 let baseline = match (kind, s.baseline) {
                     ("predicted", Some(b)) => {
@@ -337,6 +352,30 @@ mod tests {
         let r = Report::new(rows, &BTreeMap::new());
         assert_eq!(r.summaries[0].fitted.map(|e| e.median_ape), Some(50.0));
         assert!(r.predicted("s", "m").expect("one row").median_ape < 1.0 + 1e-9);
+    }
+
+    #[test]
+    fn rows_of_runs_that_gave_nothing_to_a_fit_are_told_apart() {
+        let other = |r: Row| Row {
+            metric: "other".into(),
+            ..r
+        };
+        let rows = vec![
+            row("a", 100.0, 150.0, true),
+            other(row("a", 100.0, 140.0, false)),
+            other(row("b", 100.0, 102.0, false)),
+        ];
+        let r = Report::new(rows, &BTreeMap::new());
+        assert_eq!(r.predicted("s", "other").map(|e| e.n), Some(2));
+        let untouched = r.summaries[1].untouched.expect("one row of b");
+        assert_eq!(untouched.n, 1);
+        assert!((untouched.median_ape - 2.0).abs() < 1e-9);
+        // Nothing is left out where no run was fitted, and nothing is left of one that was.
+        assert_eq!(r.summaries[0].untouched, None);
+        assert!(
+            r.markdown(false)
+                .contains("| s | other | ... nothing of the run fitted | 1 | 2.0 % |")
+        );
     }
 
     #[test]

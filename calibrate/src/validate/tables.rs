@@ -29,6 +29,7 @@ pub fn kernels(dir: &Path) -> Result<Vec<Summary>, SetError> {
                 fitted: row.fitted,
                 predicted: row.held_out,
                 baseline: None,
+                untouched: None,
                 unpredicted: 0,
             });
         }
@@ -58,6 +59,7 @@ pub fn collectives(dir: &Path) -> Result<Vec<Summary>, SetError> {
                 bias: r.bias,
             }),
             baseline: None,
+            untouched: None,
             unpredicted: 0,
         })
         .collect())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hwmodels::catalog::Catalog;
 use hwmodels::deployment::{DeploymentSpec, deploy};
+use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::error::Error;
 use hwmodels::fitted::Extent;
 use hwmodels::layout::Placement;
@@ -33,7 +34,7 @@ use crate::policy::trt_llm::TrtLlm;
 use crate::policy::vllm_v0::VllmV0;
 use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
 use crate::record::{ProfileUse, ReplicaInfo, RunInfo, RunRecord};
-use crate::simulation::{EngineSpec, ReplicaSpec, RunError, RunOptions, Simulation};
+use crate::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
 use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
 
@@ -42,6 +43,9 @@ const RULES_OF_0_33: u32 = 22;
 
 /// First minor release of vLLM that schedules asynchronously unless told otherwise (recalled from its release notes).
 const ASYNC_BY_DEFAULT: u32 = 14;
+
+/// Most processes that may take requests in.
+const MOST_API_SERVERS: u32 = 1024;
 
 /// Tokens per block in which the KV of static batching is counted where `engine.kv_blocks` gives it [tokens].
 const STATIC_BLOCK: u32 = 16;
@@ -140,8 +144,7 @@ pub(super) struct Hardware {
     /// Counts steps outside the ranges that the step model was fitted on.
     pub(super) extent: Option<Arc<Extent>>,
     pub(super) input_delay: SimDuration,
-    pub(super) input_delay_per_token: SimDuration,
-    pub(super) tokenizers: u32,
+    pub(super) front_end: FrontEnd,
     pub(super) output_delay: SimDuration,
     pub(super) devices: u32,
     pub(super) usd_per_hour: Option<f64>,
@@ -180,8 +183,7 @@ impl Scenario {
             engine: started.engine,
             step: hardware.step,
             input_delay: hardware.input_delay + SimDuration::from_secs(self.router.overhead.secs()),
-            input_delay_per_token: hardware.input_delay_per_token,
-            tokenizers: hardware.tokenizers,
+            front_end: hardware.front_end,
             output_delay: hardware.output_delay,
         };
         let n = self.replicas as usize;
@@ -295,8 +297,7 @@ impl Scenario {
             }),
             extent: None,
             input_delay: SimDuration::ZERO,
-            input_delay_per_token: SimDuration::ZERO,
-            tokenizers: 0,
+            front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,
             devices: self.layout.devices(),
             usd_per_hour: None,
@@ -422,12 +423,12 @@ impl Scenario {
         );
         let given = &hardware.params;
         let uncertain = uncertain(&deployment.profile.profile, given);
+        let (input_delay, front_end) = self.front_end(&deployment.cost);
         let hardware = Hardware {
             step: deployment.step,
             extent: None,
-            input_delay: SimDuration::from_secs(deployment.cost.request_in),
-            input_delay_per_token: SimDuration::from_secs(deployment.cost.prompt_token_in),
-            tokenizers: deployment.cost.tokenizers,
+            input_delay,
+            front_end,
             output_delay: SimDuration::from_secs(deployment.cost.token_out),
             devices: self.layout.devices(),
             usd_per_hour: price.map(|p| p * nodes as f64),
@@ -602,6 +603,29 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// How requests reach the engine's queue: a delay, and what takes them in.
+    fn front_end(&self, cost: &EngineCost) -> (SimDuration, FrontEnd) {
+        let request = SimDuration::from_secs(cost.request_in);
+        let per_prompt_token = SimDuration::from_secs(cost.prompt_token_in);
+        let (workers, whole) = match (cost.intake, &self.engine.params) {
+            (Intake::Unlimited, _) => (0, false),
+            (Intake::Tokenizers(n), _) => (n, false),
+            (Intake::Processes(_), EngineParams::VllmV1(p)) => (p.api_server_count, true),
+            (Intake::Processes(n), _) => (n, true),
+        };
+        let (delay, per_request) = if whole {
+            (SimDuration::ZERO, request)
+        } else {
+            (request, SimDuration::ZERO)
+        };
+        let front_end = FrontEnd {
+            workers,
+            per_request,
+            per_prompt_token,
+        };
+        (delay, front_end)
     }
 
     pub(super) fn start(&self, start: &Start) -> Result<Started, ScenarioError> {
@@ -804,6 +828,13 @@ impl Scenario {
             if value > MAX_TOKENS {
                 return fail(key, format!("must be <= {MAX_TOKENS}, got {value}"));
             }
+        }
+        if !(1..=MOST_API_SERVERS).contains(&p.api_server_count) {
+            let got = p.api_server_count;
+            return fail(
+                "api_server_count",
+                format!("must be from 1 to {MOST_API_SERVERS}, got {got}"),
+            );
         }
         if !(0.0..1.0).contains(&p.watermark) {
             return fail(

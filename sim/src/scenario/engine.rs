@@ -132,6 +132,9 @@ pub struct VllmV1Keys {
     pub watermark: f64,
     /// Tokens per KV block [tokens]. Default: 16.
     pub block_size: u32,
+    /// Processes that take requests in (HTTP, tokenising), each one at a time. Default: 1. With `hardware.step_profile` or
+    /// `[step]` there is no such limit.
+    pub api_server_count: u32,
 }
 
 impl Default for VllmV1Keys {
@@ -153,6 +156,7 @@ impl Default for VllmV1Keys {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             block_size: 16,
+            api_server_count: 1,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::kernel::time::SimDuration;
 use crate::record::ProfileUse;
+use crate::simulation::FrontEnd;
 use crate::workload::spec::MAX_TOKENS;
 
 /// Keys of `[engine]` that have a default and that a profile may set in its place.
@@ -147,8 +148,10 @@ impl Scenario {
             step: Arc::new(step),
             extent: Some(extent),
             input_delay: delay("host.request_in_s"),
-            input_delay_per_token: delay("host.prompt_token_in_s"),
-            tokenizers: 0,
+            front_end: FrontEnd {
+                per_prompt_token: delay("host.prompt_token_in_s"),
+                ..FrontEnd::default()
+            },
             output_delay: delay("host.token_out_s"),
             devices: self.layout.devices(),
             // Replicas on shared cores share the machine.

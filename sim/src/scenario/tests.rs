@@ -522,6 +522,10 @@ fn what_cannot_be_built_is_refused_at_its_key() {
         ),
         (&["engine={ kind = \"vllm_v1\", watermark = nan }"], &[]),
         (
+            &["engine={ kind = \"vllm_v1\", api_server_count = 0 }"],
+            &["engine.api_server_count: ", "from 1 to 1024, got 0"],
+        ),
+        (
             &["engine={ kind = \"tgi_neuron\", batch_size = 4, sequence_length = 2048 }"],
             &["engine.kind: ", "Inferentia"],
         ),
@@ -605,6 +609,29 @@ fn bad_trace_files_are_refused_before_the_run_with_their_own_line() {
             "{word}: {e}"
         );
     }
+}
+
+#[test]
+fn vllm_takes_in_one_request_at_a_time_per_api_server() {
+    // A burst: the second request is scheduled one request's work in the front end after the first, or beside it.
+    let scheduled = |servers: u32| {
+        let text = format!(
+            "[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n\
+             params = {{ \"engine.vllm_v1.request_in\" = 0.05, \"engine.vllm_v1.prompt_token_in\" = 1e-5 }}\n\
+             [engine]\nkind = \"vllm_v1\"\napi_server_count = {servers}\n\
+             [[workload]]\narrival = {{ kind = \"burst\", requests = 2 }}\nprompt = 1000\noutput = 4\n[run]\nrequests = 2\n"
+        );
+        let record = parse(&text, &[]).unwrap().run(&Default::default()).unwrap();
+        let rows = record.request_rows.unwrap();
+        let mut at: Vec<f64> = rows.iter().map(|r| r.first_scheduled.as_secs()).collect();
+        at.sort_by(f64::total_cmp);
+        at
+    };
+    let one = scheduled(1);
+    assert!((one[0] - 0.06).abs() < 1e-9, "{one:?}");
+    assert!(one[1] >= 0.12, "{one:?}");
+    let two = scheduled(2);
+    assert_eq!(two[0], two[1]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use sim::metrics::RecordOptions;
 use sim::policy::vllm_v1::{SchedulingPolicy, VllmV1Params, VllmVersion};
 use sim::record::{RunInfo, RunRecord};
 use sim::request::{Outcome, ReqId, RequestSpec, Segment};
-use sim::simulation::{EngineSpec, Path, ReplicaSpec, RunOptions, Simulation};
+use sim::simulation::{EngineSpec, FrontEnd, Path, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::{RequestEnd, Workload};
 
 /// What random requests look like.
@@ -138,8 +138,11 @@ impl Case {
                         per_pair: 1e-10,
                     }),
                     input_delay: ns(self.delays, 3_000),
-                    input_delay_per_token: ns(self.delays, 11),
-                    tokenizers: 0,
+                    front_end: FrontEnd {
+                        workers: 0,
+                        per_request: SimDuration::ZERO,
+                        per_prompt_token: ns(self.delays, 11),
+                    },
                     output_delay: ns(self.delays, 7_000),
                 })
                 .collect(),

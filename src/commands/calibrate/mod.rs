@@ -150,6 +150,9 @@ fn serving(
         ))
     })?;
     let source = data.map_or(Source::Published, Source::Folder);
+    if let Some(dir) = &out {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
     let bar = ProgressBar::new_spinner();
     let (profiles, rows) = calibrate::serving::fit(plan, &source, &|n| {
         bar.set_message(format!("{n} simulations of the fitted runs"));
