@@ -54,7 +54,7 @@ def run(command, **options):
 @contextlib.contextmanager
 def server(a, gguf, work):
     """A server that has just started; its address, once it says that it is well."""
-    command = [*on_core(a, 0), a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
+    command = [a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
                "-c", str(a.slots * a.context), "--no-cache-prompt", "--metrics", "--alias", "held-out-engine", *a.server_option]
     url = f"http://127.0.0.1:{a.port}"
     with open(os.path.join(work, "llama-server.log"), "a", encoding="utf-8") as log:
@@ -70,11 +70,6 @@ def server(a, gguf, work):
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-
-
-def on_core(a, core):
-    """Keeps a program to one core with --pin, so that the client's work does not interrupt the server's."""
-    return ["taskset", "-c", str(core)] if a.pin else []
 
 
 def well(url):
@@ -101,7 +96,7 @@ def on_fresh_slots(a, gguf, work, measure):
 
 def bench(a, url, load, seconds, folder, seed):
     _, arguments, _, prompt, output = load
-    text = run([*on_core(a, 1), a.servetwin, "bench", url, *arguments, "--duration", f"{seconds:g}", "--warmup", f"{seconds / 6:g}", "--seed", str(seed),
+    text = run([a.servetwin, "bench", url, *arguments, "--duration", f"{seconds:g}", "--warmup", f"{seconds / 6:g}", "--seed", str(seed),
                 "--prompt-tokens", str(prompt), "--output-tokens", str(output), "--csv", folder, "--json"])
     report = json.loads(text)
     return report if "ttft_ms" in report else report["run"]
@@ -136,7 +131,7 @@ def two_loads(a, gguf, capacity, work, turn):
                     f"output = {{ kind = \"uniform\", min = 8, max = 64 }}\n[run]\nduration = \"{a.seconds:g} s\"\n")
         folder = os.path.join(work, f"fitted-{name}-{turn}")
         on_fresh_slots(a, gguf, work, lambda url: run(
-            [*on_core(a, 1), a.servetwin, "bench", url, "--scenario", path, "--seed", str(turn), "--csv", folder, "--json"]))
+            [a.servetwin, "bench", url, "--scenario", path, "--seed", str(turn), "--csv", folder, "--json"]))
         folders.append(folder)
     return folders
 
@@ -155,7 +150,6 @@ def main():
     p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
     p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
     p.add_argument("--two-loads", action="store_true", help="fit on two loads instead of those that `servetwin calibrate --endpoint` plans")
-    p.add_argument("--pin", action="store_true", help="the server on the first core, the client on the second")
     p.add_argument("--profile", help="skip the calibration and use this profile, with the scenario beside it")
     p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
     p.add_argument("--keep", help="keep profile, logs and results in this folder")
@@ -174,7 +168,7 @@ def main():
         profile = os.path.abspath(a.profile) if a.profile else os.path.join(work, "profile.toml")
         if not a.profile and not a.two_loads:
             with server(a, gguf, work) as url:
-                print(run([*on_core(a, 1), a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
+                print(run([a.servetwin, "calibrate", "--endpoint", url, "--out", profile, "--longest-prompt", str(a.context // 2),
                            "--max-concurrency", str(2 * a.slots), *a.calibrate_option]), flush=True)
         full = ("", ["--concurrency", str(a.slots)], "", 96, 48)
         report = on_fresh_slots(a, gguf, work, lambda url: bench(a, url, full, a.seconds / 2, os.path.join(work, "capacity"), 1))
