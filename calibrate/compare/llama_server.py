@@ -90,7 +90,8 @@ def on_fresh_slots(a, gguf, work, measure):
         for i in range(-BENCH_QUESTIONS % a.slots):
             # A prompt like one before would get the slot of that one.
             body = json.dumps({"prompt": [32 + i] * 16, "n_predict": 1}).encode()
-            urllib.request.urlopen(urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"}), timeout=60).read()
+            with urllib.request.urlopen(urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"}), timeout=60) as answer:
+                answer.read()
         return measure(url)
 
 
