@@ -122,13 +122,13 @@ impl Job<'_> {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
         fn with_avx512(job: &Job, packed: &Values) {
             // 24 of 32 registers hold sums.
-            job.run::<6, 4, true>(packed);
+            job.run::<6, 4, true, true>(packed);
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma")]
         fn with_avx2(job: &Job, packed: &Values) {
             // 12 of 16 registers, two to a panel.
-            job.run::<6, 1, true>(packed);
+            job.run::<6, 1, true, false>(packed);
         }
         match isa {
             // SAFETY: these sets are chosen where their instructions are found.
@@ -139,33 +139,39 @@ impl Job<'_> {
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
             Isa::Avx2 => unsafe { with_avx2(self, packed) },
-            _ => self.run::<2, 1, false>(packed),
+            _ => self.run::<2, 1, false, false>(packed),
         }
     }
 
     #[inline(always)]
-    fn run<const M: usize, const P: usize, const FMA: bool>(&self, packed: &Values) {
+    fn run<const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
+        &self,
+        packed: &Values,
+    ) {
         match packed {
-            Values::F32(v) => self.all::<f32, M, P, FMA>(v),
-            Values::Bf16(v) => self.all::<bf16, M, P, FMA>(v.reinterpret_cast()),
-            Values::F16(v) => self.all::<f16, M, P, FMA>(v.reinterpret_cast()),
+            Values::F32(v) => self.all::<f32, M, P, FMA, AVX512>(v),
+            Values::Bf16(v) => self.all::<bf16, M, P, FMA, AVX512>(v.reinterpret_cast()),
+            Values::F16(v) => self.all::<f16, M, P, FMA, AVX512>(v.reinterpret_cast()),
         }
     }
 
     /// In tiles of `M` rows by `P` panels.
     #[inline(always)]
-    fn all<E: Element, const M: usize, const P: usize, const FMA: bool>(&self, w: &[E]) {
+    fn all<E: Element, const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
+        &self,
+        w: &[E],
+    ) {
         let w = w.as_chunks::<LANES>().0;
         let mut panel = self.panels.start;
         while panel + P <= self.panels.end && (panel + P) * LANES <= self.n {
-            self.down::<E, M, P, true, FMA>(w, panel);
+            self.down::<E, M, P, true, FMA, AVX512>(w, panel);
             panel += P;
         }
         for panel in panel..self.panels.end {
             if (panel + 1) * LANES <= self.n {
-                self.down::<E, M, 1, true, FMA>(w, panel);
+                self.down::<E, M, 1, true, FMA, AVX512>(w, panel);
             } else {
-                self.down::<E, M, 1, false, FMA>(w, panel);
+                self.down::<E, M, 1, false, FMA, AVX512>(w, panel);
             }
         }
     }
@@ -173,23 +179,30 @@ impl Job<'_> {
     /// All rows by `P` panels, which are whole or one that is not: where the length of what is stored is not known to the
     /// compiler, the sums live in memory.
     #[inline(always)]
-    fn down<E: Element, const M: usize, const P: usize, const WHOLE: bool, const FMA: bool>(
+    fn down<
+        E: Element,
+        const M: usize,
+        const P: usize,
+        const WHOLE: bool,
+        const FMA: bool,
+        const AVX512: bool,
+    >(
         &self,
         w: &[[E; LANES]],
         panel: usize,
     ) {
         let mut row = 0;
         while row + M <= self.m {
-            self.tile::<E, M, P, WHOLE, FMA>(w, panel, row);
+            self.tile::<E, M, P, WHOLE, FMA, AVX512>(w, panel, row);
             row += M;
         }
         // A remainder is below M, so that the compiler leaves out what cannot be.
         match self.m - row {
-            5 if M > 5 => self.tile::<E, 5, P, WHOLE, FMA>(w, panel, row),
-            4 if M > 4 => self.tile::<E, 4, P, WHOLE, FMA>(w, panel, row),
-            3 if M > 3 => self.tile::<E, 3, P, WHOLE, FMA>(w, panel, row),
-            2 if M > 2 => self.tile::<E, 2, P, WHOLE, FMA>(w, panel, row),
-            1 => self.tile::<E, 1, P, WHOLE, FMA>(w, panel, row),
+            5 if M > 5 => self.tile::<E, 5, P, WHOLE, FMA, AVX512>(w, panel, row),
+            4 if M > 4 => self.tile::<E, 4, P, WHOLE, FMA, AVX512>(w, panel, row),
+            3 if M > 3 => self.tile::<E, 3, P, WHOLE, FMA, AVX512>(w, panel, row),
+            2 if M > 2 => self.tile::<E, 2, P, WHOLE, FMA, AVX512>(w, panel, row),
+            1 => self.tile::<E, 1, P, WHOLE, FMA, AVX512>(w, panel, row),
             _ => {}
         }
     }
@@ -197,7 +210,14 @@ impl Job<'_> {
     // Indices keep the loops in the form that vectorises.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
-    fn tile<E: Element, const M: usize, const P: usize, const WHOLE: bool, const FMA: bool>(
+    fn tile<
+        E: Element,
+        const M: usize,
+        const P: usize,
+        const WHOLE: bool,
+        const FMA: bool,
+        const AVX512: bool,
+    >(
         &self,
         w: &[[E; LANES]],
         panel: usize,
@@ -216,7 +236,7 @@ impl Job<'_> {
         );
         for b in 0..blocks {
             for u in 0..UNROLL {
-                accumulate::<E, M, P, FMA>(
+                accumulate::<E, M, P, FMA, AVX512>(
                     std::array::from_fn(|p| &w_blocks[p][b][u]),
                     std::array::from_fn(|r| x_blocks[r][b][u]),
                     &mut sums,
@@ -224,7 +244,7 @@ impl Job<'_> {
             }
         }
         for i in blocks * UNROLL..k {
-            accumulate::<E, M, P, FMA>(
+            accumulate::<E, M, P, FMA, AVX512>(
                 std::array::from_fn(|p| &w[p][i]),
                 std::array::from_fn(|r| x[r][i]),
                 &mut sums,
@@ -258,16 +278,14 @@ impl Job<'_> {
 /// Adds to each sum a weight times its row's value.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-fn accumulate<E: Element, const M: usize, const P: usize, const FMA: bool>(
+fn accumulate<E: Element, const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
     w: [&[E; LANES]; P],
     x: [f32; M],
     sums: &mut [[[f32; LANES]; P]; M],
 ) {
     let mut weights = [[0.0_f32; LANES]; P];
     for p in 0..P {
-        for l in 0..LANES {
-            weights[p][l] = w[p][l].widen();
-        }
+        weights[p] = E::widen_all::<AVX512>(w[p]);
     }
     for r in 0..M {
         for p in 0..P {
