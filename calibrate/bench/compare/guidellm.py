@@ -124,6 +124,9 @@ def run_servetwin(a, url, work):
         return requests, [int(r["prompt_tokens"]) for r in csv.DictReader(f)]
 
 
+CLIENTS = {"guidellm": run_guidellm, "servetwin": run_servetwin}
+
+
 def client_rows(path):
     """Finished requests of a `client.csv` of `servetwin bench`."""
     requests = []
@@ -232,11 +235,10 @@ def truth(a, url):
 
 def own_costs(a, url, work):
     """Prints what each client adds to what the server by schedule knows."""
-    clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
-    added = {name: [] for name in clients}
+    added = {name: [] for name in CLIENTS}
     for i in range(a.rounds):
-        for name in sorted(clients, reverse=i % 2 == 1):
-            seen = figures(clients[name](a, url, work)[0])
+        for name in sorted(CLIENTS, reverse=i % 2 == 1):
+            seen = figures(CLIENTS[name](a, url, work)[0])
             ttft, itl = truth(a, url)
             added[name].append((seen["ttft_ms"] - ttft, seen["itl_ms"] - itl))
             print(f"round {i + 1} {name}: ttft_ms {seen['ttft_ms']:.3f}, in truth {ttft:.3f}; itl_ms {seen['itl_ms']:.4f}, in truth {itl:.4f}",
@@ -296,6 +298,25 @@ def apart(a, both):
         out[name] = figures([r for r in of if not overlaps(r, others)])
         out[name]["output_tokens_per_s"] = figures(of)["output_tokens_per_s"]
     return out
+
+
+def round_together(a, url, work):
+    """By client: its name, figures, lengths of its prompts, and what else there is to say."""
+    both = run_together(a, url, work)
+    for name, f in apart(a, both).items():
+        yield name, f, both[name][1], ""
+
+
+def round_in_turns(a, url, work, i):
+    """As `round_together`, one client after the other; who goes first changes from round to round."""
+    for name in sorted(CLIENTS, reverse=i % 2 == 1):
+        before = engine_ttft(url)
+        requests, prompts = CLIENTS[name](a, url, work)
+        after = engine_ttft(url)
+        more = ""
+        if before and after and after[1] > before[1]:
+            more = f"; the engine's own ttft_ms, warm-up included: {1e3 * (after[0] - before[0]) / (after[1] - before[1]):.2f}"
+        yield name, figures(after_warmup(requests, a.warmup)), prompts, more
 
 
 def spread(values):
@@ -372,32 +393,13 @@ def main():
             if not a.name:
                 with urllib.request.urlopen(url + "/v1/models", timeout=30) as answer:
                     a.name = json.load(answer)["data"][0]["id"]
-            clients = {"guidellm": run_guidellm, "servetwin": run_servetwin}
-            runs = {name: [] for name in clients}
-
-            def check(name, prompts):
-                if set(prompts) != {a.prompt_tokens}:
-                    print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
-
-            for i in range(a.rounds if a.together else 0):
-                both = run_together(a, url, work)
-                for name, of in apart(a, both).items():
-                    check(name, both[name][1])
-                    runs[name].append(of)
-                    print(f"round {i + 1} {name}: {figures_line(of)}", file=sys.stderr, flush=True)
-            for i in range(0 if a.together else a.rounds):
-                # Who goes first changes from round to round.
-                for name in sorted(clients, reverse=i % 2 == 1):
-                    before = engine_ttft(url)
-                    requests, prompts = clients[name](a, url, work)
-                    after = engine_ttft(url)
-                    check(name, prompts)
-                    runs[name].append(figures(after_warmup(requests, a.warmup)))
-                    line = figures_line(runs[name][-1])
-                    if before and after and after[1] > before[1]:
-                        own = 1e3 * (after[0] - before[0]) / (after[1] - before[1])
-                        line += f"; the engine's own ttft_ms, warm-up included: {own:.2f}"
-                    print(f"round {i + 1} {name}: {line}", file=sys.stderr, flush=True)
+            runs = {name: [] for name in CLIENTS}
+            for i in range(a.rounds):
+                for name, f, prompts, more in round_together(a, url, work) if a.together else round_in_turns(a, url, work, i):
+                    if set(prompts) != {a.prompt_tokens}:
+                        print(f"{name}: prompts had {min(prompts)} to {max(prompts)} tokens, {a.prompt_tokens} were asked for", file=sys.stderr)
+                    runs[name].append(f)
+                    print(f"round {i + 1} {name}: {figures_line(f)}{more}", file=sys.stderr, flush=True)
         finally:
             if process:
                 process.terminate()
