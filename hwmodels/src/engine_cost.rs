@@ -114,10 +114,9 @@ const PYTHON_TOKEN: f64 = 2.7e-6;
 const VALIDATION_WORKERS: u32 = 2;
 
 /// Which part of taking a request in is done for a few requests at a time; others wait for their turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
     /// None: any number at once.
-    #[default]
     Unlimited,
     /// Tokenising, by so many workers (TGI's router).
     Tokenizers(u32),

@@ -216,7 +216,6 @@ struct Run<'a> {
 }
 
 /// The front end of a replica at work.
-#[derive(Default)]
 struct FrontDesk {
     /// When each worker has done its last request.
     free: Vec<SimTime>,
