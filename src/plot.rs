@@ -149,6 +149,13 @@ pub fn demo_svg(table: &Table) -> anyhow::Result<String> {
     Ok(svg)
 }
 
+/// The ends within `range` of the line on which predictions are `factor` times what was measured. Ends beyond it would be moved onto its
+/// border, each axis by itself, and bend the line.
+fn band(range: &std::ops::Range<f64>, factor: f64) -> [(f64, f64); 2] {
+    let (first, last) = (range.start / factor.min(1.0), range.end / factor.max(1.0));
+    [(first, first * factor), (last, last * factor)]
+}
+
 fn scatter(
     points: &[(usize, bool, f64, f64)],
     range: std::ops::Range<f64>,
@@ -164,20 +171,14 @@ fn scatter(
         .build_cartesian_2d(range.clone().log_scale(), range.clone().log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("measured [ms, tokens/s]")
+        .x_desc("measured [ms, tokens/s]; open circles: fitted; grey: 10 % off")
         .y_desc("predicted [ms, tokens/s]")
         .axis_desc_style(("sans-serif", 20))
         .label_style(("sans-serif", 17))
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
     for (factor, alpha) in [(0.9, 0.25), (1.0, 0.6), (1.1, 0.25)] {
-        chart.draw_series(LineSeries::new(
-            [
-                (range.start, range.start * factor),
-                (range.end, range.end * factor),
-            ],
-            BLACK.mix(alpha),
-        ))?;
+        chart.draw_series(LineSeries::new(band(&range, factor), BLACK.mix(alpha)))?;
     }
     for (i, column) in COLUMNS.iter().enumerate() {
         let color = Palette99::pick(i).to_rgba();
@@ -191,4 +192,20 @@ fn scatter(
     legend(&mut chart, SeriesLabelPosition::UpperLeft, 17)?;
     root.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::band;
+
+    #[test]
+    fn the_lines_beside_the_diagonal_keep_their_distance_and_stay_within_the_plot() {
+        for factor in [0.9, 1.0, 1.1] {
+            for (x, y) in band(&(2.0..5000.0), factor) {
+                assert!((y / x - factor).abs() < 1e-12);
+                let inside = 2.0 - 1e-9..=5000.0 + 1e-9;
+                assert!(inside.contains(&x) && inside.contains(&y), "{x} {y}");
+            }
+        }
+    }
 }
