@@ -65,6 +65,25 @@ pub enum Keep {
     Everything,
 }
 
+/// Where the randomness of a run comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// Of the requests: when they arrive, how long they are, what they share.
+    pub load: u64,
+    /// Of the cluster: the router's draws, the course of the machines' speed.
+    pub cluster: u64,
+}
+
+impl From<u64> for Seeds {
+    /// One seed for all of it.
+    fn from(seed: u64) -> Seeds {
+        Seeds {
+            load: seed,
+            cluster: seed,
+        }
+    }
+}
+
 /// A finished run.
 pub struct Simulated {
     /// Its record.
@@ -101,20 +120,22 @@ impl ScenarioArgs {
     }
 }
 
-/// Builds and runs `scenario` with `seed`.
+/// Builds and runs `scenario` with `seeds` in place of its own.
 ///
 /// # Errors
 /// [`BadInput`] where the scenario cannot be built; the simulator's own errors.
 pub fn simulate(
     scenario: &Scenario,
-    seed: u64,
+    seeds: impl Into<Seeds>,
     keep: Keep,
     path: Path,
     progress: Option<&Arc<AtomicU64>>,
 ) -> anyhow::Result<Simulated> {
     let mut scenario = scenario.clone();
-    scenario.seed = seed;
-    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let seeds = seeds.into();
+    scenario.seed = seeds.load;
+    let mut built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    built.simulation.seed = seeds.cluster;
     let options = RunOptions {
         path: path.into(),
         progress: progress.cloned(),

@@ -226,6 +226,25 @@ fn replications_have_intervals_and_do_not_depend_on_threads() {
 }
 
 #[test]
+fn replications_of_one_load_differ_only_in_what_the_cluster_draws() {
+    let e2e = |more: &[&str]| {
+        let args = ["--seeds", "3", "--json", "--set", "layout.replicas=2"];
+        let table = json(&run(&[&args, more].concat()));
+        let figure = |f: &&Value| f["path"] == "e2e_ms.mean";
+        let figures = table["figures"].as_array().unwrap().iter();
+        figures.clone().find(figure).unwrap()["half_width"]
+            .as_f64()
+            .unwrap()
+    };
+    let by = |policy| format!("router.policy={policy}");
+    let (turns, random) = (by("round_robin"), by("random"));
+    assert!(e2e(&["--set", &turns]) > 0.0);
+    assert_eq!(e2e(&["--set", &turns, "--same-load"]), 0.0);
+    assert!(e2e(&["--set", &random, "--same-load"]) > 0.0);
+    assert_eq!(run(&["--same-load"]).status.code(), Some(2));
+}
+
+#[test]
 fn draws_bracket_the_prediction_and_do_not_depend_on_threads() {
     let of = |threads: &str| {
         let file =

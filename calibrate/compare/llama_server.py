@@ -8,9 +8,9 @@ Written against llama.cpp as in the source package of llama-cpp-python 0.3.36 (P
 Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and torch; or bring --gguf); the server with prompt caching
 off; `servetwin calibrate --endpoint`, which plans and measures its own loads, or with --two-loads a fit on just two, of mixed lengths: one user,
 and Poisson arrivals at 80 % of the capacity (`servetwin bench`, then `servetwin calibrate --endpoint URL --records`); then each held-out load,
-measured by `servetwin bench` on a server that has just started, and simulated by `servetwin run` with the profile and the same arrivals. The bar:
-10 %. Each held-out load is measured twice, the second time in the opposite order, so that the noise stands beside the error; the two fitted loads
-before and after them.
+measured by `servetwin bench` on a server that has just started, and simulated by `servetwin run` with the profile and the same arrivals, on
+several courses of the machine's speed. The bar: 10 %. Each held-out load is measured twice, the second time in the opposite order, so that the
+noise stands beside the error; the two fitted loads before and after them.
 """
 
 import argparse
@@ -28,6 +28,8 @@ import urllib.request
 METRICS = [("ttft_ms", "mean"), ("ttft_ms", "p50"), ("itl_ms", "mean"), ("e2e_ms", "mean"), ("e2e_ms", "p99"),
            ("throughput", "output_tokens_per_s")]
 BAR_PERCENT = 10.0
+# Courses of the machine's speed that a prediction is the mean of.
+COURSES = 8
 # Requests that bench sends before the load, to learn what the endpoint is.
 BENCH_QUESTIONS = 2
 
@@ -104,7 +106,7 @@ def bench(a, url, load, seconds, folder, seed):
 
 
 def simulate(a, profile, load, seconds, seed):
-    """The load on the endpoint as it was calibrated: hardware and engine of the scenario beside the profile."""
+    """The load on the endpoint as it was calibrated, hardware and engine of the scenario beside the profile: figures by their path in a report."""
     name, _, arrival, prompt, output = load
     with open(os.path.splitext(profile)[0] + ".scenario.toml", encoding="utf-8") as f:
         deployment = f.read().split("[[workload]]")[0]
@@ -116,7 +118,8 @@ def simulate(a, profile, load, seconds, seed):
         f.write(f"seed = {seed}\n{deployment}\n[[workload]]\nname = \"bench\"\n"
                 f"arrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
                 f"[run]\nduration = \"{seconds:g} s\"\nwarmup = \"{seconds / 6:g} s\"\n")
-    return json.loads(run([a.servetwin, "run", path, "--json"]))
+    table = json.loads(run([a.servetwin, "run", path, "--seeds", str(COURSES), "--same-load", "--json"]))
+    return {figure["path"]: figure["mean"] for figure in table["figures"]}
 
 
 def two_loads(a, gguf, capacity, work, turn):
@@ -210,7 +213,7 @@ def compare(a, profile, loads, seen):
         predicted = simulate(a, profile, load, a.seconds, 11)
         for group, key in METRICS:
             one, two = (r[group].get(key) for r in seen[load[0]])
-            p = predicted[group].get(key)
+            p = predicted.get(f"{group}.{key}")
             if not one or not two or p is None:
                 continue
             mean = (one + two) / 2

@@ -2,6 +2,7 @@
 
 pub mod collectives;
 pub mod demo;
+pub mod drift;
 pub mod endpoint;
 pub mod fit;
 pub mod host;

@@ -54,6 +54,21 @@ impl Parts {
         ]
     }
 
+    /// Every part times `factor`.
+    #[inline]
+    pub fn scale(&mut self, factor: f64) {
+        for part in [
+            &mut self.weights,
+            &mut self.kv,
+            &mut self.compute,
+            &mut self.communication,
+            &mut self.host,
+            &mut self.bubble,
+        ] {
+            *part *= factor;
+        }
+    }
+
     /// Sum of the parts [s].
     #[inline]
     pub fn total(&self) -> f64 {
@@ -71,6 +86,16 @@ pub struct StepCost {
     pub interval: f64,
     /// Attribution of `latency`; the parts sum to it.
     pub parts: Parts,
+}
+
+impl StepCost {
+    /// All of it times `factor`.
+    #[inline]
+    pub fn scale(&mut self, factor: f64) {
+        self.latency *= factor;
+        self.interval *= factor;
+        self.parts.scale(factor);
+    }
 }
 
 /// A step-time model of one replica: hardware x model x layout x engine, resolved.

@@ -41,6 +41,7 @@ fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
                     ..VllmV1Params::default()
                 }),
                 step: step.clone(),
+                drift: None,
                 input_delay: SimDuration::ZERO,
                 front_end: FrontEnd::default(),
                 output_delay: SimDuration::ZERO,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hwmodels::StepModel;
 
+use crate::cluster::drift::{Drift, SpeedDrift, StepTimes};
 use crate::cluster::engine::{Engine, Out, Surroundings};
 use crate::cluster::events::{Class, Events};
 use crate::cluster::requests::{Requests, Slot, Stage};
@@ -48,6 +49,8 @@ pub struct ReplicaSpec {
     pub engine: EngineSpec,
     /// How long its steps take.
     pub step: Arc<dyn StepModel>,
+    /// How the speed of its machine drifts; `None`: not at all.
+    pub drift: Option<SpeedDrift>,
     /// From the gateway to the front end: network, and what is done there for any number of requests at once.
     pub input_delay: SimDuration,
     /// From there to the engine's queue.
@@ -159,7 +162,10 @@ impl Simulation {
         let spec = &self.replicas[index];
         let around = Surroundings {
             replica: index as u32,
-            step: spec.step.clone(),
+            step: StepTimes::new(
+                spec.step.clone(),
+                spec.drift.map(|d| Drift::new(d, self.seed)),
+            ),
             output_delay: spec.output_delay,
         };
         let stepped =

@@ -43,6 +43,7 @@ fn cluster(replicas: usize, params: VllmV1Params) -> Simulation {
                     base: 1e-6,
                     ..LinearStep::default()
                 }),
+                drift: None,
                 input_delay: SimDuration::ZERO,
                 front_end: FrontEnd::default(),
                 output_delay: SimDuration::ZERO,

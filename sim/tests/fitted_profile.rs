@@ -229,3 +229,36 @@ fn what_a_fitted_profile_cannot_answer_is_refused() {
         .build();
     assert!(missing.is_err_and(|e| e.to_string().contains("endpoint.toml")));
 }
+
+/// Standard deviation of the logarithm of the requests' latencies.
+fn spread(record: &RunRecord) -> f64 {
+    let logs: Vec<f64> = (record.request_rows.iter().flatten())
+        .map(|r| r.end.since(r.arrival).as_secs().ln())
+        .collect();
+    let n = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / n;
+    (logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt()
+}
+
+#[test]
+fn requests_on_a_machine_that_drifts_spread_as_averages_of_its_speed_over_their_time_do() {
+    let alone = [
+        "workload[0].arrival.concurrency=1",
+        "run.requests=4000",
+        "hardware.params={ \"host.request_in_s\" = 0, \"host.token_out_s\" = 0 }",
+    ];
+    let mut p = profile();
+    assert!(spread(&run(&p, &alone)) < 1e-9);
+    let (ratio, time) = (0.1, 0.2);
+    for (name, value) in [("noise.drift_ratio", ratio), ("noise.drift_s", time)] {
+        let entry = param(name, value, None, Evidence::Fitted).expect("in bounds");
+        p.params.insert(name.into(), entry);
+    }
+    let record = run(&p, &alone);
+    let e2e = record.request_rows.as_ref().expect("rows")[0];
+    let l = e2e.end.since(e2e.arrival).as_secs() / time;
+    // Variance of the average of an Ornstein-Uhlenbeck process over l of its correlation times.
+    let expected = ratio * (2.0 / l * (1.0 - (1.0 - (-l).exp()) / l)).sqrt();
+    let found = spread(&record);
+    assert!((found / expected - 1.0).abs() < 0.1, "{found} {expected}");
+}

@@ -76,6 +76,7 @@ fn single_server(step: LinearStep) -> Simulation {
                 ..VllmV1Params::default()
             }),
             step: Arc::new(step),
+            drift: None,
             input_delay: SimDuration::ZERO,
             front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,

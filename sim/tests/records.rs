@@ -32,6 +32,7 @@ fn deployment() -> (Simulation, RunInfo) {
             per_ctx: 1e-6,
             per_pair: 0.0,
         }),
+        drift: None,
         input_delay: SimDuration::ZERO,
         front_end: FrontEnd::default(),
         output_delay: SimDuration::ZERO,

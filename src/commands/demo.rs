@@ -10,6 +10,7 @@ use bench::driver::Options;
 use bench::endpoint::Endpoint;
 use bench::session::{Preparation, Session};
 use calibrate::demo::{BUSY, CASES, Case, Figures, Measured, Paces, Table, order, way};
+use calibrate::drift::COURSES;
 use calibrate::statistics::median;
 use calibrate::steps;
 use hwmodels::{Evidence, Profile};
@@ -20,7 +21,7 @@ use sim::scenario::Scenario;
 use super::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json, write_file};
-use crate::simulate::{Keep, Path as SimPath, simulate};
+use crate::simulate::{Keep, Path as SimPath, Seeds, simulate};
 use crate::{plot, progress};
 
 /// KV blocks of each replica; the demo never fills them, so that one number holds for all.
@@ -354,26 +355,29 @@ impl Lab {
         })
     }
 
-    fn predict(&self, case: &Case) -> anyhow::Result<RunRecord> {
+    /// The load on several courses of the machine's speed.
+    fn predict(&self, case: &Case) -> anyhow::Result<Vec<RunRecord>> {
         let scenario = Scenario::load(&self.out.join(format!("{}.toml", case.name)), &[])?;
-        Ok(simulate(
-            &scenario,
-            scenario.seed,
-            Keep::Requests,
-            SimPath::Auto,
-            None,
-        )?
-        .record)
+        let load = scenario.seed;
+        (0..COURSES)
+            .map(|cluster| {
+                let seeds = Seeds { load, cluster };
+                let run = simulate(&scenario, seeds, Keep::Requests, SimPath::Auto, None)?;
+                Ok(run.record)
+            })
+            .collect()
     }
 
     fn compare(&self, case: &Case, runs: &[Run]) -> anyhow::Result<Measured> {
         let records: Vec<&RunRecord> = runs.iter().map(|r| &r.record).collect();
         let none = |what: &str| anyhow!("load `{}`: no request was {what}", case.name);
         let predicted = self.predict(case)?;
-        let runs = records
-            .iter()
-            .map(|r| Figures::of(r).ok_or_else(|| none("measured")))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let figures = |records: &[&RunRecord], what: &str| {
+            let each = records.iter().map(|r| Figures::of(r));
+            each.collect::<Option<Vec<_>>>().ok_or_else(|| none(what))
+        };
+        let runs = figures(&records, "measured")?;
+        let courses = figures(&predicted.iter().collect::<Vec<_>>(), "predicted")?;
         Ok(Measured {
             name: case.name.into(),
             shows: case.shows.into(),
@@ -384,8 +388,8 @@ impl Lab {
                 .map(|r| r.counts.offered - r.counts.finished)
                 .sum(),
             runs,
-            predicted: Figures::of(&predicted).ok_or_else(|| none("predicted"))?,
-            warnings: predicted.info.warnings,
+            predicted: Figures::mean_of(&courses),
+            warnings: (predicted.into_iter().next()).map_or_else(Vec::new, |r| r.info.warnings),
         })
     }
 }

@@ -13,7 +13,7 @@ use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json, write_file};
 use crate::progress;
-use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Simulated, simulate};
+use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, simulate};
 
 /// Most replications: each keeps its report in memory.
 const MAX_SEEDS: u64 = 10_000;
@@ -44,6 +44,9 @@ pub struct Args {
     /// Run N replications with seeds counting up from the scenario's, and give 95 % intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SEEDS))]
     seeds: Option<u64>,
+    /// With --seeds: the same requests every time; only the router's draws and the course of the machines' speed differ.
+    #[arg(long, requires = "seeds")]
+    same_load: bool,
     /// Run N times with the profile's parameters drawn within their standard errors, and give the interval of 90 % of the runs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS), conflicts_with_all = ["seeds", "csv", "trace", "expect", "stats"])]
     draws: Option<u64>,
@@ -120,8 +123,15 @@ fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow
     let runs = (0..seeds)
         .into_par_iter()
         .map(|i| {
-            let seed = first.wrapping_add(i);
-            let done = simulate(&scenario, seed, Keep::Requests, args.path, None)?;
+            let cluster = first.wrapping_add(i);
+            let load = if args.same_load { first } else { cluster };
+            let done = simulate(
+                &scenario,
+                Seeds { load, cluster },
+                Keep::Requests,
+                args.path,
+                None,
+            )?;
             let report = RunReport::new(&done.record, done.wall_s);
             let met: Vec<bool> = expectations
                 .iter()

@@ -340,6 +340,7 @@ pub fn simulate(policy: &Policy, log: &ReplicaLog) -> Result<Vec<Step>, ReplayEr
                 durations,
                 next: AtomicUsize::new(0),
             }),
+            drift: None,
             input_delay: SimDuration::ZERO,
             front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,

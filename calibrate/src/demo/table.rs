@@ -69,7 +69,8 @@ impl Figures {
         })
     }
 
-    fn mean_of(runs: &[Figures]) -> Figures {
+    /// Mean of each figure over `runs`.
+    pub fn mean_of(runs: &[Figures]) -> Figures {
         let n = runs.len().max(1) as f64;
         let mean = |value: fn(&Figures) -> f64| runs.iter().map(value).sum::<f64>() / n;
         Figures {
@@ -98,7 +99,7 @@ pub struct Measured {
     pub unfinished: u64,
     /// One per run.
     pub runs: Vec<Figures>,
-    /// The simulator's answer.
+    /// The simulator's answer: the mean over several courses of the machine's speed.
     pub predicted: Figures,
     /// What the reader must know to judge the prediction.
     pub warnings: Vec<String>,

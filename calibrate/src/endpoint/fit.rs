@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 
+use super::alone;
 use super::first;
 use super::joint::Joint;
 use super::limits::{self, Answer, Seen};
 use super::load::{Load, Role};
 use super::params::{COUNT, Params};
 use super::server::{Server, Source};
+use crate::drift::Drift;
 use crate::fit::FitError;
 
 /// What a fit found.
@@ -19,6 +21,8 @@ pub struct Fitted {
     pub params: Params,
     /// Their 90 % intervals; none where the loads have no influence.
     pub intervals: [Option<[f64; 2]>; COUNT],
+    /// How the machine's speed drifts, where requests that ran alone show it.
+    pub drift: Option<Drift>,
     /// Sum of squared residuals.
     pub loss: f64,
     /// Simulated sets of loads.
@@ -110,6 +114,7 @@ pub fn fit(
     }
     Ok(Fitted {
         intervals: joint.intervals(&server, &params),
+        drift: alone::drift(&fitted, &server, &params),
         server,
         params,
         loss,

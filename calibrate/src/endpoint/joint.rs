@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::load::{Load, Request};
 use super::params::{COUNT, Params, UNKNOWNS};
 use super::server::Server;
-use super::simulate::{Predicted, simulate};
+use super::simulate::{Look, Predicted, simulate};
 use crate::fit::{FitError, Options, bounded};
 
 /// Residuals beyond this count linearly [log ratio].
@@ -106,7 +106,13 @@ impl<'a> Joint<'a> {
             .loads
             .par_iter()
             .enumerate()
-            .map(|(i, load)| of_load(i, load, simulate(load, server, params, false).as_ref()))
+            .map(|(i, load)| {
+                of_load(
+                    i,
+                    load,
+                    simulate(load, server, params, Look::default()).as_ref(),
+                )
+            })
             .flatten()
             .collect();
         for (v, a) in params.0.iter().zip(self.anchor.0) {

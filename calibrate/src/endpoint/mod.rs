@@ -3,11 +3,13 @@
 //! - [`load`] what is measured: send, first token, end and lengths of each request
 //! - [`first`] closed-form first guesses; [`joint`] the fit proper, which simulates the same requests; [`limits`] the search for
 //!   what the scheduler allows; [`fit()`] puts them together
+//! - `alone` what requests that met no other show: how the machine's speed drifts
 //! - [`server`] and [`params`] what is sought; [`mod@simulate`] and [`replay`] a load through the simulator
 //! - [`mod@measure`] which loads to put on a live endpoint; [`drive`] sends them; [`budget`] what that may cost; [`facts`] what
 //!   the endpoint says of itself
 //! - [`report`] errors of predictions; [`output`] profile and scenario; [`store`] loads as files
 
+mod alone;
 pub mod budget;
 pub mod drive;
 pub mod facts;

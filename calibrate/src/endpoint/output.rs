@@ -12,7 +12,7 @@ use super::load::{Load, Pacing, Role};
 use super::params::UNKNOWNS;
 use super::report::{EndpointReport, FIGURES};
 use super::server::Source;
-use super::simulate::simulate;
+use super::simulate::{Look, simulate};
 
 /// Largest median error on held-out loads with which a profile counts as trusted [%].
 pub const TOLERANCE: f64 = 10.0;
@@ -108,7 +108,11 @@ pub fn profile(
     let mut rows = 0;
     for load in loads.iter().filter(|l| l.role == Role::Fit) {
         rows += load.requests.len() as u64;
-        if let Some(p) = simulate(load, s, &fitted.params, true) {
+        let look = Look {
+            steps: true,
+            ..Look::default()
+        };
+        if let Some(p) = simulate(load, s, &fitted.params, look) {
             batches.extend(p.steps.iter().map(|r| r.stats));
         }
     }
@@ -130,7 +134,7 @@ pub fn profile(
             })
             .collect()
     });
-    Ok(Profile {
+    let mut profile = Profile {
         name: origin.name.clone(),
         accelerator: "*".into(),
         description: format!(
@@ -160,7 +164,11 @@ pub fn profile(
             ..Basis::default()
         }),
         params,
-    })
+    };
+    if let Some(drift) = &fitted.drift {
+        drift.put_into(&mut profile)?;
+    }
+    Ok(profile)
 }
 
 /// A scenario that runs on `profile_file`: the endpoint with one of the measured loads.

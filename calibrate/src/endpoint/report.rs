@@ -11,7 +11,8 @@ use super::joint::figures;
 use super::load::{Load, Request, Role};
 use super::measure::AGAIN;
 use super::params::UNKNOWNS;
-use super::simulate::simulate;
+use super::simulate::{Look, simulate};
+use crate::drift::{COURSES, Drift};
 
 /// What is compared of each load, with its unit.
 pub const FIGURES: [(&str, &str); 4] = [
@@ -80,6 +81,8 @@ pub struct EndpointReport {
     pub loads: Vec<LoadReport>,
     /// Parameters.
     pub params: Vec<ParamReport>,
+    /// How the machine's speed drifts, where that shows.
+    pub drift: Option<Drift>,
     /// Limits.
     pub limits: Vec<LimitReport>,
     /// Difference of the figures between two runs of the same load [%]; none where no load was repeated.
@@ -93,9 +96,8 @@ pub struct EndpointReport {
 }
 
 fn compare(load: &Load, fitted: &Fitted) -> Option<LoadReport> {
-    let simulated = simulate(load, &fitted.server, &fitted.params, false)?;
     let measured = figures(load.requests.iter())?;
-    let predicted = figures(simulated.requests.iter().flatten())?;
+    let predicted = predicted(load, fitted)?;
     let mut all = [Compared {
         measured: 0.0,
         predicted: 0.0,
@@ -115,6 +117,26 @@ fn compare(load: &Load, fitted: &Fitted) -> Option<LoadReport> {
         failed: load.failed,
         figures: all,
     })
+}
+
+/// The figures of `load` as simulated: their mean over several courses of the machine's speed, where that drifts.
+fn predicted(load: &Load, fitted: &Fitted) -> Option<[f64; 4]> {
+    let drift = fitted.drift.map(|d| d.of_machine(0));
+    let courses = if drift.is_some() { COURSES } else { 1 };
+    let mut mean = [0.0; 4];
+    for course in 0..courses {
+        let look = Look {
+            drift,
+            course,
+            ..Look::default()
+        };
+        let simulated = simulate(load, &fitted.server, &fitted.params, look)?;
+        let figures = figures(simulated.requests.iter().flatten())?;
+        for (m, f) in mean.iter_mut().zip(figures) {
+            *m += f / courses as f64;
+        }
+    }
+    Some(mean)
 }
 
 /// The first `n` requests of a load.
@@ -168,6 +190,7 @@ impl EndpointReport {
         EndpointReport {
             loads: reports,
             params,
+            drift: fitted.drift,
             limits: limits(fitted),
             noise_percent: noise(loads),
             held_out_percent,
@@ -247,6 +270,9 @@ impl fmt::Display for EndpointReport {
                     )?;
                 }
             }
+        }
+        if let Some(d) = &self.drift {
+            writeln!(f, "{d}")?;
         }
         let width = self.loads.iter().map(|l| l.name.len()).max().unwrap_or(4);
         write!(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rand::RngExt;
+use sim::cluster::drift::SpeedDrift;
 use sim::cluster::router::RouterConfig;
 use sim::kernel::rng::stream;
 use sim::kernel::time::{SimDuration, SimTime};
@@ -27,19 +28,26 @@ pub struct Predicted {
     pub steps: Vec<StepRow>,
 }
 
+/// What of a simulation is wanted, and on which machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// Keep every step.
+    pub steps: bool,
+    /// How the machine's speed drifts; none: not at all.
+    pub drift: Option<SpeedDrift>,
+    /// Which of its possible courses.
+    pub course: u64,
+}
+
 /// `load` on an endpoint of `server` and `params`; none if that cannot be simulated.
-pub fn simulate(
-    load: &Load,
-    server: &Server,
-    params: &Params,
-    keep_steps: bool,
-) -> Option<Predicted> {
+pub fn simulate(load: &Load, server: &Server, params: &Params, look: Look) -> Option<Predicted> {
     // The same draws every time that the load is simulated.
     let seed = stream(load.requests.len() as u64, &load.name).random();
     let simulation = Simulation {
         replicas: vec![ReplicaSpec {
             engine: server.engine(seed),
             step: Arc::new(params.step()),
+            drift: look.drift,
             input_delay: SimDuration::from_secs(params.get("host.request_in_s")),
             front_end: FrontEnd {
                 per_prompt_token: SimDuration::from_secs(params.get("host.prompt_token_in_s")),
@@ -50,13 +58,13 @@ pub fn simulate(
         router: RouterConfig::default(),
         scrape_period: None,
         request_timeout: None,
-        seed: 0,
+        seed: look.course,
     };
     let n = load.requests.len();
     let options = RunOptions {
         record: RecordOptions {
             max_request_rows: n,
-            max_step_rows: if keep_steps { 1_000_000 } else { 0 },
+            max_step_rows: if look.steps { 1_000_000 } else { 0 },
             series_bins: 0,
             ..RecordOptions::default()
         },

@@ -1,9 +1,11 @@
 use hwmodels::EngineKind;
 use rand::RngExt;
+use sim::cluster::drift::{SpeedDrift, Swing};
+use sim::kernel::time::SimDuration;
 
 use super::facts::Facts;
 use super::load::Pacing;
-use super::simulate::simulate;
+use super::simulate::{Look, simulate};
 use super::*;
 
 /// An endpoint whose truth is known.
@@ -69,7 +71,7 @@ fn plan(n: usize, prompt: [u32; 2], output: [u32; 2], users: usize, rate: f64, s
 /// What would be measured of `plan` on a simulated endpoint, with `noise` on every time (relative).
 fn measure(plan: &Load, server: &Server, params: &Params, noise: f64, seed: u64) -> Load {
     let mut rng = sim::kernel::rng::stream(seed, "test");
-    let p = simulate(plan, server, params, false).expect("simulates");
+    let p = simulate(plan, server, params, Look::default()).expect("simulates");
     let mut requests: Vec<Request> = p.requests.into_iter().flatten().collect();
     assert_eq!(requests.len(), plan.requests.len(), "{}", plan.name);
     requests.sort_by(|a, b| a.sent.total_cmp(&b.sent));
@@ -311,4 +313,37 @@ fn stored_loads_give_the_same_profile_to_the_byte_and_a_scenario_that_runs() {
         .run(&sim::simulation::RunOptions::default())
         .unwrap();
     assert!(record.counts.finished >= 200, "{:?}", record.counts);
+}
+
+#[test]
+fn requests_that_ran_alone_show_how_the_machine_drifts_and_others_are_not_asked() {
+    let (server, params) = truth(EngineKind::VllmV1, 64);
+    let swings = [(0.1, 1.0), (0.0, 0.0)].map(|(ratio, seconds)| Swing {
+        ratio,
+        time: SimDuration::from_secs(seconds),
+    });
+    let measured = |plan: &Load, drift| {
+        let look = Look {
+            drift,
+            course: 3,
+            ..Look::default()
+        };
+        let p = simulate(plan, &server, &params, look).expect("simulates");
+        let requests: Vec<Request> = p.requests.into_iter().flatten().collect();
+        let n = requests.len() as u64;
+        Load::new(&plan.name, plan.role, requests, n, None).expect("answers")
+    };
+    let drift = Some(SpeedDrift { swings, machine: 0 });
+    let alone = plan(600, [32, 400], [8, 48], 1, 0.0, 1);
+    let seen = alone::drift(&[&measured(&alone, drift)], &server, &params).expect("drifts");
+    close(seen.slow.ratio, 0.1, 0.2, "ratio");
+    assert_eq!(
+        alone::drift(&[&measured(&alone, None)], &server, &params),
+        None
+    );
+    let crowd = plan(200, [32, 400], [8, 48], 8, 0.0, 2);
+    assert_eq!(
+        alone::drift(&[&measured(&crowd, drift)], &server, &params),
+        None
+    );
 }

@@ -2,6 +2,8 @@
 
 use hwmodels::Profile;
 use rand::{RngExt as _, SeedableRng as _};
+use sim::cluster::drift::{Drift, SpeedDrift, Swing};
+use sim::kernel::time::{SimDuration, SimTime};
 
 use super::check::check;
 use super::errors::Use;
@@ -285,4 +287,27 @@ fn a_speed_that_changes_within_a_log_or_between_logs_is_named_with_the_logs() {
         ((1.0 + of(6)) / (1.0 + of(7)) - 1.12).abs() < 0.03,
         "{words}"
     );
+}
+
+#[test]
+fn a_speed_that_drifts_within_logs_is_in_the_profile_and_a_steady_one_is_not() {
+    let mut logs = loads(1.0, 0.05, 24, 2);
+    for (log, machine) in logs.iter_mut().zip(0..) {
+        let swings = [(0.08, 1.0), (0.0, 0.0)].map(|(ratio, seconds)| Swing {
+            ratio,
+            time: SimDuration::from_secs(seconds),
+        });
+        let mut drift = Drift::new(SpeedDrift { swings, machine }, 1);
+        for s in &mut log.steps {
+            stretch(s, drift.factor(SimTime::from_secs(s.start)));
+        }
+    }
+    let outcome = fitted(&logs);
+    let [ratio, seconds] = ["noise.drift_ratio", "noise.drift_s"].map(|n| value(&outcome, n));
+    assert!((0.065..0.095).contains(&ratio), "{ratio}");
+    assert!((0.5..2.0).contains(&seconds), "{seconds}");
+    assert_eq!(value(&outcome, "noise.burst_ratio"), 0.0);
+
+    let steady = fitted(&loads(1.0, 0.05, 25, 2));
+    assert_eq!(value(&steady, "noise.drift_ratio"), 0.0);
 }

@@ -123,6 +123,9 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
     );
     let mut notes = core.notes.clone();
     let mut profile = core.profile(&first, setup, &intervals)?;
+    if let Some(drift) = &steadiness.drift {
+        drift.put_into(&mut profile)?;
+    }
     let warnings = (steadiness.warnings.iter()).map(|w| format!("warning: {w}"));
     profile.provenance.notes.extend(warnings);
     profile.provenance.fitted_on = base.iter().map(|l| file_name(&l.name)).collect();

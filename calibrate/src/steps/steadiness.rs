@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::errors::file_name;
 use super::log::Step;
 use super::shape::median;
+use crate::drift::{self, Drift, Sample};
 
 /// Times the typical one from which a step counts as slow.
 const SLOW: f64 = 1.5;
@@ -34,6 +35,8 @@ pub struct Steadiness {
     pub logs: Vec<Level>,
     /// Standard deviation of the level between loads [ratio]: what intervals of the parameters allow for.
     pub level_deviation: f64,
+    /// How the machine's speed drifts within a load, where that shows: what predictions have in their spread.
+    pub drift: Option<Drift>,
     /// What is beyond the ordinary, in words.
     pub warnings: Vec<String>,
 }
@@ -128,10 +131,35 @@ pub fn look(logs: &[(&str, &[Step])], predict: impl Fn(&Step) -> f64) -> Steadin
         .filter_map(|l| l.second_half.map(f64::ln_1p))
         .collect();
     let square = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>();
+    let samples: Vec<Vec<Sample>> = (logs.iter().zip(&kinds))
+        .map(|((_, steps), kinds)| samples(steps, kinds))
+        .collect();
+    out.drift = drift::estimate(&samples);
     let of_logs = square(&known) / (known.len().max(2) - 1) as f64;
     let of_halves = square(&within) / (2 * within.len().max(1)) as f64;
     out.level_deviation = of_logs.max(of_halves).sqrt();
     out.warnings = warnings(&out);
+    out
+}
+
+/// A sample per step of which is known what is typical of it.
+fn samples(steps: &[(Step, f64)], kinds: &BTreeMap<Kind, Typical>) -> Vec<Sample> {
+    let mut end = f64::NEG_INFINITY;
+    let mut out = Vec::new();
+    for (s, off) in steps {
+        let Some(typical) = kinds.get(&kind(s)) else {
+            continue;
+        };
+        // Of steps that are under way at once (replicas, pipeline stages) the first one is enough.
+        if s.start >= end {
+            end = s.start + s.seconds;
+            out.push(Sample {
+                start: s.start,
+                seconds: s.seconds,
+                off: off - typical.off,
+            });
+        }
+    }
     out
 }
 
@@ -250,6 +278,10 @@ impl fmt::Display for Steadiness {
             100.0 * self.slow_ratio,
             most(|l| l.second_half),
             most(|l| l.beside_others)
-        )
+        )?;
+        if let Some(drift) = &self.drift {
+            write!(f, "; {drift}")?;
+        }
+        Ok(())
     }
 }

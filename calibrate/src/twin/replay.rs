@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hwmodels::{BatchStats, Parts, StepCost, StepModel};
+use hwmodels::{BatchStats, StepCost, StepModel};
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
@@ -155,21 +155,9 @@ struct ScaledStep {
 
 impl StepModel for ScaledStep {
     fn step(&self, batch: &BatchStats) -> StepCost {
-        let cost = self.inner.step(batch);
-        let f = self.factor;
-        let p = cost.parts;
-        StepCost {
-            latency: cost.latency * f,
-            interval: cost.interval * f,
-            parts: Parts {
-                weights: p.weights * f,
-                kv: p.kv * f,
-                compute: p.compute * f,
-                communication: p.communication * f,
-                host: p.host * f,
-                bubble: p.bubble * f,
-            },
-        }
+        let mut cost = self.inner.step(batch);
+        cost.scale(self.factor);
+        cost
     }
 }
 

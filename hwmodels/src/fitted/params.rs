@@ -53,7 +53,7 @@ const fn other(
 }
 
 /// Every parameter of a fitted step model.
-pub const SPECS: [StepSpec; 38] = [
+pub const SPECS: [StepSpec; 42] = [
     time(
         "step.fixed_s",
         1.0,
@@ -282,6 +282,38 @@ pub const SPECS: [StepSpec; 38] = [
         0.0,
         10.0,
         "standard deviation of a measured step's time over the predicted, for intervals; predictions do not use it",
+    ),
+    other(
+        "noise.drift_ratio",
+        "ratio",
+        0.0,
+        0.0,
+        1.0,
+        "standard deviation of the logarithm of the machine's slowness, shared by all steps near in time",
+    ),
+    other(
+        "noise.drift_s",
+        "s",
+        0.0,
+        0.0,
+        1e4,
+        "time over which that correlates, by exp(-t / drift_s)",
+    ),
+    other(
+        "noise.burst_ratio",
+        "ratio",
+        0.0,
+        0.0,
+        1.0,
+        "the same of a second, faster process: interruptions that last some steps",
+    ),
+    other(
+        "noise.burst_s",
+        "s",
+        0.0,
+        0.0,
+        1e4,
+        "time over which that correlates",
     ),
 ];
 

@@ -1,8 +1,6 @@
 //! One replica as the cluster sees it, whichever path advances it.
 
-use hwmodels::StepModel;
-use std::sync::Arc;
-
+use super::drift::StepTimes;
 use super::requests::{Requests, Slot};
 use super::stepped::SteppedReplica;
 use crate::fast::FastVllm;
@@ -22,12 +20,11 @@ pub struct Out<'a> {
 }
 
 /// What surrounds the scheduler of a replica.
-#[derive(Clone)]
 pub struct Surroundings {
     /// Index of the replica.
     pub replica: u32,
     /// How long its steps take.
-    pub step: Arc<dyn StepModel>,
+    pub step: StepTimes,
     /// From the end of a step until its tokens reach the client.
     pub output_delay: SimDuration,
 }

@@ -14,6 +14,7 @@
 //!
 //! Within classes 1, 2 and 4 the order is that in which the events were set up; within 3 it is the workload's.
 
+pub mod drift;
 pub mod engine;
 pub mod events;
 pub mod requests;

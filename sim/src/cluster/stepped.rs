@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use hwmodels::{StepCost, StepModel};
-
 use super::engine::{Out, Surroundings};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
@@ -234,7 +232,13 @@ impl SteppedReplica {
     }
 
     fn launch(&mut self, now: SimTime, plan: StepPlan) {
-        let cost = cost(&*self.around.step, &plan);
+        let whole = std::slice::from_ref(&plan.stats);
+        let passes = if plan.passes.is_empty() {
+            whole
+        } else {
+            &plan.passes
+        };
+        let cost = self.around.step.of(now, passes);
         let latency = SimDuration::from_secs(cost.latency);
         let mut end = now + latency;
         // A step is planned as soon as there is a place in flight (serving-policies 1.4), queues behind the
@@ -288,37 +292,12 @@ impl SteppedReplica {
     }
 }
 
-/// What a step takes: the sum of its passes, where it has several.
-fn cost(step: &dyn StepModel, plan: &StepPlan) -> StepCost {
-    if plan.passes.is_empty() {
-        return step.step(&plan.stats);
-    }
-    let mut sum = StepCost::default();
-    for pass in &plan.passes {
-        let c = step.step(pass);
-        sum.latency += c.latency;
-        sum.interval += c.interval;
-        sum.parts += c.parts;
-    }
-    sum
-}
-
 /// A step that the end of the run at `now` cuts short: the share of it that was done.
 pub(crate) fn cut(mut row: StepRow, now: SimTime) -> StepRow {
     if row.end > now {
         let share = now.since(row.start).0 as f64 / row.end.since(row.start).0 as f64;
         row.end = now.max(row.start);
-        let p = &mut row.parts;
-        for part in [
-            &mut p.weights,
-            &mut p.kv,
-            &mut p.compute,
-            &mut p.communication,
-            &mut p.host,
-            &mut p.bubble,
-        ] {
-            *part *= share;
-        }
+        row.parts.scale(share);
     }
     row
 }

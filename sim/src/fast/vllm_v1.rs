@@ -709,7 +709,7 @@ impl FastVllm {
         }
         self.advance_lockstep();
 
-        let cost = self.around.step.step(&stats);
+        let cost = self.around.step.of(now, std::slice::from_ref(&stats));
         let latency = SimDuration::from_secs(cost.latency);
         let mut end = now + latency;
         if !self.in_flight.is_empty() {

@@ -21,6 +21,7 @@ use super::engine::{EngineParams, VllmV1Keys};
 use super::error::ScenarioError;
 use super::file::RouterPolicy;
 use super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
+use crate::cluster::drift::SpeedDrift;
 use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
@@ -143,6 +144,10 @@ pub(super) struct Hardware {
     pub(super) step: Arc<dyn StepModel>,
     /// Counts steps outside the ranges that the step model was fitted on.
     pub(super) extent: Option<Arc<Extent>>,
+    /// How the speed of the machine of the first replica drifts.
+    pub(super) drift: Option<SpeedDrift>,
+    /// All replicas run on that machine.
+    pub(super) one_machine: bool,
     pub(super) input_delay: SimDuration,
     pub(super) front_end: FrontEnd,
     pub(super) output_delay: SimDuration,
@@ -179,9 +184,13 @@ impl Scenario {
         hardware: Hardware,
         memory: Option<MemoryPlan>,
     ) -> Result<Built, ScenarioError> {
-        let replica = ReplicaSpec {
-            engine: started.engine,
-            step: hardware.step,
+        let replica = |i| ReplicaSpec {
+            engine: started.engine.clone(),
+            step: hardware.step.clone(),
+            drift: hardware.drift.map(|drift| SpeedDrift {
+                machine: if hardware.one_machine { 0 } else { i },
+                ..drift
+            }),
             input_delay: hardware.input_delay + SimDuration::from_secs(self.router.overhead.secs()),
             front_end: hardware.front_end,
             output_delay: hardware.output_delay,
@@ -189,7 +198,7 @@ impl Scenario {
         let n = self.replicas as usize;
         let scrape = self.router.scrape_period.secs();
         let simulation = Simulation {
-            replicas: vec![replica; n],
+            replicas: (0..self.replicas).map(replica).collect(),
             router: match self.router.policy {
                 RouterPolicy::RoundRobin => RouterConfig::RoundRobin,
                 RouterPolicy::Random => RouterConfig::Random,
@@ -296,6 +305,8 @@ impl Scenario {
                 per_pair: step.per_pair.secs(),
             }),
             extent: None,
+            drift: None,
+            one_machine: false,
             input_delay: SimDuration::ZERO,
             front_end: FrontEnd::default(),
             output_delay: SimDuration::ZERO,
@@ -427,6 +438,8 @@ impl Scenario {
         let hardware = Hardware {
             step: deployment.step,
             extent: None,
+            drift: None,
+            one_machine: false,
             input_delay,
             front_end,
             output_delay: SimDuration::from_secs(deployment.cost.token_out),

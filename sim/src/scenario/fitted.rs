@@ -12,6 +12,7 @@ use super::build::{Built, Hardware, Start, Started, uncertain};
 use super::engine::EngineParams;
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
+use crate::cluster::drift::{SpeedDrift, Swing};
 use crate::kernel::time::SimDuration;
 use crate::record::ProfileUse;
 use crate::simulation::FrontEnd;
@@ -23,6 +24,19 @@ pub(super) const PROFILE_KEYS: [&str; 3] = [
     "enable_prefix_caching",
     "enable_chunked_prefill",
 ];
+
+/// How the speed of a machine drifts, as `profile` has it.
+fn drift(profile: &Profile) -> Option<SpeedDrift> {
+    let swing = |ratio, time| Swing {
+        ratio: profile.get(ratio, 0.0),
+        time: SimDuration::from_secs(profile.get(time, 0.0)),
+    };
+    let swings = [
+        swing("noise.drift_ratio", "noise.drift_s"),
+        swing("noise.burst_ratio", "noise.burst_s"),
+    ];
+    (swings.iter().any(|s| s.ratio > 0.0)).then_some(SpeedDrift { swings, machine: 0 })
+}
 
 impl Scenario {
     /// Reads the profile that the scenario names, with the scenario's parameters laid over it.
@@ -147,6 +161,8 @@ impl Scenario {
         let hardware = Hardware {
             step: Arc::new(step),
             extent: Some(extent),
+            drift: drift(profile),
+            one_machine: basis.cores > 0,
             input_delay: delay("host.request_in_s"),
             front_end: FrontEnd {
                 per_prompt_token: delay("host.prompt_token_in_s"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hwmodels::step::LinearStep;
 use proptest::prelude::*;
 use rand::RngExt;
+use sim::cluster::drift::{SpeedDrift, Swing};
 use sim::cluster::router::RouterConfig;
 use sim::kernel::rng::{self, Stream};
 use sim::kernel::time::{SimDuration, SimTime};
@@ -121,6 +122,8 @@ pub struct Case {
     pub delays: bool,
     pub until: Option<u64>,
     pub scrape: bool,
+    /// The machines' speed drifts.
+    pub drifts: bool,
     pub load: Load,
 }
 
@@ -136,6 +139,13 @@ impl Case {
                         per_token: 1e-7,
                         per_ctx: 1e-9,
                         per_pair: 1e-10,
+                    }),
+                    drift: self.drifts.then_some(SpeedDrift {
+                        swings: [(0.5, 60_000), (0.2, 3_000)].map(|(ratio, ns)| Swing {
+                            ratio,
+                            time: SimDuration(ns),
+                        }),
+                        machine: i as u32 % 2,
                     }),
                     input_delay: ns(self.delays, 3_000),
                     front_end: FrontEnd {
@@ -258,18 +268,19 @@ pub fn fast_case() -> impl Strategy<Value = Case> {
         params(),
         1usize..5,
         router(),
-        any::<(bool, bool)>(),
+        any::<(bool, bool, bool)>(),
         prop_oneof![3 => Just(None), 1 => (0u64..4_000_000).prop_map(Some)],
         load(),
     )
         .prop_map(
-            |(params, replicas, router, (delays, scrape), until, load)| Case {
+            |(params, replicas, router, (delays, scrape, drifts), until, load)| Case {
                 params,
                 replicas,
                 router,
                 delays,
                 until,
                 scrape,
+                drifts,
                 load,
             },
         )
