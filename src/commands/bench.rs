@@ -126,6 +126,27 @@ pub enum Api {
     Triton,
 }
 
+/// Which certificates of an https endpoint are accepted.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct TlsArgs {
+    /// PEM file of certificate authorities to trust besides the built-in ones of Mozilla.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Accept any certificate of the endpoint. For test set-ups only.
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl TlsArgs {
+    /// As the client takes them.
+    pub fn options(&self) -> TlsOptions {
+        TlsOptions {
+            ca_file: self.ca.clone(),
+            insecure: self.insecure,
+        }
+    }
+}
+
 /// How to reach an endpoint; shared by every command that talks to one.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct EndpointArgs {
@@ -146,12 +167,8 @@ pub struct EndpointArgs {
     /// A further header, 'Name: value'. Repeatable.
     #[arg(long, value_name = "HEADER")]
     pub header: Vec<String>,
-    /// PEM file of certificate authorities to trust besides the usual ones.
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// Accept any certificate (tests only).
-    #[arg(long)]
-    pub insecure: bool,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Give up on a request after this long [s].
     #[arg(long, value_name = "S", default_value_t = 600.0)]
     pub timeout: f64,
@@ -192,10 +209,7 @@ impl EndpointArgs {
                 .headers
                 .push((name.trim().into(), value.trim().into()));
         }
-        endpoint.tls = TlsOptions {
-            ca_file: self.ca.clone(),
-            insecure: self.insecure,
-        };
+        endpoint.tls = self.tls.options();
         endpoint.timeout = seconds("--timeout", self.timeout)?;
         endpoint.connect_timeout = seconds("--connect-timeout", self.connect_timeout)?;
         endpoint.keep_alive = !self.no_keep_alive;

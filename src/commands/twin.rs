@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use bench::endpoint::{Client, Endpoint, TlsOptions};
+use bench::endpoint::{Client, Endpoint};
 use calibrate::twin::ask::{Answer, Question, engine_keys};
 use calibrate::twin::cost::{self, CostLoad};
 use calibrate::twin::drift::{DriftConfig, UNVALIDATED, sigma_of_profile};
@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::BadInput;
+use super::bench::TlsArgs;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;
@@ -142,12 +143,8 @@ struct LiveArgs {
     /// Send the endpoint's name as Host, in place of the one the client sent. Always so for https.
     #[arg(long, requires = "proxy")]
     rewrite_host: bool,
-    /// PEM file of certificate authorities to trust besides the built-in ones of Mozilla.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Accept any certificate of the endpoint. For test set-ups only.
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Scenario file of the deployment, with its fitted profile; without it traffic is recorded and nothing predicted.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
@@ -395,10 +392,7 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
     let mut endpoint = Endpoint::new(&endpoint_text).map_err(|e| BadInput(e.to_string()))?;
     endpoint.api_key = args.api_key.clone();
     endpoint.timeout = Duration::from_secs(5);
-    endpoint.tls = TlsOptions {
-        ca_file: args.ca.clone(),
-        insecure: args.insecure,
-    };
+    endpoint.tls = args.tls.options();
     let tls = endpoint.tls.clone();
     let client = Client::new(endpoint).map_err(|e| BadInput(e.to_string()))?;
     let proxy = match args.proxy {
