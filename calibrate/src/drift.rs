@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use hwmodels::fitted::param;
+use hwmodels::fitted::{param, spec};
 use hwmodels::{Evidence, Profile};
 use sim::cluster::drift::{SpeedDrift, Swing};
 use sim::kernel::time::SimDuration;
@@ -60,7 +60,7 @@ impl Drift {
     /// Writes it into `profile`.
     ///
     /// # Errors
-    /// A drift beyond the bounds of its parameters.
+    /// A drift that is no number.
     pub fn put_into(&self, profile: &mut Profile) -> Result<(), hwmodels::Error> {
         let processes = [
             (["noise.drift_ratio", "noise.drift_s"], Some(self.slow)),
@@ -72,7 +72,9 @@ impl Drift {
                 (ratio, p.ratio, Some(p.ratio_error)),
                 (seconds, p.seconds, None),
             ] {
-                let entry = param(name, value, error, Evidence::Fitted)?;
+                // A machine that is worse than any bound is as bad as the bound says.
+                let most = spec(name).map_or(f64::INFINITY, |s| s.max);
+                let entry = param(name, value.min(most), error, Evidence::Fitted)?;
                 profile.params.insert(name.into(), entry);
             }
         }
