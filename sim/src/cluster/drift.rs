@@ -15,6 +15,8 @@ use crate::kernel::time::{SimDuration, SimTime};
 
 /// Points of the grid per correlation time.
 const PER_TIME: u64 = 8;
+/// Least distance of points: no step is so short that it would matter, and a grid of nanoseconds would never end [ns].
+const FINEST: u64 = 1_000;
 /// Points of the grid after which the process begins anew, so that no instant is far from a beginning.
 const BLOCK: u64 = 1 << 16;
 
@@ -123,12 +125,12 @@ impl Course {
         if now < self.until {
             return;
         }
-        let grid = (self.of.time.0 / PER_TIME).max(1);
+        let grid = (self.of.time.0 / PER_TIME).max(FINEST);
         let to = now.0 / grid;
         if to / BLOCK != self.at / BLOCK {
             self.begin(to / BLOCK);
         }
-        let kept = (-1.0 / PER_TIME as f64).exp();
+        let kept = (-(grid as f64) / self.of.time.0 as f64).exp();
         let new = (1.0 - kept * kept).sqrt();
         while self.at < to {
             self.state = kept * self.state + new * self.draws.sample::<f64, _>(StandardNormal);
