@@ -37,7 +37,7 @@ pub struct DeploymentSpec<'a> {
     pub kv_cache: Dtype,
     /// The engine.
     pub engine: EngineKind,
-    /// Whether the engine overlaps host and device (vLLM's asynchronous scheduling); `None`: its default.
+    /// Whether the engine overlaps host and device (vLLM's asynchronous scheduling, TensorRT-LLM's overlap scheduler); `None`: its default.
     pub overlap: Option<bool>,
     /// Whether decode steps replay captured graphs; `None`: the engine's default.
     pub graphs: Option<bool>,
@@ -81,8 +81,10 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     if let Some(overlap) = spec.overlap {
         cost.overlap = overlap;
     }
-    if spec.graphs == Some(false) {
-        cost.graph_max_seqs = 0;
+    match spec.graphs {
+        Some(false) => cost.graph_max_seqs = 0,
+        Some(true) => cost = cost.graphed(),
+        None => {}
     }
     let parameters = (
         spec.model.parameters() as f64,

@@ -113,6 +113,9 @@ const PYTHON_TOKEN: f64 = 2.7e-6;
 /// TGI's `--validation-workers`: prompts that its router tokenises at once.
 const VALIDATION_WORKERS: u32 = 2;
 
+/// Device time between kernels of a captured graph, before any profile [s]: an order of magnitude.
+const GRAPH_GAP: f64 = 0.5e-6;
+
 /// Which part of taking a request in is done for a few requests at a time; others wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
@@ -173,7 +176,7 @@ impl EngineCost {
             layer_launch: 300e-6,
             rank_launch: 15e-6,
             mixed_launch: 60e-6,
-            kernel_gap: 0.5e-6,
+            kernel_gap: GRAPH_GAP,
             request_in: 4e-3,
             prompt_token_in: 1e-6,
             intake: Intake::Unlimited,
@@ -254,6 +257,18 @@ impl EngineCost {
         cost
     }
 
+    /// With decode steps as captured graphs, of an engine that has none unless told to.
+    pub fn graphed(self) -> EngineCost {
+        if self.graph_max_seqs > 0 {
+            return self;
+        }
+        EngineCost {
+            graph_max_seqs: u32::MAX,
+            kernel_gap: self.kernel_gap.min(GRAPH_GAP),
+            ..self
+        }
+    }
+
     /// The values that profiles can set, in the order of [`SPECS`].
     pub fn values(mut self) -> [f64; SPECS.len()] {
         self.slots().map(|s| *s)
@@ -302,6 +317,16 @@ mod tests {
             .map(|b| c.graph_size(b))
             .collect();
         assert_eq!(sizes, [1, 2, 4, 8, 8, 16, 256, 272, 512, 513]);
+    }
+
+    #[test]
+    fn graphs_are_added_only_where_there_are_none() {
+        let vllm = EngineCost::prior(EngineKind::VllmV1);
+        assert_eq!(vllm.graphed(), vllm);
+        let trt = EngineCost::prior(EngineKind::TrtLlm);
+        assert_eq!(trt.graph_size(5), 5);
+        assert_eq!(trt.graphed().graph_size(5), 8);
+        assert!(trt.graphed().kernel_gap < trt.kernel_gap);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Saturated offline throughput of TensorRT-LLM 1.0 at 1000 / 1000 tokens, FP8, on H100 and H200.
 //!
 //! `trtllm_max_throughput.csv`, from the TensorRT-LLM performance overview: the vendor's best settings on all GPUs of one
-//! engine. Nothing is fitted. Predicted as a burst that keeps the engine full, with an FP8 KV cache and the batch limit of
-//! that release; what is lost while the last requests drain counts in.
+//! engine. Nothing is fitted. Predicted as a burst that keeps the engine full, with an FP8 KV cache, the batch limit of
+//! that release, and what it does unless told otherwise: models on PyTorch, the overlap scheduler, CUDA graphs. What is
+//! lost while the last requests drain counts in.
 
 use serde::Deserialize;
 
@@ -51,7 +52,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let scenario = format!(
             "[model]\nname = \"{model}\"\nweights = \"{precision}\"\nkv_cache = \"{precision}\"\n\
              [hardware]\ninstance = \"{instance}\"\n[layout]\ntp = {}\npp = {}\n\
-             [engine]\nkind = \"trt_llm\"\nmax_batch_size = 2048\nmax_num_tokens = 8192\nmax_seq_len = {}\n\
+             [engine]\nkind = \"trt_llm\"\nmax_batch_size = 2048\nmax_num_tokens = 8192\nmax_seq_len = {}\noverlap_scheduler = true\ncuda_graphs = true\n\
              [[workload]]\narrival = {{ kind = \"burst\", requests = {REQUESTS} }}\nprompt = {}\noutput = {}\n\
              [run]\nrequests = {REQUESTS}\n",
             raw.tp,

@@ -66,6 +66,9 @@ pub struct TrtLlmParams {
     pub batch_scheduler_policy: BatchSchedulerPolicy,
     /// Requests that may wait to start; one more is answered 503. 0 (default): unlimited.
     pub max_queue_size: u32,
+    /// Whether host work of a step hides behind the device's next one (the PyTorch backend, the default since 1.0, does so unless
+    /// `disable_overlap_scheduler` is set; the C++ executor of compiled engines, which is meant here, does not). Default off.
+    pub overlap_scheduler: bool,
 }
 
 impl Default for TrtLlmParams {
@@ -81,6 +84,7 @@ impl Default for TrtLlmParams {
             context_chunking_policy: ContextChunkingPolicy::FirstComeFirstServed,
             batch_scheduler_policy: BatchSchedulerPolicy::GuaranteedNoEvict,
             max_queue_size: 0,
+            overlap_scheduler: false,
         }
     }
 }

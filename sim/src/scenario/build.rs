@@ -742,7 +742,7 @@ impl Scenario {
                     block_tokens: p.tokens_per_block,
                     kv_blocks: config.blocks,
                     step_tokens: p.max_num_tokens.max(p.max_batch_size),
-                    overlap: None,
+                    overlap: Some(p.overlap_scheduler),
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
