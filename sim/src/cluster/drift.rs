@@ -1,7 +1,7 @@
 //! A machine whose speed drifts: the same batch takes longer now than in a moment, and everything near it in time with it.
 //!
 //! The logarithm of the factor on step times is the sum of two Ornstein-Uhlenbeck processes: normally distributed, and correlated over
-//! a time `t` by `exp(-t / time)`, one slower than the other. Each is drawn on a grid of [`PER_TIME`] points per correlation time and holds in between.
+//! a time `t` by `exp(-t / time)`, one slower than the other. Each is drawn on a grid of eight points per correlation time and holds in between.
 //! Its median is 1. (So is, but for half the variance, the mean: above it over the arrivals of an open loop, below it over the steps of
 //! a busy engine, of which a slow machine makes fewer.) At an instant it depends on the seed, the machine and the instant alone, so that two variants
 //! of a scenario see the same machine.
