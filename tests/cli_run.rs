@@ -241,6 +241,11 @@ fn replications_of_one_load_differ_only_in_what_the_cluster_draws() {
     assert!(e2e(&["--set", &turns]) > 0.0);
     assert_eq!(e2e(&["--set", &turns, "--same-load"]), 0.0);
     assert!(e2e(&["--set", &random, "--same-load"]) > 0.0);
+    let text = stdout(&run(&["--seeds", "3", "--same-load"]));
+    assert!(
+        text.contains("3 replications of the load of seed 1"),
+        "{text}"
+    );
     assert_eq!(run(&["--same-load"]).status.code(), Some(2));
 }
 

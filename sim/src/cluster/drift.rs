@@ -6,7 +6,9 @@
 //! a busy engine, of which a slow machine makes fewer.) At an instant it depends on the seed, the machine and the instant alone, so that two variants
 //! of a scenario see the same machine.
 
-use hwmodels::{StepCost, StepModel};
+use std::sync::Arc;
+
+use hwmodels::{BatchStats, StepCost, StepModel};
 use rand::RngExt;
 use rand_distr::StandardNormal;
 
@@ -142,19 +144,19 @@ impl Course {
 
 /// Step times of a replica: those of a model, on a machine whose speed may drift.
 pub struct StepTimes {
-    model: std::sync::Arc<dyn StepModel>,
+    model: Arc<dyn StepModel>,
     drift: Option<Drift>,
 }
 
 impl StepTimes {
     /// Those of `model`, with `drift` if the machine has one.
-    pub fn new(model: std::sync::Arc<dyn StepModel>, drift: Option<Drift>) -> StepTimes {
+    pub fn new(model: Arc<dyn StepModel>, drift: Option<Drift>) -> StepTimes {
         StepTimes { model, drift }
     }
 
     /// The cost of a step over `passes`, one after the other, that starts at `now`.
     #[inline]
-    pub fn of(&mut self, now: SimTime, passes: &[hwmodels::BatchStats]) -> StepCost {
+    pub fn of(&mut self, now: SimTime, passes: &[BatchStats]) -> StepCost {
         let mut cost = match passes {
             [all] => self.model.step(all),
             passes => {

@@ -99,11 +99,18 @@ impl Replications {
     /// The table on the terminal.
     pub fn render(&self) -> String {
         let seeds: Vec<String> = self.runs.iter().map(|r| r.seed.to_string()).collect();
+        // Runs of one load have its seed, whatever the cluster drew.
+        let same = self.runs.len() > 1 && seeds.iter().all(|s| *s == seeds[0]);
+        let load = if same {
+            format!("of the load of seed {}", seeds[0])
+        } else {
+            format!("with seeds {}", seeds.join(", "))
+        };
         let mut out = format!(
-            "{}\n  {} replications, seeds {}\n\n  {:<22} {:>12} {:>14} {:>6}\n",
+            "{}\n  {} replications {}\n\n  {:<22} {:>12} {:>14} {:>6}\n",
             self.name,
             self.runs.len(),
-            seeds.join(", "),
+            load,
             "",
             "mean",
             format!("+- ({:.0} %)", 100.0 * self.confidence),
