@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use hwmodels::ops::{Arithmetic, Device, ParamSpec, attention, elementwise, gemm, moe};
+use hwmodels::ops::{Arithmetic, Device, Kernels, ParamSpec, attention, elementwise, gemm, moe};
 use hwmodels::profile::{Param, Profile, Provenance, Validation};
 use hwmodels::{Catalog, Dtype, Evidence};
 use rayon::prelude::*;
@@ -527,11 +527,14 @@ fn fit_gemms(
             gemm::time(
                 &gemm::GemmParams::from_values(&array(v)),
                 device,
-                arithmetic,
-                bytes,
-                f64::from(m),
-                f64::from(n),
-                f64::from(k),
+                Kernels::PerShape,
+                gemm::Product {
+                    arithmetic,
+                    weight_bytes: bytes,
+                    m: f64::from(m),
+                    n: f64::from(n),
+                    k: f64::from(k),
+                },
             )
             .seconds
         };
@@ -1004,7 +1007,14 @@ mod tests {
         let time = |v: &[f64], r: &GemmRow| {
             let (m, n, k) = (f64::from(r.m), f64::from(r.n), f64::from(r.k));
             let p = gemm::GemmParams::from_values(&array(v));
-            gemm::time(&p, &device, Arithmetic::Bf16, 2.0, m, n, k).seconds
+            let product = gemm::Product {
+                arithmetic: Arithmetic::Bf16,
+                weight_bytes: 2.0,
+                m,
+                n,
+                k,
+            };
+            gemm::time(&p, &device, Kernels::PerShape, product).seconds
         };
         let mut rows = Vec::new();
         for m in [1, 16, 64, 256, 1024, 4096] {

@@ -35,6 +35,8 @@ pub struct Accelerator {
     pub ranks_per_device: u32,
     /// Last-level cache or on-chip memory [bytes].
     pub on_chip_bytes: u64,
+    /// Rate at which all processors together read that cache [bytes/s], as a benchmark measured it; `None` where nobody did.
+    pub cache_bandwidth: Option<f64>,
     /// Name of the link between devices of one node, or `None` where traffic goes through the host.
     pub scale_up_link: Option<String>,
     /// Peak of that link per direction and device [bytes/s].
@@ -65,6 +67,7 @@ impl Accelerator {
             units: (self.units / n).max(1),
             ranks_per_device: 1,
             on_chip_bytes: self.on_chip_bytes / ni,
+            cache_bandwidth: self.cache_bandwidth.map(|v| v / nf),
             scale_up_bandwidth: self.scale_up_bandwidth.map(|v| v / nf),
             host_bandwidth: self.host_bandwidth / nf,
             ..self.clone()
@@ -105,6 +108,7 @@ pub(crate) struct AcceleratorEntry {
     #[serde(default = "one")]
     ranks_per_device: u32,
     on_chip: ByteSize,
+    cache_bandwidth: Option<BytesPerSec>,
     scale_up_link: Option<String>,
     scale_up_bandwidth: Option<BytesPerSec>,
     host_bandwidth: BytesPerSec,
@@ -133,6 +137,15 @@ impl AcceleratorEntry {
         {
             return at("memory_bandwidth and host_bandwidth", "must be above zero");
         }
+        if self
+            .cache_bandwidth
+            .is_some_and(|r| r.bytes_per_sec() < self.memory_bandwidth.bytes_per_sec())
+        {
+            return at(
+                "cache_bandwidth",
+                "must be at least `memory_bandwidth` where given",
+            );
+        }
         let peaks = [Some(self.bf16), self.fp8, self.int8, self.fp4];
         if peaks.iter().flatten().any(|p| p.per_sec() <= 0.0) {
             return at("bf16, fp8, int8, fp4", "must be above zero where given");
@@ -157,6 +170,7 @@ impl AcceleratorEntry {
             units: self.units,
             ranks_per_device: self.ranks_per_device,
             on_chip_bytes: self.on_chip.bytes(),
+            cache_bandwidth: self.cache_bandwidth.map(BytesPerSec::bytes_per_sec),
             scale_up_link: self.scale_up_link,
             scale_up_bandwidth: self.scale_up_bandwidth.map(BytesPerSec::bytes_per_sec),
             host_bandwidth: self.host_bandwidth.bytes_per_sec(),

@@ -13,8 +13,8 @@ use crate::instance::Instance;
 use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
-use crate::ops::Routing;
 use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
+use crate::ops::{Kernels, Routing};
 use crate::profiles::{Choice, Resolved, resolve};
 use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
@@ -49,6 +49,8 @@ pub struct DeploymentSpec<'a> {
     pub params: &'a BTreeMap<String, f64>,
     /// How evenly tokens spread over experts.
     pub routing: Routing,
+    /// Who chooses the matrix kernels.
+    pub kernels: Kernels,
 }
 
 /// A resolved deployment: how long its steps take, and how that is known.
@@ -74,6 +76,15 @@ const ROOFLINE: [&str; 2] = ["roofline.factor", "roofline.constant"];
 pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     let chip = spec.catalog.accelerator(&spec.instance.accelerator)?;
     let neuron = chip.ranks_per_device > 1;
+    let compiled = matches!(spec.kernels, Kernels::Compiled { .. });
+    let wide = matches!(spec.weights, Dtype::Bf16 | Dtype::Mxfp4);
+    if compiled && wide && chip.cache_bandwidth.is_none() {
+        return Err(Error::Unmeasured {
+            accelerator: chip.name.clone(),
+            field: "cache_bandwidth",
+            needed: "kernels compiled for one number of tokens",
+        });
+    }
     let mut profile = resolve(&chip.name, spec.engine, &spec.profile)?;
     lay_over(&mut profile, spec.params)?;
     let p = &profile.profile;
@@ -91,6 +102,16 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
         spec.model.active_parameters() as f64,
     );
     let mut warnings = Vec::new();
+    if compiled && wide {
+        warnings.push(
+            "matrix kernels chosen for one number of tokens: their times are analytic, from tile shapes and the measured rate of the cache"
+                .to_owned(),
+        );
+    } else if compiled {
+        warnings.push(
+            "kernels compiled for one number of tokens are modelled for 16-bit weights only; these are chosen per shape".to_owned(),
+        );
+    }
     let baseline = p.params.contains_key(ROOFLINE[0]) || p.params.contains_key(ROOFLINE[1]);
     let step: Arc<dyn StepModel> = if baseline {
         let mut roofline = Roofline::new(
@@ -129,6 +150,7 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
             profile: p,
             max_tokens: spec.max_tokens,
             routing: spec.routing,
+            kernels: spec.kernels,
         });
         warnings.extend(model.warnings().iter().cloned());
         Arc::new(model)
@@ -286,6 +308,7 @@ mod tests {
             profile: Choice::Auto,
             params,
             routing: Routing::Balanced,
+            kernels: Kernels::PerShape,
         })?;
         let mut b = BatchStats::default();
         b.add_decode(400);

@@ -55,6 +55,18 @@ pub enum Error {
     /// The model does not fit into the devices' memory.
     #[error(transparent)]
     DoesNotFit(#[from] Box<DoesNotFit>),
+    /// A figure of an accelerator that a model needs and nobody has measured.
+    #[error(
+        "{accelerator} has no `{field}` in the catalog, which {needed} need; a catalog file of your own can give it"
+    )]
+    Unmeasured {
+        /// The accelerator.
+        accelerator: String,
+        /// Field of its catalog entry.
+        field: &'static str,
+        /// What needs it.
+        needed: &'static str,
+    },
     /// A setting outside its range.
     #[error("{setting} {rule}, got {got}")]
     Setting {

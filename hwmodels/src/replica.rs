@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::model::{AttentionKind, ModelArch};
 use crate::ops::collective::{CollectiveModel, Fabric, Group, Launch};
 use crate::ops::{
-    Cache, DecodeShape, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape,
+    Cache, DecodeShape, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape,
     PrefillWork, Routing,
 };
 use crate::profile::Profile;
@@ -45,6 +45,8 @@ pub struct ReplicaSpec<'a> {
     pub max_tokens: u32,
     /// How evenly tokens spread over experts.
     pub routing: Routing,
+    /// Who chooses the matrix kernels.
+    pub kernels: Kernels,
 }
 
 /// Device time by cause [s], before launches and host.
@@ -128,7 +130,7 @@ enum Attention {
 impl ReplicaModel {
     /// Resolves `spec` and fills the tables. The layout must have been checked against the model.
     pub fn new(spec: &ReplicaSpec<'_>) -> ReplicaModel {
-        let ops = OperatorModel::new(spec.accelerator, spec.profile);
+        let ops = OperatorModel::new(spec.accelerator, spec.profile).with_kernels(spec.kernels);
         let collectives = CollectiveModel::new(&spec.fabric, spec.profile);
         let m = spec.model;
         let (tp, pp) = (spec.layout.tp.max(1), spec.layout.pp.max(1));
@@ -637,6 +639,7 @@ mod tests {
             profile: &Profile::default(),
             max_tokens: 2048,
             routing: Routing::Balanced,
+            kernels: Kernels::PerShape,
         })
     }
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hwmodels::ops::Routing;
 use hwmodels::ops::collective::{Fabric, LinkClass};
+use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{
     BatchStats, Catalog, Dtype, EngineCost, EngineKind, Layout, ReplicaModel, ReplicaSpec,
@@ -136,6 +136,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
         profile: &profile,
         max_tokens: 8192,
         routing: Routing::Balanced,
+        kernels: Kernels::PerShape,
     };
     Ok(ReplicaModel::new(&spec))
 }

@@ -110,7 +110,7 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
     );
     let scenario = "[model]\nname = \"llama-3.1-405b\"\nweights = \"bf16\"\n\
         [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = 8\npp = 2\n\
-        [engine]\nkind = \"trt_llm\"\nmax_batch_size = 8\nmax_num_tokens = 8192\n\
+        [engine]\nkind = \"trt_llm\"\nmax_batch_size = 8\nmax_num_tokens = 4096\nmax_seq_len = 131072\ngemm_plugin = false\n\
         [[workload]]\narrival = { kind = \"closed\", concurrency = 1 }\nprompt = 1024\noutput = 1024\n\
         [run]\nrequests = 5\n";
     Ok(vec![Case {

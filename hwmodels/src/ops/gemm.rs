@@ -10,6 +10,10 @@
 //!
 //! joined by a soft maximum, plus a fixed kernel time. 8-bit arithmetic adds the quantisation of the
 //! activations, as the measured kernels do.
+//!
+//! A compiler that chose its kernels for one number of tokens ([`Kernels::Compiled`]) keeps that tile and split for every
+//! other number. Small tiles then read the same operands from the last-level cache again and again, and its rate
+//! sets the pace.
 
 use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
 use crate::{Dtype, Profile};
@@ -237,6 +241,31 @@ const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// 3.9 times that bytes alone would give (sources 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
 
+/// Who chooses the matrix kernels, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernels {
+    /// A library, for each shape as it comes (cuBLASLt and its like).
+    #[default]
+    PerShape,
+    /// A compiler, once, as the fastest for this many tokens: TensorRT for 16-bit products that TensorRT-LLM's GEMM plugin
+    /// does not take over (`opt_num_tokens`; TensorRT-LLM docs, "Best Practices for Tuning the Performance").
+    Compiled {
+        /// Tokens that the kernels were chosen for.
+        tokens: u32,
+    },
+}
+
+/// Tile shapes of the 16-bit kernels that TensorRT compares, smallest first. Profiles of TensorRT 10 engines built for one
+/// token name `sm80_xmma_gemm ... tilesize32x32x64_stage6` for every product of a layer, on an L4 and on Orin (docs/sources.md).
+const COMPILED_TILES: [(f64, f64); 6] = [
+    (32.0, 32.0),
+    (64.0, 64.0),
+    (128.0, 64.0),
+    (128.0, 128.0),
+    (128.0, 256.0),
+    (256.0, 128.0),
+];
+
 /// Tile shapes (rows of tokens, columns of output features) that the library chooses from. The small
 /// ones are products with the operands swapped, for few tokens.
 const TILES: [(f64, f64); 8] = [
@@ -265,84 +294,177 @@ const SPLITS: [f64; 8] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0];
 /// Depth of a tile [input features].
 const TILE_K: f64 = 64.0;
 
-/// One tile shape and split.
-struct Candidate {
-    time: f64,
+/// A kernel: tile shape and split of k.
+#[derive(Clone, Copy)]
+struct Kernel {
+    rows: f64,
+    columns: f64,
+    split: f64,
+}
+
+/// What one kernel takes for one product [s], without its fixed time.
+#[derive(Clone, Copy)]
+struct KernelTime {
     compute: f64,
     memory: f64,
     split: f64,
 }
 
-impl Default for Candidate {
-    fn default() -> Candidate {
-        Candidate {
-            time: f64::INFINITY,
-            compute: 0.0,
-            memory: 0.0,
-            split: 0.0,
-        }
+impl KernelTime {
+    fn total(&self) -> f64 {
+        self.compute.max(self.memory) + self.split
     }
 }
 
-/// Time of `[m, k] x [k, n]`.
-pub fn time(
-    p: &GemmParams,
-    d: &Device,
-    arithmetic: Arithmetic,
-    weight_bytes: f64,
-    m: f64,
-    n: f64,
-    k: f64,
-) -> OpTime {
+/// One product: `m` tokens through an `n` x `k` weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// How it is computed.
+    pub arithmetic: Arithmetic,
+    /// Bytes of one weight.
+    pub weight_bytes: f64,
+    /// Tokens.
+    pub m: f64,
+    /// Output features.
+    pub n: f64,
+    /// Input features.
+    pub k: f64,
+}
+
+/// One product on one device.
+struct Run<'a> {
+    p: &'a GemmParams,
+    d: &'a Device,
+    product: Product,
+}
+
+impl Run<'_> {
+    fn bytes(&self) -> f64 {
+        let Product {
+            arithmetic,
+            weight_bytes,
+            m,
+            n,
+            k,
+        } = self.product;
+        m * k * arithmetic.activation_bytes()
+            + n * k * weight_bytes
+            + m * n * arithmetic.output_bytes()
+    }
+
+    fn tiles(&self, rows: f64, columns: f64) -> f64 {
+        ceil_div(self.product.m, rows) * ceil_div(self.product.n, columns)
+    }
+
+    /// Whether the library has a kernel that splits k this often for so many tiles.
+    fn splits(&self, tiles: f64, split: f64) -> bool {
+        split <= 1.0
+            || (tiles * split <= 2.0 * self.d.units && self.product.k >= split * TILE_K * 4.0)
+    }
+
+    #[inline]
+    fn time_of(&self, kernel: Kernel, cache_rate: Option<f64>) -> KernelTime {
+        let Kernel {
+            rows,
+            columns,
+            split,
+        } = kernel;
+        let (p, d, x) = (self.p, self.d, &self.product);
+        let value = x.arithmetic.activation_bytes().max(x.weight_bytes);
+        let unit_rate = x.arithmetic.peak(d) * p.compute_efficiency / d.units;
+        let intensity = 2.0 * rows * columns / (rows + columns) / value;
+        let rate = unit_rate * intensity / (intensity + p.tile_half_intensity);
+        let ctas = self.tiles(rows, columns) * split;
+        let ideal = ctas / d.units;
+        let whole = ideal.ceil();
+        let waves = ideal + p.wave_quantisation * (whole - ideal);
+        let depth = ceil_div(x.k, split * TILE_K) * TILE_K;
+        let arithmetic = waves * 2.0 * rows * columns * depth / rate + p.wave * whole;
+        // Every tile reads its rows and columns over the whole depth from the cache that all units share.
+        let cache = cache_rate.map_or(0.0, |r| ctas * (rows + columns) * depth * value / r);
+        let (partial, split_cost) = if split > 1.0 {
+            (2.0 * split * x.m * x.n * 4.0, p.split_cost)
+        } else {
+            (0.0, 0.0)
+        };
+        // Bandwidth that the tiles' units pull when few are busy.
+        let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
+        let reach = (unit_bandwidth * ctas.min(d.units)).min(d.bandwidth * p.bandwidth_efficiency);
+        KernelTime {
+            compute: arithmetic.max(cache),
+            memory: (self.bytes() + partial) / reach,
+            split: split_cost,
+        }
+    }
+
+    /// The fastest of `tiles` and all splits; the first of equals.
+    fn fastest(&self, tiles: &[(f64, f64)], cache_rate: Option<f64>) -> (Kernel, KernelTime) {
+        let mut best = (
+            Kernel {
+                rows: 1.0,
+                columns: 1.0,
+                split: 1.0,
+            },
+            KernelTime {
+                compute: f64::INFINITY,
+                memory: 0.0,
+                split: 0.0,
+            },
+        );
+        for &(rows, columns) in tiles {
+            let count = self.tiles(rows, columns);
+            for split in SPLITS {
+                if !self.splits(count, split) {
+                    break;
+                }
+                let kernel = Kernel {
+                    rows,
+                    columns,
+                    split,
+                };
+                let time = self.time_of(kernel, cache_rate);
+                if time.total() < best.1.total() {
+                    best = (kernel, time);
+                }
+            }
+        }
+        best
+    }
+}
+
+/// Time of `product`. Only 16-bit arithmetic is compiled for a number of tokens, and only on a device whose
+/// [`Device::cache_rate`] is known; everything else is chosen per shape.
+pub fn time(p: &GemmParams, d: &Device, kernels: Kernels, product: Product) -> OpTime {
+    let Product {
+        arithmetic,
+        m,
+        n,
+        k,
+        ..
+    } = product;
     if m <= 0.0 || n <= 0.0 || k <= 0.0 {
         return OpTime::default();
     }
-    let act = arithmetic.activation_bytes();
-    let out = arithmetic.output_bytes();
-    let bytes = m * k * act + n * k * weight_bytes + m * n * out;
-    let bandwidth = d.bandwidth * p.bandwidth_efficiency;
-    let unit_rate = arithmetic.peak(d) * p.compute_efficiency / d.units;
-    // Bandwidth that one tile's unit pulls when few are busy.
-    let unit_bandwidth = d.bandwidth / d.units * p.unit_bandwidth_share;
-
-    let mut best = Candidate::default();
-    let tile_shapes = if arithmetic.quantises() {
-        &TILES_8BIT
-    } else {
-        &TILES
+    let run = |m| Run {
+        p,
+        d,
+        product: Product { m, ..product },
     };
-    for &(tm, tn) in tile_shapes {
-        let tiles = ceil_div(m, tm) * ceil_div(n, tn);
-        let intensity = 2.0 * tm * tn / (tm + tn) / act.max(weight_bytes);
-        let rate = unit_rate * intensity / (intensity + p.tile_half_intensity);
-        for s in SPLITS {
-            if s > 1.0 && (tiles * s > 2.0 * d.units || k < s * TILE_K * 4.0) {
-                break;
-            }
-            let ctas = tiles * s;
-            let ideal = ctas / d.units;
-            let whole = ideal.ceil();
-            let waves = ideal + p.wave_quantisation * (whole - ideal);
-            let depth = ceil_div(k, s * TILE_K) * TILE_K;
-            let compute = waves * 2.0 * tm * tn * depth / rate + p.wave * whole;
-            let (partial, split) = if s > 1.0 {
-                (2.0 * s * m * n * 4.0, p.split_cost)
-            } else {
-                (0.0, 0.0)
-            };
-            let reach = (unit_bandwidth * ctas.min(d.units)).min(bandwidth);
-            let memory = (bytes + partial) / reach;
-            let time = compute.max(memory) + split;
-            if time < best.time {
-                best = Candidate {
-                    time,
-                    compute,
-                    memory,
-                    split,
-                };
-            }
+    let best = match (kernels, arithmetic, d.cache_rate) {
+        (Kernels::Compiled { tokens }, Arithmetic::Bf16, Some(rate)) => {
+            let built_for = run(f64::from(tokens.max(1)));
+            let (kernel, _) = built_for.fastest(&COMPILED_TILES, Some(rate));
+            run(m).time_of(kernel, Some(rate))
         }
-    }
+        _ => {
+            let tiles = if arithmetic.quantises() {
+                &TILES_8BIT
+            } else {
+                &TILES
+            };
+            run(m).fastest(tiles, None).1
+        }
+    };
     let mut t = OpTime {
         seconds: p.fixed + best.split + soft_max(best.compute, best.memory, p.overlap_power),
         compute: best.compute,

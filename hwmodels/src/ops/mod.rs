@@ -23,7 +23,7 @@ pub mod moe;
 use crate::{Accelerator, Dtype, Evidence, Profile};
 
 pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
-pub use gemm::Arithmetic;
+pub use gemm::{Arithmetic, Kernels};
 pub use moe::{MoeShape, Routing};
 
 /// Predicted time of one operator on one device.
@@ -180,6 +180,7 @@ pub enum OpShape {
 #[derive(Clone, Debug)]
 pub struct OperatorModel {
     device: Device,
+    kernels: Kernels,
     gemm_bf16: gemm::GemmParams,
     gemm_fp8: gemm::GemmParams,
     gemm_int8: gemm::GemmParams,
@@ -210,6 +211,8 @@ pub struct Device {
     pub units: f64,
     /// Last-level cache [bytes].
     pub cache: f64,
+    /// Rate at which all units together read that cache [bytes/s], where it was measured.
+    pub cache_rate: Option<f64>,
 }
 
 impl Device {
@@ -222,6 +225,7 @@ impl Device {
             bandwidth: a.memory_bandwidth,
             units: f64::from(a.units.max(1)),
             cache: a.on_chip_bytes as f64,
+            cache_rate: a.cache_bandwidth,
         }
     }
 }
@@ -231,6 +235,7 @@ impl OperatorModel {
     pub fn new(accelerator: &Accelerator, profile: &Profile) -> OperatorModel {
         OperatorModel {
             device: Device::new(accelerator),
+            kernels: Kernels::PerShape,
             gemm_bf16: gemm::GemmParams::from_profile(profile, Arithmetic::Bf16),
             gemm_fp8: gemm::GemmParams::from_profile(profile, Arithmetic::Fp8),
             gemm_int8: gemm::GemmParams::from_profile(profile, Arithmetic::Int8),
@@ -252,6 +257,11 @@ impl OperatorModel {
         }
     }
 
+    /// The same operators with dense products on kernels that are chosen as `kernels` says.
+    pub fn with_kernels(self, kernels: Kernels) -> OperatorModel {
+        OperatorModel { kernels, ..self }
+    }
+
     /// The datasheet numbers in use.
     pub fn device(&self) -> &Device {
         &self.device
@@ -270,11 +280,14 @@ impl OperatorModel {
         gemm::time(
             params,
             &self.device,
-            arithmetic,
-            weights.bytes(),
-            f64::from(m),
-            f64::from(n),
-            f64::from(k),
+            self.kernels,
+            gemm::Product {
+                arithmetic,
+                weight_bytes: weights.bytes(),
+                m: f64::from(m),
+                n: f64::from(n),
+                k: f64::from(k),
+            },
         )
     }
 

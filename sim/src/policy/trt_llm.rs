@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
+use hwmodels::ops::Kernels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,11 @@ pub struct TrtLlmParams {
     /// Whether host work of a step hides behind the device's next one (the PyTorch backend, the default since 1.0, does so unless
     /// `disable_overlap_scheduler` is set; the C++ executor of compiled engines, which is meant here, does not). Default off.
     pub overlap_scheduler: bool,
+    /// Whether cuBLASLt multiplies (`--gemm_plugin auto`), choosing a kernel for each shape (default). Without the plugin TensorRT chooses
+    /// 16-bit kernels once, as the engine is built, and long prompts run on kernels made for `opt_num_tokens`.
+    pub gemm_plugin: bool,
+    /// Tokens that an engine without the GEMM plugin was tuned for [tokens]. Default: `max_batch_size`.
+    pub opt_num_tokens: Option<u32>,
 }
 
 impl Default for TrtLlmParams {
@@ -85,6 +91,8 @@ impl Default for TrtLlmParams {
             batch_scheduler_policy: BatchSchedulerPolicy::GuaranteedNoEvict,
             max_queue_size: 0,
             overlap_scheduler: false,
+            gemm_plugin: true,
+            opt_num_tokens: None,
         }
     }
 }
@@ -107,6 +115,17 @@ pub struct TrtLlmConfig {
 }
 
 impl TrtLlmParams {
+    /// Who chooses the matrix kernels.
+    pub fn kernels(&self) -> Kernels {
+        if self.gemm_plugin {
+            Kernels::PerShape
+        } else {
+            Kernels::Compiled {
+                tokens: self.opt_num_tokens.unwrap_or(self.max_batch_size),
+            }
+        }
+    }
+
     /// Start-up with `kv_tokens`, what fits in memory beside the engine [tokens], a model whose longest sequence is
     /// `model_max_tokens` [tokens], and `pipeline_parallel` stages (3.4).
     pub fn resolve(
@@ -124,6 +143,25 @@ impl TrtLlmParams {
             if value == 0 {
                 return err(param, "must be at least 1, got 0".into());
             }
+        }
+        match self.opt_num_tokens {
+            Some(_) if self.gemm_plugin => {
+                return err(
+                    "opt_num_tokens",
+                    "has no effect with the GEMM plugin; add `gemm_plugin = false` or leave it out"
+                        .into(),
+                );
+            }
+            Some(n) if n == 0 || n > self.max_num_tokens => {
+                return err(
+                    "opt_num_tokens",
+                    format!(
+                        "must be 1 to max_num_tokens ({}), got {n}",
+                        self.max_num_tokens
+                    ),
+                );
+            }
+            _ => {}
         }
         if !self.tokens_per_block.is_power_of_two() {
             return err(

@@ -11,7 +11,7 @@ use hwmodels::error::Error;
 use hwmodels::fitted::Extent;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
-use hwmodels::ops::Routing;
+use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
@@ -134,6 +134,8 @@ pub(super) struct Started {
     /// Most tokens in one step [tokens].
     step_tokens: u32,
     overlap: Option<bool>,
+    /// Who chooses the matrix kernels.
+    kernels: Kernels,
     warnings: Vec<String>,
     /// The parameters that start-up decided.
     decided: toml::Table,
@@ -405,6 +407,7 @@ impl Scenario {
             } else {
                 Routing::Balanced
             },
+            kernels: started.kernels,
         })
         .map_err(|e| {
             let path = match &e {
@@ -415,6 +418,7 @@ impl Scenario {
                 Error::Unknown { .. } if !hardware.params.is_empty() => "hardware.params",
                 Error::File { file, .. } if file.starts_with("parameter ") => "hardware.params",
                 Error::File { .. } => "hardware.profile",
+                Error::Unmeasured { .. } => "engine.gemm_plugin",
                 _ => "hardware",
             };
             self.places.error(path, e.to_string())
@@ -676,6 +680,7 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: params.budget(),
                     overlap: Some(params.async_scheduling),
+                    kernels: Kernels::PerShape,
                     warnings: Vec::new(),
                     decided: vllm_decided(&params),
                     engine: EngineSpec::VllmV1(params),
@@ -697,6 +702,7 @@ impl Scenario {
                         .max_batch_prefill_tokens
                         .saturating_add(config.max_concurrent_requests),
                     overlap: None,
+                    kernels: Kernels::PerShape,
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
@@ -721,6 +727,7 @@ impl Scenario {
                         .max(params.context_chunk)
                         .saturating_mul(params.batch_size),
                     overlap: None,
+                    kernels: Kernels::PerShape,
                     decided: table_of(&params),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -743,6 +750,7 @@ impl Scenario {
                     kv_blocks: config.blocks,
                     step_tokens: p.max_num_tokens.max(p.max_batch_size),
                     overlap: Some(p.overlap_scheduler),
+                    kernels: p.kernels(),
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
@@ -760,6 +768,7 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
                     overlap: None,
+                    kernels: Kernels::PerShape,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -778,6 +787,7 @@ impl Scenario {
                     // The prompts of a batch enter together, padded to the longest.
                     step_tokens: config.max_seq_len.saturating_mul(config.max_batch_size),
                     overlap: None,
+                    kernels: Kernels::PerShape,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -798,6 +808,7 @@ impl Scenario {
                     kv_blocks: blocks.min(u64::from(config.n_ctx)),
                     step_tokens: config.n_batch,
                     overlap: None,
+                    kernels: Kernels::PerShape,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
