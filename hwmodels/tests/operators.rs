@@ -1,7 +1,7 @@
 //! What must hold for operator times whatever the parameters.
 
 use hwmodels::ops::{
-    Cache, DecodeShape, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing,
+    Cache, DecodeShape, Kernels, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing,
 };
 use hwmodels::{Accelerator, BatchStats, Dtype, Profile};
 use proptest::prelude::*;
@@ -15,6 +15,10 @@ fn h100() -> Accelerator {
 
 fn model() -> OperatorModel {
     OperatorModel::new(&h100(), &Profile::default())
+}
+
+fn compiled(tokens: u32) -> OperatorModel {
+    model().with_kernels(Kernels::Compiled { tokens })
 }
 
 fn decodes(contexts: &[u32]) -> BatchStats {
@@ -49,6 +53,20 @@ proptest! {
             prop_assert!(t >= 2.0 * mf * nf * kf / peak);
             prop_assert!(t >= nf * kf * bytes / a.memory_bandwidth);
         }
+    }
+
+    #[test]
+    fn kernels_compiled_for_a_few_tokens_are_never_faster_than_the_datasheet_and_cache_allow(
+        m in 1u32..20_000, n in 16u32..70_000, k in 64u32..70_000, tokens in 1u32..9000,
+    ) {
+        let a = h100();
+        let (mf, nf, kf) = (f64::from(m), f64::from(n), f64::from(k));
+        let t = compiled(tokens).gemm(m, n, k, Dtype::Bf16, Dtype::Bf16).seconds;
+        prop_assert!(t >= 2.0 * mf * nf * kf / a.bf16_flops);
+        prop_assert!(t >= nf * kf * 2.0 / a.memory_bandwidth);
+        // Every tile is at most 256 x 256: each operand is read at least once per 256 of the other's rows.
+        let reads = 2.0 * kf * (mf * nf / 256.0 + mf * nf / 256.0);
+        prop_assert!(t >= reads / a.cache_bandwidth.unwrap());
     }
 
     #[test]
@@ -128,6 +146,26 @@ fn nothing_takes_no_time() {
     let none = BatchStats::default();
     assert_eq!(ops.decode_attention(&GQA, &none, Cache::Cold).seconds, 0.0);
     assert_eq!(ops.sampling(0, 32_000).seconds, 0.0);
+}
+
+#[test]
+fn a_prompt_on_kernels_for_few_tokens_runs_at_the_rate_of_the_cache() {
+    let seconds = |ops: &OperatorModel, m| {
+        ops.gemm(m, 13_312, 16_384, Dtype::Bf16, Dtype::Bf16)
+            .seconds
+    };
+    // Tiles of 32 x 32 do 16 FLOPs for each byte they read.
+    let flops = 2.0 * 1024.0 * 13_312.0 * 16_384.0;
+    let expected = flops / (16.0 * h100().cache_bandwidth.unwrap());
+    let prompt = seconds(&compiled(8), 1024);
+    assert!(
+        (prompt / expected - 1.0).abs() < 0.01,
+        "{prompt} {expected}"
+    );
+    assert!(prompt > 4.0 * seconds(&model(), 1024));
+    // A decode waits for memory whatever the tile, and kernels for many tokens suit a prompt.
+    assert!((seconds(&compiled(8), 4) / seconds(&model(), 4) - 1.0).abs() < 0.05);
+    assert!(seconds(&compiled(4096), 1024) < 1.2 * seconds(&model(), 1024));
 }
 
 #[test]

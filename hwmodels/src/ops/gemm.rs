@@ -380,8 +380,11 @@ impl Run<'_> {
         let waves = ideal + p.wave_quantisation * (whole - ideal);
         let depth = ceil_div(x.k, split * TILE_K) * TILE_K;
         let arithmetic = waves * 2.0 * rows * columns * depth / rate + p.wave * whole;
-        // Every tile reads its rows and columns over the whole depth from the cache that all units share.
-        let cache = cache_rate.map_or(0.0, |r| ctas * (rows + columns) * depth * value / r);
+        // Every tile reads its rows and columns over the whole depth from the cache that all units share; rows and
+        // columns that a tile has beyond the matrix are not read.
+        let cache = cache_rate.map_or(0.0, |r| {
+            ctas * (rows.min(x.m) + columns.min(x.n)) * depth * value / r
+        });
         let (partial, split_cost) = if split > 1.0 {
             (2.0 * split * x.m * x.n * 4.0, p.split_cost)
         } else {

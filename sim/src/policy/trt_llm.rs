@@ -925,6 +925,17 @@ mod tests {
     }
 
     #[test]
+    fn kernels_are_compiled_for_the_largest_batch_unless_told_otherwise_3_4() {
+        let mut p = TrtLlmParams::default();
+        assert_eq!(p.kernels(), Kernels::PerShape);
+        p.gemm_plugin = false;
+        p.max_batch_size = 8;
+        assert_eq!(p.kernels(), Kernels::Compiled { tokens: 8 });
+        p.opt_num_tokens = Some(512);
+        assert_eq!(p.kernels(), Kernels::Compiled { tokens: 512 });
+    }
+
+    #[test]
     fn start_up_refuses_impossible_parameters_3_4() {
         let refused = |change: &dyn Fn(&mut TrtLlmParams)| {
             let mut p = params();
@@ -933,6 +944,14 @@ mod tests {
         };
         assert_eq!(refused(&|p| p.max_batch_size = 0), "max_batch_size");
         assert_eq!(refused(&|p| p.tokens_per_block = 24), "tokens_per_block");
+        assert_eq!(refused(&|p| p.opt_num_tokens = Some(8)), "opt_num_tokens");
+        for tokens in [0, params().max_num_tokens + 1] {
+            let with = |p: &mut TrtLlmParams| {
+                p.gemm_plugin = false;
+                p.opt_num_tokens = Some(tokens);
+            };
+            assert_eq!(refused(&with), "opt_num_tokens");
+        }
         assert_eq!(refused(&|p| p.max_seq_len = Some(257)), "max_seq_len");
         assert_eq!(
             refused(&|p| p.max_tokens_in_paged_kv_cache = Some(10)),

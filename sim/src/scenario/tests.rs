@@ -534,6 +534,10 @@ fn what_cannot_be_built_is_refused_at_its_key() {
             &["engine.tokens_per_block: ", "power of two"],
         ),
         (
+            &["engine={ kind = \"trt_llm\", gemm_plugin = false }"],
+            &["engine.gemm_plugin: ", "A10G", "cache_bandwidth"],
+        ),
+        (
             &["engine={ kind = \"vllm_v0\", max_num_seqs = 0 }"],
             &["engine.max_num_seqs: "],
         ),
