@@ -269,6 +269,17 @@ impl EngineCost {
         }
     }
 
+    /// With NVIDIA Dynamo's front end before a Python engine: requests are parsed and tokenised in Rust, any number at once (Dynamo's
+    /// preprocessor; `aiconfigurator eval` measures through it). The hand-over to the engine takes as long as from the engine's own
+    /// front end: nobody has published it.
+    pub fn behind_dynamo(self) -> EngineCost {
+        EngineCost {
+            prompt_token_in: self.prompt_token_in * (ROUTER_TOKEN / PYTHON_TOKEN),
+            intake: Intake::Unlimited,
+            ..self
+        }
+    }
+
     /// The values that profiles can set, in the order of [`SPECS`].
     pub fn values(mut self) -> [f64; SPECS.len()] {
         self.slots().map(|s| *s)

@@ -9,8 +9,7 @@
 //! at once; vLLM by its generator's rules for benchmarks: `max_batch_size` is the concurrency (as the table's column
 //! says), `max_num_tokens = max_batch_size + isl + 1500`, `max_seq_len = isl + osl + 1500`, no prefix caching. (One of
 //! its templates for vLLM 0.12 leaves the token budget to vLLM.) With equal lengths, TTFT keeps the pattern of the start
-//! and of the steps' budget through the whole run. Dynamo, which stands before vLLM there, is not modelled: requests come
-//! in as through vLLM's own API server.
+//! and of the steps' budget through the whole run. Dynamo stands before vLLM there (`tools/automation/launch_eval.sh`).
 
 use serde::Deserialize;
 
@@ -56,7 +55,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let scenario = format!(
             "[model]\nname = \"qwen3-32b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n\
-             [engine]\nkind = \"vllm_v1\"\nversion = \"0.12\"\nenable_prefix_caching = false\n\
+             [engine]\nkind = \"vllm_v1\"\nversion = \"0.12\"\nfront_end = \"dynamo\"\nenable_prefix_caching = false\n\
              max_num_seqs = {users}\nmax_num_batched_tokens = {}\nmax_model_len = {}\n\
              [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
              prompt = {isl}\noutput = {osl}\n\

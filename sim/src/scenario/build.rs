@@ -17,7 +17,7 @@ use hwmodels::profiles::Choice;
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
 
 use super::document::join;
-use super::engine::{EngineParams, VllmV1Keys};
+use super::engine::{EngineParams, VllmFrontEnd, VllmV1Keys};
 use super::error::ScenarioError;
 use super::file::RouterPolicy;
 use super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
@@ -624,6 +624,10 @@ impl Scenario {
 
     /// How requests reach the engine's queue: a delay, and what takes them in.
     fn front_end(&self, cost: &EngineCost) -> (SimDuration, FrontEnd) {
+        let cost = match &self.engine.params {
+            EngineParams::VllmV1(p) if p.front_end == VllmFrontEnd::Dynamo => cost.behind_dynamo(),
+            _ => *cost,
+        };
         let request = SimDuration::from_secs(cost.request_in);
         let per_prompt_token = SimDuration::from_secs(cost.prompt_token_in);
         let (workers, whole) = match (cost.intake, &self.engine.params) {
@@ -858,6 +862,12 @@ impl Scenario {
             return fail(
                 "api_server_count",
                 format!("must be from 1 to {MOST_API_SERVERS}, got {got}"),
+            );
+        }
+        if p.front_end == VllmFrontEnd::Dynamo && p.api_server_count != 1 {
+            return fail(
+                "api_server_count",
+                "Dynamo stands in place of vLLM's API servers; leave it out or set front_end = \"api_server\"".into(),
             );
         }
         if !(0.0..1.0).contains(&p.watermark) {

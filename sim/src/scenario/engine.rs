@@ -94,6 +94,17 @@ impl JsonSchema for VllmRelease {
     }
 }
 
+/// What takes in vLLM's requests: HTTP, templates, tokenising.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VllmFrontEnd {
+    /// vLLM's own Python process, one request after another.
+    #[default]
+    ApiServer,
+    /// NVIDIA Dynamo: a Rust front end works on any number of requests at once and hands token ids to a vLLM worker.
+    Dynamo,
+}
+
 /// vLLM's parameters as its command line names them; what is left out gets vLLM's default for the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -132,8 +143,9 @@ pub struct VllmV1Keys {
     pub watermark: f64,
     /// Tokens per KV block [tokens]. Default: 16.
     pub block_size: u32,
-    /// Processes that take requests in (HTTP, tokenising), each one at a time. Default: 1. With `hardware.step_profile` or
-    /// `[step]` there is no such limit.
+    /// What takes requests in. Default: "api_server". With `hardware.step_profile` or `[step]` it is a delay without limit.
+    pub front_end: VllmFrontEnd,
+    /// Processes of the API server, each of which takes in one request at a time. Default: 1.
     pub api_server_count: u32,
 }
 
@@ -156,6 +168,7 @@ impl Default for VllmV1Keys {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             block_size: 16,
+            front_end: VllmFrontEnd::ApiServer,
             api_server_count: 1,
         }
     }

@@ -526,6 +526,10 @@ fn what_cannot_be_built_is_refused_at_its_key() {
             &["engine.api_server_count: ", "from 1 to 1024, got 0"],
         ),
         (
+            &["engine={ kind = \"vllm_v1\", front_end = \"dynamo\", api_server_count = 4 }"],
+            &["engine.api_server_count: ", "front_end"],
+        ),
+        (
             &["engine={ kind = \"tgi_neuron\", batch_size = 4, sequence_length = 2048 }"],
             &["engine.kind: ", "Inferentia"],
         ),
@@ -618,11 +622,11 @@ fn bad_trace_files_are_refused_before_the_run_with_their_own_line() {
 #[test]
 fn vllm_takes_in_one_request_at_a_time_per_api_server() {
     // A burst: the second request is scheduled one request's work in the front end after the first, or beside it.
-    let scheduled = |servers: u32| {
+    let scheduled = |front_end: &str| {
         let text = format!(
             "[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n\
              params = {{ \"engine.vllm_v1.request_in\" = 0.05, \"engine.vllm_v1.prompt_token_in\" = 1e-5 }}\n\
-             [engine]\nkind = \"vllm_v1\"\napi_server_count = {servers}\n\
+             [engine]\nkind = \"vllm_v1\"\n{front_end}\n\
              [[workload]]\narrival = {{ kind = \"burst\", requests = 2 }}\nprompt = 1000\noutput = 4\n[run]\nrequests = 2\n"
         );
         let record = parse(&text, &[]).unwrap().run(&Default::default()).unwrap();
@@ -631,11 +635,15 @@ fn vllm_takes_in_one_request_at_a_time_per_api_server() {
         at.sort_by(f64::total_cmp);
         at
     };
-    let one = scheduled(1);
+    let one = scheduled("api_server_count = 1");
     assert!((one[0] - 0.06).abs() < 1e-9, "{one:?}");
     assert!(one[1] >= 0.12, "{one:?}");
-    let two = scheduled(2);
+    let two = scheduled("api_server_count = 2");
     assert_eq!(two[0], two[1]);
+    // Dynamo takes in any number at once, and tokenises faster.
+    let dynamo = scheduled("front_end = \"dynamo\"");
+    assert_eq!(dynamo[0], dynamo[1]);
+    assert!(dynamo[0] < one[0] && dynamo[0] >= 0.05, "{dynamo:?}");
 }
 
 #[test]
