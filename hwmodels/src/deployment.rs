@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
 use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
-use crate::ops::{Kernels, Routing};
+use crate::ops::{Kernels, Products, Routing};
 use crate::profiles::{Choice, Resolved, resolve};
 use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
@@ -49,7 +49,7 @@ pub struct DeploymentSpec<'a> {
     pub params: &'a BTreeMap<String, f64>,
     /// How evenly tokens spread over experts.
     pub routing: Routing,
-    /// Who chooses the matrix kernels.
+    /// Which kernels the engine runs.
     pub kernels: Kernels,
 }
 
@@ -76,7 +76,7 @@ const ROOFLINE: [&str; 2] = ["roofline.factor", "roofline.constant"];
 pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     let chip = spec.catalog.accelerator(&spec.instance.accelerator)?;
     let neuron = chip.ranks_per_device > 1;
-    let compiled = matches!(spec.kernels, Kernels::Compiled { .. });
+    let compiled = matches!(spec.kernels.products, Products::Compiled { .. });
     let wide = matches!(spec.weights, Dtype::Bf16 | Dtype::Mxfp4);
     if compiled && wide && chip.cache_bandwidth.is_none() {
         return Err(Error::Unmeasured {
@@ -308,7 +308,7 @@ mod tests {
             profile: Choice::Auto,
             params,
             routing: Routing::Balanced,
-            kernels: Kernels::PerShape,
+            kernels: Kernels::default(),
         })?;
         let mut b = BatchStats::default();
         b.add_decode(400);

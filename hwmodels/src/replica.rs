@@ -45,7 +45,7 @@ pub struct ReplicaSpec<'a> {
     pub max_tokens: u32,
     /// How evenly tokens spread over experts.
     pub routing: Routing,
-    /// Who chooses the matrix kernels.
+    /// Which kernels the engine runs.
     pub kernels: Kernels,
 }
 
@@ -92,7 +92,7 @@ impl Device {
 }
 
 /// Kernels of one layer that leave a gap behind them: two norms, QKV, rotary and KV write, attention, output
-/// projection, two feed-forward products, activation, two collectives.
+/// projection, two feed-forward products, activation, two collectives; one more where gate and up projection are apart.
 const KERNELS_PER_LAYER: f64 = 11.0;
 
 /// A resolved step-time model. See the module's documentation.
@@ -101,6 +101,7 @@ pub struct ReplicaModel {
     ops: OperatorModel,
     cost: EngineCost,
     layers: f64,
+    kernels_per_layer: f64,
     /// Share of the layers on the fullest pipeline stage.
     stage_share: f64,
     tp: u32,
@@ -160,6 +161,8 @@ impl ReplicaModel {
         ReplicaModel {
             cost: spec.cost,
             layers: f64::from(m.layers),
+            kernels_per_layer: KERNELS_PER_LAYER
+                + f64::from(u8::from(m.gated && !spec.kernels.gate_with_up)),
             stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
             tp,
             pp,
@@ -272,7 +275,7 @@ impl StepModel for ReplicaModel {
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.
-        let gaps = c.kernel_gap * KERNELS_PER_LAYER * self.layers;
+        let gaps = c.kernel_gap * self.kernels_per_layer * self.layers;
         let per_layer = if in_graph {
             0.0
         } else if c.graph_max_seqs > 0 {
@@ -474,7 +477,12 @@ impl LayerWalk<'_> {
         let m = self.spec.model;
         let inner = intermediate.div_ceil(self.tp);
         let up = if m.gated { 2 * inner } else { inner };
-        d.add_gemm(self.gemm(t, up, m.hidden));
+        if m.gated && !self.spec.kernels.gate_with_up {
+            d.add_gemm(self.gemm(t, inner, m.hidden));
+            d.add_gemm(self.gemm(t, inner, m.hidden));
+        } else {
+            d.add_gemm(self.gemm(t, up, m.hidden));
+        }
         let bytes = 2.0 * f64::from(up + inner) * f64::from(t);
         d.add_activations(self.ops.elementwise(bytes, 1.0));
         d.add_gemm(self.gemm(t, m.hidden, inner));
@@ -639,7 +647,7 @@ mod tests {
             profile: &Profile::default(),
             max_tokens: 2048,
             routing: Routing::Balanced,
-            kernels: Kernels::PerShape,
+            kernels: Kernels::default(),
         })
     }
 

@@ -1,7 +1,8 @@
 //! What must hold for operator times whatever the parameters.
 
 use hwmodels::ops::{
-    Cache, DecodeShape, Kernels, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing,
+    Cache, DecodeShape, Kernels, MoeShape, OperatorModel, PrefillShape, PrefillWork, Products,
+    Routing,
 };
 use hwmodels::{Accelerator, BatchStats, Dtype, Profile};
 use proptest::prelude::*;
@@ -18,7 +19,10 @@ fn model() -> OperatorModel {
 }
 
 fn compiled(tokens: u32) -> OperatorModel {
-    model().with_kernels(Kernels::Compiled { tokens })
+    model().with_kernels(Kernels {
+        products: Products::Compiled { tokens },
+        ..Kernels::default()
+    })
 }
 
 fn decodes(contexts: &[u32]) -> BatchStats {
@@ -166,6 +170,21 @@ fn a_prompt_on_kernels_for_few_tokens_runs_at_the_rate_of_the_cache() {
     // A decode waits for memory whatever the tile, and kernels for many tokens suit a prompt.
     assert!((seconds(&compiled(8), 4) / seconds(&model(), 4) - 1.0).abs() < 0.05);
     assert!(seconds(&compiled(4096), 1024) < 1.2 * seconds(&model(), 1024));
+}
+
+#[test]
+fn one_sequence_whose_kv_is_not_split_waits_for_the_unit_that_reads_it() {
+    let whole = model().with_kernels(Kernels {
+        split_kv: false,
+        ..Kernels::default()
+    });
+    let seconds = |ops: &OperatorModel, seqs: usize, context| {
+        let b = decodes(&vec![context; seqs]);
+        ops.decode_attention(&GQA, &b, Cache::Cold).seconds
+    };
+    assert!(seconds(&whole, 1, 16_384) > 3.0 * seconds(&model(), 1, 16_384));
+    // Where sequences alone fill the device, nothing is split anyway.
+    assert_eq!(seconds(&whole, 256, 4096), seconds(&model(), 256, 4096));
 }
 
 #[test]

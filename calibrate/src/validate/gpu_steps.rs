@@ -136,7 +136,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
         profile: &profile,
         max_tokens: 8192,
         routing: Routing::Balanced,
-        kernels: Kernels::PerShape,
+        kernels: Kernels::default(),
     };
     Ok(ReplicaModel::new(&spec))
 }

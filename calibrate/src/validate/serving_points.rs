@@ -110,7 +110,8 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
     );
     let scenario = "[model]\nname = \"llama-3.1-405b\"\nweights = \"bf16\"\n\
         [hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = 8\npp = 2\n\
-        [engine]\nkind = \"trt_llm\"\nmax_batch_size = 8\nmax_num_tokens = 4096\nmax_seq_len = 131072\ngemm_plugin = false\n\
+        [engine]\nkind = \"trt_llm\"\nmax_batch_size = 8\nmax_num_tokens = 4096\nmax_seq_len = 131072\n\
+        gemm_plugin = false\nuse_fused_mlp = false\nmulti_block_mode = false\n\
         [[workload]]\narrival = { kind = \"closed\", concurrency = 1 }\nprompt = 1024\noutput = 1024\n\
         [run]\nrequests = 5\n";
     Ok(vec![Case {

@@ -203,6 +203,8 @@ pub struct DecodeParams {
     split_doubling: f64,
     group_copy: f64,
     splits_ungrouped: f64,
+    /// Whether the KV of a sequence is split over idle units at all.
+    splits: bool,
 }
 
 impl DecodeParams {
@@ -221,7 +223,13 @@ impl DecodeParams {
             split_doubling: v[9],
             group_copy: v[10],
             splits_ungrouped: v[11],
+            splits: true,
         }
+    }
+
+    /// The same, splitting the KV of a sequence over idle units or not.
+    pub(crate) fn splitting(self, splits: bool) -> DecodeParams {
+        DecodeParams { splits, ..self }
     }
 
     /// The profile's values for a KV cache of this format, priors where it is silent.
@@ -396,7 +404,7 @@ fn decode_with(
     // Query heads beyond one tile of a KV head take further CTAs.
     let group = r.heads / r.kv_heads;
     let whole = seqs * r.kv_heads * ceil_div(per_seq * group, QUERY_ROWS).max(1.0);
-    let splits = if group > 1.0 || p.splits_ungrouped >= 0.5 {
+    let splits = if p.splits && (group > 1.0 || p.splits_ungrouped >= 0.5) {
         (d.units / whole)
             .floor()
             .min(ceil_div(c.long, BLOCK_TOKENS))

@@ -11,7 +11,7 @@
 //! joined by a soft maximum, plus a fixed kernel time. 8-bit arithmetic adds the quantisation of the
 //! activations, as the measured kernels do.
 //!
-//! A compiler that chose its kernels for one number of tokens ([`Kernels::Compiled`]) keeps that tile and split for every
+//! A compiler that chose its kernels for one number of tokens ([`Products::Compiled`]) keeps that tile and split for every
 //! other number. Small tiles then read the same operands from the last-level cache again and again, and its rate
 //! sets the pace.
 
@@ -241,9 +241,9 @@ const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// 3.9 times that bytes alone would give (sources 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
 
-/// Who chooses the matrix kernels, and when.
+/// Who chooses the kernels of matrix products, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kernels {
+pub enum Products {
     /// A library, for each shape as it comes (cuBLASLt and its like).
     #[default]
     PerShape,
@@ -437,7 +437,7 @@ impl Run<'_> {
 
 /// Time of `product`. Only 16-bit arithmetic is compiled for a number of tokens, and only on a device whose
 /// [`Device::cache_rate`] is known; everything else is chosen per shape.
-pub fn time(p: &GemmParams, d: &Device, kernels: Kernels, product: Product) -> OpTime {
+pub fn time(p: &GemmParams, d: &Device, choice: Products, product: Product) -> OpTime {
     let Product {
         arithmetic,
         m,
@@ -453,8 +453,8 @@ pub fn time(p: &GemmParams, d: &Device, kernels: Kernels, product: Product) -> O
         d,
         product: Product { m, ..product },
     };
-    let best = match (kernels, arithmetic, d.cache_rate) {
-        (Kernels::Compiled { tokens }, Arithmetic::Bf16, Some(rate)) => {
+    let best = match (choice, arithmetic, d.cache_rate) {
+        (Products::Compiled { tokens }, Arithmetic::Bf16, Some(rate)) => {
             let built_for = run(f64::from(tokens.max(1)));
             let (kernel, _) = built_for.fastest(&COMPILED_TILES, Some(rate));
             run(m).time_of(kernel, Some(rate))

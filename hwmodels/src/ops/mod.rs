@@ -23,8 +23,30 @@ pub mod moe;
 use crate::{Accelerator, Dtype, Evidence, Profile};
 
 pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
-pub use gemm::{Arithmetic, Kernels};
+pub use gemm::{Arithmetic, Products};
 pub use moe::{MoeShape, Routing};
+
+/// Which kernels an engine runs, where engines and their versions differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    /// Who chooses the kernels of matrix products.
+    pub products: Products,
+    /// Whether gate and up projection of a gated feed-forward block are one product.
+    pub gate_with_up: bool,
+    /// Whether decode attention splits the KV of a sequence over idle units.
+    pub split_kv: bool,
+}
+
+impl Default for Kernels {
+    /// What current engines do.
+    fn default() -> Kernels {
+        Kernels {
+            products: Products::PerShape,
+            gate_with_up: true,
+            split_kv: true,
+        }
+    }
+}
 
 /// Predicted time of one operator on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -180,7 +202,7 @@ pub enum OpShape {
 #[derive(Clone, Debug)]
 pub struct OperatorModel {
     device: Device,
-    kernels: Kernels,
+    products: Products,
     gemm_bf16: gemm::GemmParams,
     gemm_fp8: gemm::GemmParams,
     gemm_int8: gemm::GemmParams,
@@ -235,7 +257,7 @@ impl OperatorModel {
     pub fn new(accelerator: &Accelerator, profile: &Profile) -> OperatorModel {
         OperatorModel {
             device: Device::new(accelerator),
-            kernels: Kernels::PerShape,
+            products: Products::PerShape,
             gemm_bf16: gemm::GemmParams::from_profile(profile, Arithmetic::Bf16),
             gemm_fp8: gemm::GemmParams::from_profile(profile, Arithmetic::Fp8),
             gemm_int8: gemm::GemmParams::from_profile(profile, Arithmetic::Int8),
@@ -257,9 +279,14 @@ impl OperatorModel {
         }
     }
 
-    /// The same operators with dense products on kernels that are chosen as `kernels` says.
+    /// The same operators on the kernels that `kernels` says.
     pub fn with_kernels(self, kernels: Kernels) -> OperatorModel {
-        OperatorModel { kernels, ..self }
+        OperatorModel {
+            products: kernels.products,
+            decode_bf16: self.decode_bf16.splitting(kernels.split_kv),
+            decode_fp8: self.decode_fp8.splitting(kernels.split_kv),
+            ..self
+        }
     }
 
     /// The datasheet numbers in use.
@@ -280,7 +307,7 @@ impl OperatorModel {
         gemm::time(
             params,
             &self.device,
-            self.kernels,
+            self.products,
             gemm::Product {
                 arithmetic,
                 weight_bytes: weights.bytes(),

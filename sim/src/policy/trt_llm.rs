@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use hwmodels::ops::Kernels;
+use hwmodels::ops::{Kernels, Products};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,10 @@ pub struct TrtLlmParams {
     pub gemm_plugin: bool,
     /// Tokens that an engine without the GEMM plugin was tuned for [tokens]. Default: `max_batch_size`.
     pub opt_num_tokens: Option<u32>,
+    /// Whether gate and up projection are one product (default; off before 0.13 unless asked for).
+    pub use_fused_mlp: bool,
+    /// Whether decode attention splits the KV of a sequence over idle processors (default; off before 0.13 unless asked for).
+    pub multi_block_mode: bool,
 }
 
 impl Default for TrtLlmParams {
@@ -93,6 +97,8 @@ impl Default for TrtLlmParams {
             overlap_scheduler: false,
             gemm_plugin: true,
             opt_num_tokens: None,
+            use_fused_mlp: true,
+            multi_block_mode: true,
         }
     }
 }
@@ -115,14 +121,18 @@ pub struct TrtLlmConfig {
 }
 
 impl TrtLlmParams {
-    /// Who chooses the matrix kernels.
+    /// Which kernels the engine runs.
     pub fn kernels(&self) -> Kernels {
-        if self.gemm_plugin {
-            Kernels::PerShape
-        } else {
-            Kernels::Compiled {
-                tokens: self.opt_num_tokens.unwrap_or(self.max_batch_size),
-            }
+        Kernels {
+            products: if self.gemm_plugin {
+                Products::PerShape
+            } else {
+                Products::Compiled {
+                    tokens: self.opt_num_tokens.unwrap_or(self.max_batch_size),
+                }
+            },
+            gate_with_up: self.use_fused_mlp,
+            split_kv: self.multi_block_mode,
         }
     }
 
@@ -927,12 +937,12 @@ mod tests {
     #[test]
     fn kernels_are_compiled_for_the_largest_batch_unless_told_otherwise_3_4() {
         let mut p = TrtLlmParams::default();
-        assert_eq!(p.kernels(), Kernels::PerShape);
+        assert_eq!(p.kernels(), Kernels::default());
         p.gemm_plugin = false;
         p.max_batch_size = 8;
-        assert_eq!(p.kernels(), Kernels::Compiled { tokens: 8 });
+        assert_eq!(p.kernels().products, Products::Compiled { tokens: 8 });
         p.opt_num_tokens = Some(512);
-        assert_eq!(p.kernels(), Kernels::Compiled { tokens: 512 });
+        assert_eq!(p.kernels().products, Products::Compiled { tokens: 512 });
     }
 
     #[test]

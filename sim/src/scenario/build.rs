@@ -134,7 +134,7 @@ pub(super) struct Started {
     /// Most tokens in one step [tokens].
     step_tokens: u32,
     overlap: Option<bool>,
-    /// Who chooses the matrix kernels.
+    /// Which kernels it runs.
     kernels: Kernels,
     warnings: Vec<String>,
     /// The parameters that start-up decided.
@@ -684,7 +684,7 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: params.budget(),
                     overlap: Some(params.async_scheduling),
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     warnings: Vec::new(),
                     decided: vllm_decided(&params),
                     engine: EngineSpec::VllmV1(params),
@@ -706,7 +706,7 @@ impl Scenario {
                         .max_batch_prefill_tokens
                         .saturating_add(config.max_concurrent_requests),
                     overlap: None,
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
@@ -731,7 +731,7 @@ impl Scenario {
                         .max(params.context_chunk)
                         .saturating_mul(params.batch_size),
                     overlap: None,
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     decided: table_of(&params),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -772,7 +772,7 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
                     overlap: None,
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -791,7 +791,7 @@ impl Scenario {
                     // The prompts of a batch enter together, padded to the longest.
                     step_tokens: config.max_seq_len.saturating_mul(config.max_batch_size),
                     overlap: None,
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -812,7 +812,7 @@ impl Scenario {
                     kv_blocks: blocks.min(u64::from(config.n_ctx)),
                     step_tokens: config.n_batch,
                     overlap: None,
-                    kernels: Kernels::PerShape,
+                    kernels: Kernels::default(),
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
