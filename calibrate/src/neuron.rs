@@ -257,7 +257,7 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
 /// # Errors
 /// As [`fit`].
 pub fn validate(dir: &Path) -> Result<Vec<Row>, NeuronError> {
-    let shipped = resolve("Inferentia2", EngineKind::TgiNeuron, &Choice::Auto)?;
+    let shipped = resolve("Inferentia2", None, EngineKind::TgiNeuron, &Choice::Auto)?;
     let params = NeuronParams::from_profile(&shipped.profile);
     rows(&Catalog::builtin(), &points(dir)?, params)
 }

@@ -15,6 +15,10 @@ pub struct Accelerator {
     pub aliases: Vec<String>,
     /// Maker.
     pub vendor: String,
+    /// Another accelerator of the catalog that is the same chip with other memory, clocks or links: kernel profiles of that one hold here as
+    /// extrapolated.
+    #[serde(default)]
+    pub same_chip_as: Option<String>,
     /// Memory of the device as listed [bytes].
     pub memory_bytes: u64,
     /// What a process sees as the device's total memory [bytes]; engines take their fractions of this.
@@ -97,6 +101,7 @@ pub(crate) struct AcceleratorEntry {
     #[serde(default)]
     aliases: Vec<String>,
     vendor: String,
+    same_chip_as: Option<String>,
     memory: ByteSize,
     usable_memory: Option<ByteSize>,
     memory_bandwidth: BytesPerSec,
@@ -160,6 +165,7 @@ impl AcceleratorEntry {
             name: self.name,
             aliases: self.aliases,
             vendor: self.vendor,
+            same_chip_as: self.same_chip_as,
             memory_bytes: self.memory.bytes(),
             usable_bytes: usable.bytes(),
             memory_bandwidth: self.memory_bandwidth.bytes_per_sec(),

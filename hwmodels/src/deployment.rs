@@ -85,7 +85,12 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
             needed: "kernels compiled for one number of tokens",
         });
     }
-    let mut profile = resolve(&chip.name, spec.engine, &spec.profile)?;
+    let mut profile = resolve(
+        &chip.name,
+        chip.same_chip_as.as_deref(),
+        spec.engine,
+        &spec.profile,
+    )?;
     lay_over(&mut profile, spec.params)?;
     let p = &profile.profile;
     let mut cost = EngineCost::new(spec.engine, p);

@@ -1,12 +1,14 @@
 //! The profiles that ship with the crate, and which of them apply to a deployment.
 //!
 //! A profile file names the accelerators it holds for (separated by commas), or `*` for one about software. Everything that matches is
-//! laid over the priors in the order of the file names, so that a later, more specific file wins.
+//! laid over the priors in the order of the file names, so that a later, more specific file wins. Where an accelerator is the same chip as another
+//! (H200 and H100), that one's kernel profiles hold too, beneath its own and as extrapolated: their parameters are shares of peaks and times of the chip.
 
 use std::path::Path;
 
 use crate::engine::EngineKind;
 use crate::error::{Error, nearest};
+use crate::evidence::Evidence;
 use crate::profile::Profile;
 
 /// Embedded profile files, in the order in which they are laid over each other.
@@ -80,6 +82,22 @@ impl Resolved {
         !self.used.is_empty() && self.used.iter().all(|u| u.trusted)
     }
 
+    /// Lays `p`, which was fitted on `relative`, beneath what is known of this accelerator itself.
+    fn carry_over(&mut self, p: &Profile, relative: &str) {
+        let mut carried = p.clone();
+        for param in carried.params.values_mut() {
+            param.evidence = Evidence::Extrapolated;
+        }
+        self.lay_over(&carried);
+        if let Some(used) = self.used.last_mut() {
+            used.trusted = false;
+            used.description = format!(
+                "carried over from {relative}, the same chip: {}",
+                used.description
+            );
+        }
+    }
+
     fn lay_over(&mut self, p: &Profile) {
         self.used.push(Used {
             name: p.name.clone(),
@@ -133,11 +151,16 @@ pub fn builtin() -> Vec<Profile> {
         .collect()
 }
 
-/// Finds the profiles for `accelerator` (catalog name) under `engine`.
+/// Finds the profiles for `accelerator` (catalog name) under `engine`; `relative` is an accelerator with the same chip.
 ///
 /// # Errors
 /// An unknown name, or a file that cannot be read or parsed, or whose parameters leave their physical bounds.
-pub fn resolve(accelerator: &str, engine: EngineKind, choice: &Choice) -> Result<Resolved, Error> {
+pub fn resolve(
+    accelerator: &str,
+    relative: Option<&str>,
+    engine: EngineKind,
+    choice: &Choice,
+) -> Result<Resolved, Error> {
     let mut resolved = Resolved {
         profile: Profile {
             accelerator: accelerator.to_owned(),
@@ -149,6 +172,13 @@ pub fn resolve(accelerator: &str, engine: EngineKind, choice: &Choice) -> Result
         return Ok(resolved);
     }
     let all = builtin();
+    if let Some(relative) = relative {
+        let carried =
+            |p: &&Profile| applies(p, relative, engine) && !applies(p, accelerator, engine);
+        for p in all.iter().filter(carried) {
+            resolved.carry_over(p, relative);
+        }
+    }
     for p in all.iter().filter(|p| applies(p, accelerator, engine)) {
         resolved.lay_over(p);
     }
@@ -225,9 +255,33 @@ mod tests {
 
     #[test]
     fn analytic_means_no_profile_at_all() {
-        let r = resolve("H100-SXM5-80GB", EngineKind::VllmV1, &Choice::Analytic)
-            .expect("always possible");
+        let r = resolve(
+            "H100-SXM5-80GB",
+            None,
+            EngineKind::VllmV1,
+            &Choice::Analytic,
+        )
+        .expect("always possible");
         assert!(r.used.is_empty() && r.profile.params.is_empty() && !r.trusted());
+    }
+
+    #[test]
+    fn the_same_chip_lends_its_kernels_but_not_its_trust() {
+        let of = |name, relative| {
+            resolve(name, relative, EngineKind::Static, &Choice::Auto).expect("built-in profiles")
+        };
+        let key = "gemm.bf16.bandwidth_efficiency";
+        let h100 = of("H100-SXM5-80GB", None);
+        let h200 = of("H200-SXM5-141GB", Some("H100-SXM5-80GB"));
+        assert!(h100.trusted() && !h200.trusted());
+        let (own, lent) = (&h100.profile.params[key], &h200.profile.params[key]);
+        assert_eq!(own.value, lent.value);
+        assert_eq!(
+            (own.evidence, lent.evidence),
+            (Evidence::Fitted, Evidence::Extrapolated)
+        );
+        assert!(h200.used[0].description.contains("the same chip"));
+        assert!(of("H200-SXM5-141GB", None).used.is_empty());
     }
 
     #[test]

@@ -583,7 +583,7 @@ impl LayerWalk<'_> {
             if matches!(e, Evidence::Analytic | Evidence::Extrapolated) {
                 weak.insert(format!("{what} times are {}", match e {
                     Evidence::Analytic => "analytic: no kernel measurements of this accelerator are in the profile",
-                    _ => "extrapolated beyond the shapes that the profile was fitted on",
+                    _ => "extrapolated: beyond the shapes that the profile was fitted on, or from another accelerator with the same chip",
                 }));
             }
         };

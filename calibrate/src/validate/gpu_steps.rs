@@ -121,7 +121,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
             .map_err(|e| SetError::new("operators", e.to_string()))?
             .0
     } else {
-        profiles::resolve(system.accelerator, EngineKind::VllmV1, &Choice::Auto)
+        profiles::resolve(system.accelerator, None, EngineKind::VllmV1, &Choice::Auto)
             .map_err(|e| wrong(e.to_string()))?
             .profile
     };

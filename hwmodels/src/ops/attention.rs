@@ -227,6 +227,19 @@ impl DecodeParams {
         }
     }
 
+    /// TensorRT-LLM's XQA kernels over an 8-bit KV cache. Nobody has published tables of them that can be had here: where `profile` is silent, they
+    /// take the parameters of 16-bit KV, so they reach the same share of the memory's bandwidth over half the bytes. (XQA feeds 8-bit keys and values
+    /// to the tensor cores as they are; FlashAttention 3 converts them, and reaches two thirds of what it does with 16 bits.)
+    pub(crate) fn xqa(profile: &Profile) -> DecodeParams {
+        let wide = read_all(&DECODE_SPECS, profile, decode_prefix(Dtype::Bf16));
+        Self::from_values(&std::array::from_fn(|i| {
+            let spec = &DECODE_SPECS[i];
+            profile
+                .get(&spec.full_name(XQA_PREFIX), wide[i])
+                .clamp(spec.min, spec.max)
+        }))
+    }
+
     /// The same, splitting the KV of a sequence over idle units or not.
     pub(crate) fn splitting(self, splits: bool) -> DecodeParams {
         DecodeParams { splits, ..self }
@@ -237,6 +250,9 @@ impl DecodeParams {
         Self::from_values(&read_all(&DECODE_SPECS, profile, decode_prefix(kv)))
     }
 }
+
+/// Prefix of the decode parameters of XQA kernels over an 8-bit KV cache.
+pub const XQA_PREFIX: &str = "attn.decode.xqa_kv8";
 
 /// Prefix of the decode parameters for a KV cache of this format.
 pub fn decode_prefix(kv: Dtype) -> &'static str {

@@ -35,6 +35,8 @@ pub struct Kernels {
     pub gate_with_up: bool,
     /// Whether decode attention splits the KV of a sequence over idle units.
     pub split_kv: bool,
+    /// Whether decodes over an 8-bit KV cache run on TensorRT-LLM's XQA kernels in place of FlashAttention's.
+    pub xqa: bool,
 }
 
 impl Default for Kernels {
@@ -44,6 +46,7 @@ impl Default for Kernels {
             products: Products::PerShape,
             gate_with_up: true,
             split_kv: true,
+            xqa: false,
         }
     }
 }
@@ -136,8 +139,17 @@ pub fn parameters() -> Vec<(String, f64, f64, String)> {
         add(&attention::DECODE_SPECS, attention::decode_prefix(kv));
         add(&attention::PREFILL_SPECS, attention::prefill_prefix(kv));
     }
+    add(&attention::DECODE_SPECS, attention::XQA_PREFIX);
     add(&elementwise::SPECS, elementwise::PREFIX);
     out
+}
+
+/// Names of the parameters whose evidence is one of `evidence`.
+fn names(profile: &Profile, evidence: &[Evidence]) -> std::collections::BTreeSet<String> {
+    (profile.params.iter())
+        .filter(|(_, p)| evidence.contains(&p.evidence))
+        .map(|(n, _)| n.clone())
+        .collect()
 }
 
 /// Reads all `specs` under `prefix`.
@@ -202,19 +214,21 @@ pub enum OpShape {
 #[derive(Clone, Debug)]
 pub struct OperatorModel {
     device: Device,
-    products: Products,
+    kernels: Kernels,
     gemm_bf16: gemm::GemmParams,
     gemm_fp8: gemm::GemmParams,
     gemm_int8: gemm::GemmParams,
     gemm_wonly: gemm::GemmParams,
     decode_bf16: attention::DecodeParams,
     decode_fp8: attention::DecodeParams,
+    decode_xqa: attention::DecodeParams,
     prefill_bf16: attention::PrefillParams,
     prefill_fp8: attention::PrefillParams,
     moe_bf16: moe::MoeParams,
     moe_fp8: moe::MoeParams,
     elementwise: elementwise::ElementwiseParams,
     fitted: std::collections::BTreeSet<String>,
+    carried: std::collections::BTreeSet<String>,
     validity: std::collections::BTreeMap<String, [f64; 2]>,
 }
 
@@ -257,24 +271,21 @@ impl OperatorModel {
     pub fn new(accelerator: &Accelerator, profile: &Profile) -> OperatorModel {
         OperatorModel {
             device: Device::new(accelerator),
-            products: Products::PerShape,
+            kernels: Kernels::default(),
             gemm_bf16: gemm::GemmParams::from_profile(profile, Arithmetic::Bf16),
             gemm_fp8: gemm::GemmParams::from_profile(profile, Arithmetic::Fp8),
             gemm_int8: gemm::GemmParams::from_profile(profile, Arithmetic::Int8),
             gemm_wonly: gemm::GemmParams::from_profile(profile, Arithmetic::WeightOnly),
             decode_bf16: attention::DecodeParams::from_profile(profile, Dtype::Bf16),
             decode_fp8: attention::DecodeParams::from_profile(profile, Dtype::Fp8),
+            decode_xqa: attention::DecodeParams::xqa(profile),
             prefill_bf16: attention::PrefillParams::from_profile(profile, Dtype::Bf16),
             prefill_fp8: attention::PrefillParams::from_profile(profile, Dtype::Fp8),
             moe_bf16: moe::MoeParams::from_profile(profile, Arithmetic::Bf16),
             moe_fp8: moe::MoeParams::from_profile(profile, Arithmetic::Fp8),
             elementwise: elementwise::ElementwiseParams::from_profile(profile),
-            fitted: profile
-                .params
-                .iter()
-                .filter(|(_, p)| matches!(p.evidence, Evidence::Fitted | Evidence::Measured))
-                .map(|(n, _)| n.clone())
-                .collect(),
+            fitted: names(profile, &[Evidence::Fitted, Evidence::Measured]),
+            carried: names(profile, &[Evidence::Extrapolated]),
             validity: profile.validity.clone(),
         }
     }
@@ -282,9 +293,10 @@ impl OperatorModel {
     /// The same operators on the kernels that `kernels` says.
     pub fn with_kernels(self, kernels: Kernels) -> OperatorModel {
         OperatorModel {
-            products: kernels.products,
+            kernels,
             decode_bf16: self.decode_bf16.splitting(kernels.split_kv),
             decode_fp8: self.decode_fp8.splitting(kernels.split_kv),
+            decode_xqa: self.decode_xqa.splitting(kernels.split_kv),
             ..self
         }
     }
@@ -307,7 +319,7 @@ impl OperatorModel {
         gemm::time(
             params,
             &self.device,
-            self.products,
+            self.kernels.products,
             gemm::Product {
                 arithmetic,
                 weight_bytes: weights.bytes(),
@@ -316,6 +328,14 @@ impl OperatorModel {
                 k: f64::from(k),
             },
         )
+    }
+
+    fn decode_params(&self, kv: Dtype) -> &attention::DecodeParams {
+        match kv {
+            Dtype::Fp8 | Dtype::Int8 if self.kernels.xqa => &self.decode_xqa,
+            Dtype::Fp8 | Dtype::Int8 => &self.decode_fp8,
+            _ => &self.decode_bf16,
+        }
     }
 
     /// Time of one layer's decode attention over the decodes of a batch.
@@ -327,20 +347,24 @@ impl OperatorModel {
         batch: &crate::BatchStats,
         cache: Cache,
     ) -> OpTime {
-        let params = match shape.kv_dtype {
-            Dtype::Fp8 | Dtype::Int8 => &self.decode_fp8,
-            _ => &self.decode_bf16,
-        };
-        attention::decode_time(params, &self.device, shape, batch, cache)
+        attention::decode_time(
+            self.decode_params(shape.kv_dtype),
+            &self.device,
+            shape,
+            batch,
+            cache,
+        )
     }
 
     /// Time of one layer's latent (MLA, absorbed) decode attention over the decodes of a batch.
     pub fn decode_mla(&self, shape: &MlaShape, batch: &crate::BatchStats, cache: Cache) -> OpTime {
-        let params = match shape.kv_dtype {
-            Dtype::Fp8 | Dtype::Int8 => &self.decode_fp8,
-            _ => &self.decode_bf16,
-        };
-        attention::mla_decode_time(params, &self.device, shape, batch, cache)
+        attention::mla_decode_time(
+            self.decode_params(shape.kv_dtype),
+            &self.device,
+            shape,
+            batch,
+            cache,
+        )
     }
 
     /// Time of one layer's prefill attention over the chunks `work`.
@@ -396,7 +420,10 @@ impl OperatorModel {
                 )
             }
             OpShape::Attention { head_dim, kv } => {
-                let prefix = attention::decode_prefix(kv);
+                let prefix = match kv {
+                    Dtype::Fp8 | Dtype::Int8 if self.kernels.xqa => attention::XQA_PREFIX,
+                    kv => attention::decode_prefix(kv),
+                };
                 (
                     format!("{prefix}.bandwidth_efficiency"),
                     vec![(format!("{prefix}.head_dim"), f64::from(head_dim))],
@@ -408,6 +435,9 @@ impl OperatorModel {
                 (format!("{prefix}.bandwidth_efficiency"), vec![])
             }
         };
+        if self.carried.contains(&probe) {
+            return Evidence::Extrapolated;
+        }
         if !self.fitted.contains(&probe) {
             return Evidence::Analytic;
         }

@@ -133,6 +133,7 @@ impl TrtLlmParams {
             },
             gate_with_up: self.use_fused_mlp,
             split_kv: self.multi_block_mode,
+            xqa: true,
         }
     }
 
@@ -937,7 +938,11 @@ mod tests {
     #[test]
     fn kernels_are_compiled_for_the_largest_batch_unless_told_otherwise_3_4() {
         let mut p = TrtLlmParams::default();
-        assert_eq!(p.kernels(), Kernels::default());
+        let current = Kernels {
+            xqa: true,
+            ..Kernels::default()
+        };
+        assert_eq!(p.kernels(), current);
         p.gemm_plugin = false;
         p.max_batch_size = 8;
         assert_eq!(p.kernels().products, Products::Compiled { tokens: 8 });
