@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use hwmodels::ops::{Arithmetic, Device, ParamSpec, Products, attention, elementwise, gemm, moe};
+use hwmodels::ops::{Arithmetic, Device, Kernels, ParamSpec, attention, elementwise, gemm, moe};
 use hwmodels::profile::{Param, Profile, Provenance, Validation};
 use hwmodels::{Catalog, Dtype, Evidence};
 use rayon::prelude::*;
@@ -527,7 +527,7 @@ fn fit_gemms(
             gemm::time(
                 &gemm::GemmParams::from_values(&array(v)),
                 device,
-                Products::PerShape,
+                &Kernels::default(),
                 gemm::Product {
                     arithmetic,
                     weight_bytes: bytes,
@@ -1015,7 +1015,7 @@ mod tests {
                 n,
                 k,
             };
-            gemm::time(&p, &device, Products::PerShape, product).seconds
+            gemm::time(&p, &device, &Kernels::default(), product).seconds
         };
         let mut rows = Vec::new();
         for m in [1, 16, 64, 256, 1024, 4096] {

@@ -15,7 +15,7 @@
 //! other number. Small tiles then read the same operands from the last-level cache again and again, and its rate
 //! sets the pace.
 
-use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
+use super::{Device, Kernels, OpTime, ParamSpec, ceil_div, read_all, soft_max};
 use crate::{Dtype, Profile};
 
 /// How a GEMM is computed, from the formats and what the device can do.
@@ -437,7 +437,7 @@ impl Run<'_> {
 
 /// Time of `product`. Only 16-bit arithmetic is compiled for a number of tokens, and only on a device whose
 /// [`Device::cache_rate`] is known; everything else is chosen per shape.
-pub fn time(p: &GemmParams, d: &Device, choice: Products, product: Product) -> OpTime {
+pub fn time(p: &GemmParams, d: &Device, kernels: &Kernels, product: Product) -> OpTime {
     let Product {
         arithmetic,
         m,
@@ -453,7 +453,7 @@ pub fn time(p: &GemmParams, d: &Device, choice: Products, product: Product) -> O
         d,
         product: Product { m, ..product },
     };
-    let best = match (choice, arithmetic, d.cache_rate) {
+    let best = match (kernels.products, arithmetic, d.cache_rate) {
         (Products::Compiled { tokens }, Arithmetic::Bf16, Some(rate)) => {
             let built_for = run(f64::from(tokens.max(1)));
             let (kernel, _) = built_for.fastest(&COMPILED_TILES, Some(rate));
@@ -473,7 +473,7 @@ pub fn time(p: &GemmParams, d: &Device, choice: Products, product: Product) -> O
         compute: best.compute,
         memory: best.memory,
     };
-    if arithmetic.quantises() {
+    if arithmetic.quantises() && !kernels.fused_quantisation {
         let moved = 3.0 * m * k / (d.bandwidth * p.quantise_efficiency);
         t.seconds += moved.max(p.quantise_row * m);
         t.memory += moved;

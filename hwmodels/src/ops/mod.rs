@@ -37,6 +37,9 @@ pub struct Kernels {
     pub split_kv: bool,
     /// Whether decodes over an 8-bit KV cache run on TensorRT-LLM's XQA kernels in place of FlashAttention's.
     pub xqa: bool,
+    /// Whether 8-bit activations are written by the kernels that make them, with scales known beforehand (checkpoints of NVIDIA's
+    /// Model Optimizer), and not by kernels of their own.
+    pub fused_quantisation: bool,
 }
 
 impl Default for Kernels {
@@ -47,6 +50,7 @@ impl Default for Kernels {
             gate_with_up: true,
             split_kv: true,
             xqa: false,
+            fused_quantisation: false,
         }
     }
 }
@@ -319,7 +323,7 @@ impl OperatorModel {
         gemm::time(
             params,
             &self.device,
-            self.kernels.products,
+            &self.kernels,
             gemm::Product {
                 arithmetic,
                 weight_bytes: weights.bytes(),

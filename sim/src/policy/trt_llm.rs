@@ -134,6 +134,7 @@ impl TrtLlmParams {
             gate_with_up: self.use_fused_mlp,
             split_kv: self.multi_block_mode,
             xqa: true,
+            fused_quantisation: true,
         }
     }
 
@@ -940,6 +941,7 @@ mod tests {
         let mut p = TrtLlmParams::default();
         let current = Kernels {
             xqa: true,
+            fused_quantisation: true,
             ..Kernels::default()
         };
         assert_eq!(p.kernels(), current);
