@@ -362,6 +362,14 @@ impl LayerWalk<'_> {
         }
     }
 
+    /// Bytes of one value that a kernel hands to a product.
+    fn product_input(&self) -> f64 {
+        match self.dense() {
+            Dtype::Fp8 | Dtype::Int8 if self.spec.kernels.fused_quantisation => 1.0,
+            _ => 2.0,
+        }
+    }
+
     fn gemm(&self, m: u32, n: u32, k: u32) -> OpTime {
         let w = self.dense();
         self.ops.gemm(m, n, k, w, Self::activations(w))
@@ -462,10 +470,17 @@ impl LayerWalk<'_> {
             }
         }
         d.add_gemm(self.gemm(t, m.hidden, out_width));
-        // Rotary embedding reads and writes Q and K; the KV write reads and writes K and V.
-        let rotary = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
-        let write = f64::from(kv_width) * tokens * (2.0 + self.spec.kv_cache.bytes());
-        d.add_activations(self.ops.elementwise(rotary + write, 2.0));
+        let kv_bytes = self.spec.kv_cache.bytes();
+        if self.spec.kernels.fused_rotary {
+            // Q, K and V are read once; Q is written in place, K and V to the cache.
+            let bytes = 4.0 * f64::from(q_width) + (2.0 + kv_bytes) * f64::from(kv_width);
+            d.add_activations(self.ops.elementwise(bytes * tokens, 1.0));
+        } else {
+            // Rotary embedding reads and writes Q and K; the KV write reads and writes K and V.
+            let rotary = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
+            let write = f64::from(kv_width) * tokens * (2.0 + kv_bytes);
+            d.add_activations(self.ops.elementwise(rotary + write, 2.0));
+        }
         if m.qk_norm {
             // Queries and keys are normalised head by head: each is read and written once more.
             let norm = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
@@ -483,7 +498,7 @@ impl LayerWalk<'_> {
         } else {
             d.add_gemm(self.gemm(t, up, m.hidden));
         }
-        let bytes = 2.0 * f64::from(up + inner) * f64::from(t);
+        let bytes = (2.0 * f64::from(up) + self.product_input() * f64::from(inner)) * f64::from(t);
         d.add_activations(self.ops.elementwise(bytes, 1.0));
         d.add_gemm(self.gemm(t, m.hidden, inner));
     }
@@ -521,8 +536,8 @@ impl LayerWalk<'_> {
     fn layer(&self, t: u32, experts: bool) -> Device {
         let m = self.spec.model;
         let mut d = Device::default();
-        // A norm with its residual reads two streams and writes two.
-        let norm = 4.0 * 2.0 * f64::from(m.hidden) * f64::from(t);
+        // A norm with its residual reads two streams and writes two, one of them the next product's input.
+        let norm = (3.0 * 2.0 + self.product_input()) * f64::from(m.hidden) * f64::from(t);
         let norms = if m.parallel_block { 1.0 } else { 2.0 };
         d.add_activations(self.ops.elementwise(norm * norms, norms));
         self.attention_block(t, &mut d);

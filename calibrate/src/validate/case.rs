@@ -90,7 +90,7 @@ pub enum Source {
 }
 
 /// The embedded tables by file name.
-const PUBLISHED: [(&str, &str); 2] = [
+const PUBLISHED: [(&str, &str); 3] = [
     (
         "jumpstart_tgi.csv",
         include_str!("../../data/published/jumpstart_tgi.csv"),
@@ -99,9 +99,24 @@ const PUBLISHED: [(&str, &str); 2] = [
         "serving_points.csv",
         include_str!("../../data/published/serving_points.csv"),
     ),
+    (
+        "trtllm_overview.csv",
+        include_str!("../../data/published/trtllm_overview.csv"),
+    ),
 ];
 
 impl Source {
+    /// Reads `name` as [`Source::read`] does, from the published tables where a folder lacks it.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub fn read_or_published<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, SetError> {
+        match self.read(name) {
+            Err(e) if e.missing => Source::Published.read(name),
+            other => other,
+        }
+    }
+
     /// Reads the CSV file `name`, a path within the source; `.gz` is unpacked.
     ///
     /// # Errors

@@ -39,13 +39,15 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 8] = [
+pub const SETS: [(&str, Loader); 10] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
     ("qwen3_32b", qwen3::cases),
     ("llama_405b", serving_points::llama_405b),
     ("trtllm_max_throughput", trtllm::cases),
+    ("trtllm_overview", trtllm::overview_cases),
+    ("trtllm_overview_moe", trtllm::overview_moe_cases),
     ("inf2", serving_points::inf2),
     ("inf2_vllm", serving_points::inf2_vllm),
 ];

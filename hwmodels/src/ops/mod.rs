@@ -40,6 +40,8 @@ pub struct Kernels {
     /// Whether 8-bit activations are written by the kernels that make them, with scales known beforehand (checkpoints of NVIDIA's
     /// Model Optimizer), and not by kernels of their own.
     pub fused_quantisation: bool,
+    /// Whether rotary embedding and the write of new keys and values are one kernel.
+    pub fused_rotary: bool,
 }
 
 impl Default for Kernels {
@@ -51,6 +53,7 @@ impl Default for Kernels {
             split_kv: true,
             xqa: false,
             fused_quantisation: false,
+            fused_rotary: false,
         }
     }
 }

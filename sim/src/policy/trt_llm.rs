@@ -135,6 +135,7 @@ impl TrtLlmParams {
             split_kv: self.multi_block_mode,
             xqa: true,
             fused_quantisation: true,
+            fused_rotary: true,
         }
     }
 
@@ -942,6 +943,7 @@ mod tests {
         let current = Kernels {
             xqa: true,
             fused_quantisation: true,
+            fused_rotary: true,
             ..Kernels::default()
         };
         assert_eq!(p.kernels(), current);
