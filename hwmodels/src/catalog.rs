@@ -354,6 +354,10 @@ impl Catalog {
                 self.link(link)
                     .map_err(|e| at(format!("accelerator `{}`", a.name), e))?;
             }
+            if let Some(relative) = &a.same_chip_as {
+                self.accelerator(relative)
+                    .map_err(|e| at(format!("accelerator `{}`: same_chip_as", a.name), e))?;
+            }
         }
         for i in self.instances() {
             let owner = || format!("instance `{}`", i.name);
@@ -739,6 +743,15 @@ mod tests {
         .unwrap();
         let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();
         assert!(e.contains("instance `n`") && e.contains("h1000"), "{e}");
+        fs::write(
+            &file,
+            "[[accelerator]]\nname = \"a\"\nvendor = \"v\"\nsame_chip_as = \"h1000\"\nmemory = \"80 GiB\"\n\
+             memory_bandwidth = \"3 TB/s\"\nbf16 = \"900 TFLOP/s\"\nunits = 132\non_chip = \"50 MiB\"\n\
+             host_bandwidth = \"64 GB/s\"\nsource = \"me\"\n",
+        )
+        .unwrap();
+        let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();
+        assert!(e.contains("same_chip_as") && e.contains("h1000"), "{e}");
         assert!(Catalog::with_dir(&dir.path().join("absent")).is_err());
         fs::write(&file, b"\xff\xfe").unwrap();
         let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();

@@ -85,9 +85,12 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
             needed: "kernels compiled for one number of tokens",
         });
     }
+    let relative = (chip.same_chip_as.as_deref())
+        .map(|name| spec.catalog.accelerator(name))
+        .transpose()?;
     let mut profile = resolve(
         &chip.name,
-        chip.same_chip_as.as_deref(),
+        relative.map(|a| a.name.as_str()),
         spec.engine,
         &spec.profile,
     )?;
