@@ -201,7 +201,9 @@ fn walk(
                 o.pointer("/properties/kind/const").and_then(Value::as_str) == Some(kind.name())
             });
             if let Some(own) = own {
+                let first = issues.len();
                 walk(document, value, path, own, root, kind, issues);
+                name_owners(&mut issues[first..], own, options, kind);
             }
             return;
         }
@@ -263,6 +265,32 @@ fn walk(
             }
         }
         _ => {}
+    }
+}
+
+/// Says of unknown keys of `[engine]` which other engines have them. `own` is the schema of `kind`, one of `options`.
+fn name_owners(issues: &mut [Issue], own: &Value, options: &[Value], kind: EngineKind) {
+    let has = |engine: &Value, key: &str| {
+        let properties = engine.get("properties").and_then(Value::as_object);
+        properties.is_some_and(|p| p.contains_key(key))
+    };
+    for issue in issues {
+        let Some(key) = issue.path.strip_prefix("engine.") else {
+            continue;
+        };
+        if has(own, key) {
+            continue;
+        }
+        let owners: Vec<&str> = (options.iter().filter(|o| has(o, key)))
+            .filter_map(|o| o.pointer("/properties/kind/const").and_then(Value::as_str))
+            .collect();
+        if !owners.is_empty() {
+            issue.message = format!(
+                "`{key}` is a key of kind = {}; {} has no such key",
+                owners.join(", "),
+                kind.name()
+            );
+        }
     }
 }
 

@@ -198,6 +198,15 @@ fn unknown_keys_are_all_named_with_line_path_and_the_nearest_key() {
         "{e}"
     );
     assert!(e.contains("hardware"), "{e}");
+    // A key of another engine is no slip of the pen.
+    let e = refused(
+        &PLAIN.replace("max_concurrent_requests", "max_num_seqs"),
+        &[],
+    );
+    assert!(
+        e.contains("engine.max_num_seqs: `max_num_seqs` is a key of kind = vllm_v1, vllm_v0; tgi has no such key"),
+        "{e}"
+    );
 }
 
 #[test]
