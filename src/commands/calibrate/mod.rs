@@ -48,7 +48,7 @@ enum What {
     Operators {
         #[command(flatten)]
         data: Data,
-        /// System whose kernel tables to use: h100_sxm or a100_sxm.
+        /// System whose kernel tables to use: h100_sxm, a100_sxm or h200_sxm.
         #[arg(long, value_name = "NAME")]
         system: String,
     },
