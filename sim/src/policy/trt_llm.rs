@@ -73,7 +73,7 @@ pub struct TrtLlmParams {
     /// Whether cuBLASLt multiplies (`--gemm_plugin auto`), choosing a kernel for each shape (default). Without the plugin TensorRT chooses
     /// 16-bit kernels once, as the engine is built, and long prompts run on kernels made for `opt_num_tokens`.
     pub gemm_plugin: bool,
-    /// Tokens that an engine without the GEMM plugin was tuned for [tokens]. Default: `max_batch_size`.
+    /// Tokens that an engine without the GEMM plugin was tuned for [tokens]. Default: `max_batch_size`, at most `max_num_tokens`.
     pub opt_num_tokens: Option<u32>,
     /// Whether gate and up projection are one product (default; off before 0.13 unless asked for).
     pub use_fused_mlp: bool,
@@ -128,7 +128,8 @@ impl TrtLlmParams {
                 Products::PerShape
             } else {
                 Products::Compiled {
-                    tokens: self.opt_num_tokens.unwrap_or(self.max_batch_size),
+                    tokens: (self.opt_num_tokens)
+                        .unwrap_or(self.max_batch_size.min(self.max_num_tokens)),
                 }
             },
             gate_with_up: self.use_fused_mlp,
@@ -952,6 +953,9 @@ mod tests {
         assert_eq!(p.kernels().products, Products::Compiled { tokens: 8 });
         p.opt_num_tokens = Some(512);
         assert_eq!(p.kernels().products, Products::Compiled { tokens: 512 });
+        p.opt_num_tokens = None;
+        p.max_num_tokens = 4;
+        assert_eq!(p.kernels().products, Products::Compiled { tokens: 4 });
     }
 
     #[test]
