@@ -21,11 +21,16 @@ part() { # name, budget [s], further options
     local budget
     budget=$(awk "BEGIN { print $2 * $scale }")
     # A part minds its budget itself; the time-out is for one that hangs.
-    timeout "$(awk "BEGIN { print int($budget + 60 * $scale + 20) }")" \
+    timeout -k 15 "$(awk "BEGIN { print int($budget + 60 * $scale + 20) }")" \
         "$python" -m servetwin_gpu --part "$1" --out "$out" --budget "${budget}s" --device "$device" ${OPTIONS:-} "${@:3}"
     echo "$1: exit code $?" >&2
     tar czf "$archive.part" -C "$out" . && mv "$archive.part" "$archive"
 }
+
+# The first start reads PyTorch from a cold disk, which should come out of no part's budget.
+start=$SECONDS
+timeout -k 15 120 "$python" -c "import torch; torch.zeros(1, device='$device')"
+echo "first start: exit code $? after $((SECONDS - start)) s" >&2
 
 case $stage in
     1) part ceilings 40; part operators 330; part steps 120 ;;

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 
 from . import output
@@ -34,6 +35,8 @@ def main(argv=None):
     args = arguments(argv)
     os.makedirs(args.out, exist_ok=True)
     deadline = output.Deadline(args.budget)
+    # Stopped from outside, a part still ends the processes that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))
     if args.device == "cuda":
         import torch
         if not torch.cuda.is_available():

@@ -6,8 +6,10 @@ An engine gets `(kind, id, payload)` messages from a pipe (`add` with (prompt to
 
 import csv
 import os
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 
 import torch
@@ -15,14 +17,24 @@ import torch
 from . import shapes
 from .kernels import Kernels
 from .model import Model, Step
-from .timing import capture, sync
+from .serving import MIXES
+from .timing import capture
 
 
 def main(connection, options):
-    """Entry of the engine's process."""
-    engine = {"paged": PagedEngine, "transformers": TransformersEngine}[options["engine"]](options)
-    connection.send(("ready", engine.facts()))
-    engine.serve(connection)
+    """Entry of the engine's process, which ends with the server whatever threads are left: it holds the device's memory."""
+    try:
+        engine = {"paged": PagedEngine, "transformers": TransformersEngine}[options["engine"]](options)
+        connection.send(("ready", engine.facts()))
+        engine.serve(connection)
+    except (EOFError, BrokenPipeError):
+        pass  # The server has ended.
+    except BaseException as e:
+        traceback.print_exc()
+        print(f"engine: {type(e).__name__}: {str(e)[:300]}", flush=True)
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
 
 
 STEP_LOG = ["replica", "start_s", "end_s", "running", "waiting", "kv_used_blocks", "blocked_by", "decode_seqs", "decode_tokens",
@@ -136,13 +148,13 @@ class GraphStep:
         self.owner = [None] * batch
         self.out = None
 
-    def capture(self):
+    def capture(self, pool):
         self.graph = None
         if self.model.device == "cuda":
             with torch.inference_mode():
                 def body():
                     self.out = self.model.next_tokens(self.step)
-                self.graph = capture(body)
+                self.graph = capture(body, pool)
         return self
 
     def run(self, requests):
@@ -187,8 +199,11 @@ class PagedEngine:
         tokens = 8192
         if device == "cuda":
             self.model.allocate_kv(8192)
+            torch.cuda.reset_peak_memory_stats()
             with torch.inference_mode():
                 self.model.next_tokens(Step(self.model, [], [(self.max_tokens, 0)]))
+            if kernels.prefill_whole[0] == "cudnn_sdpa":
+                self.plan(sorted({prompt for prompt, _ in MIXES.values()}))
             torch.cuda.synchronize()
             peak = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
             torch.cuda.empty_cache()
@@ -198,8 +213,20 @@ class PagedEngine:
         self.scheduler = Scheduler(self.model.pages, self.model.page, self.max_seqs, self.max_tokens)
         sizes = [1, 2, 4] + list(range(8, self.max_seqs + 1, 8))
         # Largest first: the pool that graphs share is then large enough for the rest.
-        self.graphs = {b: GraphStep(self.model, b, self.max_context).capture() for b in sorted(set(sizes), reverse=True)}
+        pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
+        self.graphs = {b: GraphStep(self.model, b, self.max_context).capture(pool) for b in sorted(set(sizes), reverse=True)}
         self.log = StepLog(o["step_log"])
+
+    def plan(self, lengths):
+        """Runs whole prompts of these lengths once, as many as a step holds: cuDNN plans each shape anew, for longer than a step.
+
+        What else comes, prompts cut by the token budget above all, then takes the kernel for chunks on context.
+        """
+        batches = [(n, length) for length in lengths for n in range(1, self.max_tokens // length + 1)]
+        with torch.inference_mode():
+            for n, length in batches:
+                self.model.next_tokens(Step(self.model, [], [(length, 0)] * n))
+        self.model.kernels.planned = set(batches)
 
     def facts(self):
         s = self.model.shape
@@ -288,6 +315,8 @@ class TransformersEngine:
             hidden_size=s.hidden, intermediate_size=s.inner, num_hidden_layers=s.layers, num_attention_heads=s.heads,
             num_key_value_heads=s.kv_heads, head_dim=s.head_dim, vocab_size=s.vocab, max_position_embeddings=32768,
             tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, attn_implementation=o["attention"])
+        # PyTorch prefers cuDNN's attention on an H100; it plans each shape anew, and here every step has another one.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[o["dtype"]]
         torch.manual_seed(1)
         previous = torch.get_default_dtype()
@@ -298,35 +327,41 @@ class TransformersEngine:
         finally:
             torch.set_default_dtype(previous)
         wanted = {"max_batch_tokens": 256 if o["small"] else 2048, "max_requests_per_batch": 8 if o["small"] else o["max_seqs"],
-                  "num_blocks": 64 if o["small"] else None, "allow_block_sharing": False, "auto_switch_to_flash": False}
+                  "num_blocks": 64 if o["small"] else None, "allow_block_sharing": False,
+                  # Attention copies a step's keys and values once per query head, which its own count leaves out.
+                  "max_memory_percent": 0.75}
         known = ContinuousBatchingConfig.__dataclass_fields__
         self.config = {k: v for k, v in wanted.items() if k in known and v is not None}
         generation = GenerationConfig(do_sample=False, max_new_tokens=4096, eos_token_id=-1, pad_token_id=0)
         self.manager = model.init_continuous_batching(
             generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**self.config))
         self.manager.start()
-        if o["device"] == "cuda":
-            # The first requests pay for what is compiled and captured on first use.
-            for i in range(4):
-                self.manager.add_request([5 + i] * 64, request_id=f"warm{i}", max_new_tokens=8, streaming=False)
-            left = 4
-            while left:
-                r = self.manager.get_result(timeout=120)
-                if r is None:
-                    raise RuntimeError("transformers' engine gave no result within two minutes")
-                left -= r.is_finished()
+        # The first requests pay for what is set up on first use.
+        for i in range(4):
+            self.manager.add_request([5 + i] * 64, request_id=f"warm{i}", max_new_tokens=8, streaming=False)
+        left = 4
+        while left:
+            r = self.manager.get_result(timeout=120)
+            if r is None or r.error:
+                raise RuntimeError(f"transformers' engine: {r.error if r else 'no result within two minutes'}")
+            left -= r.is_finished()
+        cache = getattr(self.manager.batch_processor, "cache", None)
+        self.config.update(kv_blocks=getattr(cache, "num_blocks", None), block_size=getattr(cache, "block_size", None))
 
     def facts(self):
         s = self.shape
         return {"model": s.name, "engine": f"transformers {self.version}", "layers": s.layers, "hidden": s.hidden,
-                "vocab": s.vocab, **self.config}
+                "vocab": s.vocab, "cudnn_attention": False, **self.config}
 
     def serve(self, connection):
         done = threading.Event()
 
         def receive():
             while not done.is_set():
-                kind, id, payload = connection.recv()
+                try:
+                    kind, id, payload = connection.recv()
+                except (EOFError, OSError):
+                    kind = "stop"  # The server has ended.
                 if kind == "stop":
                     done.set()
                 elif kind == "cancel":

@@ -162,6 +162,8 @@ class Kernels:
                 self.triton, self.source = None, "torch"
         self.prefill_whole = self.prefill_context = ("reference", prefill_reference)
         self.prefill_valid = [("reference", prefill_reference)]
+        # (prompts, their length) that whole prompts' kernel is ready for, where a new shape costs it a plan; None: any.
+        self.planned = None
         if device == "cuda":
             self._choose_prefill()
 
@@ -181,7 +183,8 @@ class Kernels:
         return "reference", PagedReference(self.PAGE)
 
     def prefill(self, q, k, v, chunks):
-        return (self.prefill_context if chunks.on_context else self.prefill_whole)[1](q, k, v, chunks)
+        ready = self.planned is None or (chunks.equal and (len(chunks.new), chunks.new[0]) in self.planned)
+        return (self.prefill_whole if ready and not chunks.on_context else self.prefill_context)[1](q, k, v, chunks)
 
     def _random(self, *shape):
         return torch.randn(*shape, device=self.device, dtype=self.dtype)
@@ -229,7 +232,7 @@ class Kernels:
 
     def _choose_prefill(self):
         """Keeps the attention kernels that are right here and takes the fastest, for whole prompts and on context."""
-        times = {"whole": {}, "context": {}}
+        times, firsts = {"whole": {}, "context": {}}, {"whole": {}, "context": {}}
         heads, kv, dim = 32, 8, 128
         self.prefill_valid = []
         for name, run in (("torch_flash", prefill_flash), ("torch_varlen", prefill_varlen), ("cudnn_sdpa", prefill_cudnn)):
@@ -243,8 +246,11 @@ class Kernels:
                         raise RuntimeError(f"differs from the reference by {error:.3g}")
                     c = Chunks(large, "cuda")
                     q, k, v = (self._random(sum(n), h, dim) for n, h in ((c.new, heads), (c.keys, kv), (c.keys, kv)))
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
                     run(q, k, v, c)
                     torch.cuda.synchronize()
+                    firsts[kind][name] = time.perf_counter() - start
                     start = time.perf_counter()
                     for _ in range(5):
                         run(q, k, v, c)
@@ -257,6 +263,7 @@ class Kernels:
         for kind in times:
             if times[kind]:
                 name = min(times[kind], key=lambda n: times[kind][n][0])
-                said = ", ".join(f"{n} {1e6 * t:.0f} us" for n, (t, _) in times[kind].items())
+                said = ", ".join(f"{n} {1e6 * t:.0f} us (first call of a shape {1e3 * firsts[kind][n]:.0f} ms)"
+                                 for n, (t, _) in times[kind].items())
                 self.note(f"prefill attention ({kind}): {name} of {said}")
                 setattr(self, f"prefill_{kind}", (name, times[kind][name][1]))

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from . import shapes
-from .kernels import Chunks, Kernels, decode_sdpa, relative_error
+from .kernels import Chunks, Kernels, decode_sdpa
 from .output import Table
-from .timing import Timer, rotation
+from .timing import Timer, noting, rotation
 
 SPREAD = ["p10", "p90", "calls", "mode", "model", "op"]
 GEMM = ["system", "version", "kernel_source", "gemm_dtype", "m", "n", "k", "latency", *SPREAD]
@@ -51,9 +51,12 @@ class Bench:
     def random(self, *shape):
         return torch.randn(*shape, device=self.device, dtype=self.kernels.dtype)
 
-    def cache(self):
-        """Whether inputs were rotated past the last-level cache."""
-        return "cold" if self.device == "cuda" else ""
+    def cache(self, size):
+        """Whether inputs of `size` bytes, all copies together, go past the last-level cache."""
+        return "" if self.device != "cuda" else "cold" if size > self.kernels.l2 else "warm"
+
+    def noting(self, *what):
+        return noting(self.record, self.device, " ".join(map(str, what)))
 
     def dtype_name(self):
         return {torch.bfloat16: "bfloat16", torch.float32: "float32"}[self.kernels.dtype]
@@ -73,11 +76,8 @@ def run(args, deadline, record):
             if deadline.over():
                 complete = False
                 break
-            try:
+            with bench.noting(measure.__name__, "of", model.name):
                 complete &= measure(bench, model, **options)
-            except torch.OutOfMemoryError as e:
-                record.note(f"{measure.__name__} of {model.name}: {str(e)[:200]}")
-                torch.cuda.empty_cache()
     for table in bench.tables.values():
         table.close()
     return complete
@@ -99,10 +99,11 @@ def gemms(bench, model, counts):
         for m in todo:
             if bench.deadline.over():
                 return False
-            xs = [bench.random(m, k) for _ in range(copies if m * k * 2 * copies < (4 << 30) else 1)]
-            times = bench.timer.measure(lambda i: F.linear(xs[i % len(xs)], weights[i]), copies)
-            table.add(**bench.head, kernel_source="torch.nn.functional.linear", gemm_dtype=dtype, m=m, n=n, k=k,
-                      model=model.name, op=name, **times)
+            with bench.noting("product", m, n, k):
+                xs = [bench.random(m, k) for _ in range(copies if m * k * 2 * copies < (4 << 30) else 1)]
+                times = bench.timer.measure(lambda i: F.linear(xs[i % len(xs)], weights[i]), copies)
+                table.add(**bench.head, kernel_source="torch.nn.functional.linear", gemm_dtype=dtype, m=m, n=n, k=k,
+                          model=model.name, op=name, **times)
         del weights
     return True
 
@@ -128,15 +129,12 @@ def fp8_gemms(bench, model):
             def call(i):
                 s = x.abs().amax().float() / largest
                 q = (x / s).clamp(-largest, largest).to(torch.float8_e4m3fn)
-                return torch._scaled_mm(q, weights[i].t(), s, scale, out_dtype=torch.bfloat16)
+                return torch._scaled_mm(q, weights[i].t(), s, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
 
-            try:
+            with bench.noting("fp8 product", m, n, k):
                 times = bench.timer.measure(call, copies)
-            except RuntimeError as e:
-                bench.record.note(f"fp8 product {m}x{n}x{k}: {str(e)[:200]}")
-                return True
-            table.add(**bench.head, kernel_source="torch._scaled_mm, unfused quantisation", gemm_dtype="fp8", m=m, n=n, k=k,
-                      model=model.name, op=name, **times)
+                table.add(**bench.head, kernel_source="torch._scaled_mm, unfused quantisation", gemm_dtype="fp8", m=m, n=n, k=k,
+                          model=model.name, op=name, **times)
     return True
 
 
@@ -174,14 +172,15 @@ def decode_row(bench, model, table, name, call, pool, contexts, op):
              "ctx_sq_sum": squares if ragged else 0}
     if table.has(**point):
         return
-    turns = min(16, rotation(sum(contexts) * model.kv_bytes_per_token_layer(), bench.device, bench.kernels.l2))
+    size = sum(contexts) * model.kv_bytes_per_token_layer(bench.kernels.dtype.itemsize)
+    turns = rotation(size, bench.device, bench.kernels.l2)
     tables = pool.tables(contexts, turns)
     ctx = torch.tensor(contexts, dtype=torch.int32, device=bench.device)
     q, most = bench.random(batch, model.heads, model.head_dim), max(contexts)
     times = bench.timer.measure(lambda i: call(q, pool.k, pool.v, tables[i], ctx, most), turns)
     dtype = bench.dtype_name()
     table.add(**bench.head, **point, beam_width=1, attn_dtype=dtype, kv_cache_dtype=dtype, window_size=0,
-              cache=bench.cache(), model=model.name, op=op, **times)
+              cache=bench.cache(turns * size), model=model.name, op=op, **times)
 
 
 def pool_of(bench, model, contexts):
@@ -202,7 +201,8 @@ def decodes(bench, model, part):
     for batch, context in points:
         if bench.deadline.over():
             return False
-        decode_row(bench, model, table, name, call, pool, [context] * batch, "decode")
+        with bench.noting("decode", batch, context):
+            decode_row(bench, model, table, name, call, pool, [context] * batch, "decode")
     return True
 
 
@@ -213,10 +213,11 @@ def ragged_decodes(bench, model):
     table = bench.attention("generation_attention")
     lists = [shapes.ragged_contexts(k, b, m) for k, b, m in points]
     pool = pool_of(bench, model, max((sum(c) for c in lists), default=16))
-    for (kind, _, _), contexts in zip(points, lists):
+    for (kind, batch, mean), contexts in zip(points, lists):
         if bench.deadline.over():
             return False
-        decode_row(bench, model, table, name, call, pool, contexts, f"decode {kind}")
+        with bench.noting("decode", kind, batch, mean):
+            decode_row(bench, model, table, name, call, pool, contexts, f"decode {kind}")
     return True
 
 
@@ -229,14 +230,14 @@ def prefill_row(bench, model, table, name, call, point):
     chunks = Chunks([(new, earlier)] * batch, bench.device)
     element = bench.kernels.dtype.itemsize
     size = (batch * new * model.heads + 2 * batch * (new + earlier) * model.kv_heads) * model.head_dim * element
-    copies = min(8, rotation(size, bench.device, bench.kernels.l2))
+    copies = rotation(size, bench.device, bench.kernels.l2)
     inputs = [(bench.random(batch * new, model.heads, model.head_dim),
                bench.random(batch * (new + earlier), model.kv_heads, model.head_dim),
                bench.random(batch * (new + earlier), model.kv_heads, model.head_dim)) for _ in range(copies)]
     times = bench.timer.measure(lambda i: call(*inputs[i], chunks), copies)
     dtype = bench.dtype_name()
     table.add(**bench.head, **row, beam_width=1, attn_dtype=dtype, kv_cache_dtype=dtype, window_size=0,
-              cache=bench.cache(), model=model.name, op="chunk on context" if earlier else "prefill", **times)
+              cache=bench.cache(copies * size), model=model.name, op="chunk on context" if earlier else "prefill", **times)
 
 
 def prefills(bench, model, part):
@@ -249,7 +250,8 @@ def prefills(bench, model, part):
         if bench.deadline.over():
             return False
         name, call = bench.kernels.prefill_context if point[2] else bench.kernels.prefill_whole
-        prefill_row(bench, model, table, name, call, point)
+        with bench.noting("prefill", *point):
+            prefill_row(bench, model, table, name, call, point)
     return True
 
 
@@ -288,9 +290,10 @@ def small_kernels(bench, model):
             else:
                 data = [bench.random(tokens, 2 * s.inner) for _ in range(copies)]
                 call = lambda i: kernels.silu_mul(data[i])
-            times = bench.timer.measure(call, copies)
-            table.add(**bench.head, kernel_source=kernels.source, kernel=name, tokens=tokens, width=width, bytes=size,
-                      kernels=1, model=s.name, op=name, **times)
+            with bench.noting(name, tokens, width):
+                times = bench.timer.measure(call, copies)
+                table.add(**bench.head, kernel_source=kernels.source, kernel=name, tokens=tokens, width=width, bytes=size,
+                          kernels=1, model=s.name, op=name, **times)
         if tokens <= 512:
             sampling(bench, model, table, tokens)
     return True
@@ -314,9 +317,10 @@ def sampling(bench, model, table, rows):
     for name, call, kernels in (("sample_greedy", lambda x: x.argmax(-1), 1), ("sample_top_k_top_p", filtered, 9),
                                 ("sample_softmax", whole, 4)):
         if not table.has(kernel=name, tokens=rows, width=model.vocab):
-            times = bench.timer.measure(lambda i: call(logits[i]), len(logits))
-            table.add(**bench.head, kernel_source="torch", kernel=name, tokens=rows, width=model.vocab,
-                      bytes=4 * rows * model.vocab, kernels=kernels, model=model.name, op=name, **times)
+            with bench.noting(name, rows, model.vocab):
+                times = bench.timer.measure(lambda i: call(logits[i]), len(logits))
+                table.add(**bench.head, kernel_source="torch", kernel=name, tokens=rows, width=model.vocab,
+                          bytes=4 * rows * model.vocab, kernels=kernels, model=model.name, op=name, **times)
 
 
 def other_kernels(bench, model):
@@ -330,10 +334,8 @@ def other_kernels(bench, model):
             if bench.deadline.over():
                 return False
             if name != chosen[0]:
-                try:
+                with bench.noting(name, *point):
                     prefill_row(bench, model, table, name, call, point)
-                except (RuntimeError, NotImplementedError):
-                    continue
     table, dtype = bench.attention("generation_attention", "other_kernels"), bench.dtype_name()
     for batch, context in [(1, 1024), (8, 1024), (32, 1024), (128, 1024), (1, 16384), (8, 8192), (32, 4096)]:
         if bench.deadline.over():
@@ -342,10 +344,12 @@ def other_kernels(bench, model):
                  "num_key_value_heads": model.kv_heads, "head_dim": model.head_dim, "step": context - 1, "ctx_sq_sum": 0}
         if table.has(**point):
             continue
-        copies = min(8, rotation(batch * context * model.kv_bytes_per_token_layer(), bench.device, bench.kernels.l2))
-        q = bench.random(batch, model.heads, 1, model.head_dim)
-        kv = [[bench.random(batch, model.kv_heads, context, model.head_dim) for _ in "kv"] for _ in range(copies)]
-        times = bench.timer.measure(lambda i: decode_sdpa(q, *kv[i]), copies)
-        table.add(**bench.head, **point, beam_width=1, attn_dtype=dtype, kv_cache_dtype=dtype, window_size=0,
-                  cache=bench.cache(), model=model.name, op="decode", **times)
+        size = batch * context * model.kv_bytes_per_token_layer(bench.kernels.dtype.itemsize)
+        copies = rotation(size, bench.device, bench.kernels.l2)
+        with bench.noting("torch_sdpa_contiguous", batch, context):
+            q = bench.random(batch, model.heads, 1, model.head_dim)
+            kv = [[bench.random(batch, model.kv_heads, context, model.head_dim) for _ in "kv"] for _ in range(copies)]
+            times = bench.timer.measure(lambda i: decode_sdpa(q, *kv[i]), copies)
+            table.add(**bench.head, **point, beam_width=1, attn_dtype=dtype, kv_cache_dtype=dtype, window_size=0,
+                      cache=bench.cache(copies * size), model=model.name, op="decode", **times)
     return True

@@ -1,7 +1,9 @@
 """CSV tables that survive a stop at any moment, and the facts about the machine beside them."""
 
+import contextlib
 import csv
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -129,25 +131,27 @@ class ClockLog:
 
     def close(self):
         if self.process:
-            self.process.terminate()
+            self.process.kill()
             self.process.wait(10)
             self.file.close()
 
 
 def versions():
-    """Versions of what ran."""
+    """Versions of what ran, without importing more than PyTorch: transformers takes seconds."""
     found = {"python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}"}
     for name in ("torch", "triton", "transformers", "numpy"):
         try:
-            found[name] = __import__(name).__version__
-        except ImportError:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
             continue
     if "torch" in found:
         import torch
+        found["torch"] = torch.__version__
         found["cuda"] = torch.version.cuda or ""
         if torch.cuda.is_available():
-            found["cudnn"] = str(torch.backends.cudnn.version())
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+            with contextlib.suppress(Exception):  # They say what ran; no part fails for them.
+                found["cudnn"] = str(torch.backends.cudnn.version())
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 

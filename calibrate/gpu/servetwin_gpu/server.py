@@ -8,6 +8,7 @@ has one character per token. Every request runs to `max_tokens`. Standard librar
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -37,10 +38,10 @@ class Server:
                 self.loop.call_soon_threadsafe(self.hand_out, self.connection.recv())
         except (EOFError, OSError):
             self.dead = "the engine's process ended"
-            try:
+            with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self.hand_out, [(i, None, True) for i in list(self.queues)])
-            except RuntimeError:
-                return  # The server has ended, and its loop with it.
+        except RuntimeError:
+            return  # The server has ended, and its loop with it.
 
     def hand_out(self, tokens):
         for id, token, finished in tokens:
@@ -69,7 +70,7 @@ class Server:
                 await self.route(method, path.split("?")[0], body, reader, writer)
                 if headers.get("connection", "").lower() == "close":
                     return
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError, asyncio.LimitOverrunError):
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
             return
         finally:
             writer.close()
@@ -190,7 +191,7 @@ def main():
     p.add_argument("--dtype", choices=("bf16", "fp32"))
     p.add_argument("--small", action="store_true", help="a tiny model")
     p.add_argument("--max-seqs", type=int, default=128, help="most sequences in a step (default 128)")
-    p.add_argument("--attention", default="sdpa", help="transformers' attention implementation (default sdpa)")
+    p.add_argument("--attention", default="paged|sdpa", help="transformers' attention implementation (default paged|sdpa)")
     p.add_argument("--step-log", help="write one row per step here (engine `paged`)")
     a = p.parse_args()
     options = vars(a)

@@ -6,10 +6,11 @@ it, to beyond the knee. `serving.csv` has a row per load; `serving/<engine>-<loa
 
 import json
 import os
-import select
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from .output import Table
@@ -64,16 +65,19 @@ def run(args, deadline, record):
 
 def address(server, deadline, record):
     """Waits for the line with the server's address; what it prints before goes to the record."""
+    lines = queue.Queue()
+    threading.Thread(target=lambda: [lines.put(line.strip()) for line in server.stdout], daemon=True).start()
     while not deadline.over():
-        ready, _, _ = select.select([server.stdout], [], [], 1.0)
-        if ready:
-            line = server.stdout.readline().strip()
-            if line.startswith("http://"):
-                return line
-            if line:
-                record.note(line)
-        if server.poll() is not None:
-            raise SystemExit(f"the server ended with code {server.returncode} before it listened")
+        try:
+            line = lines.get(timeout=1.0)
+        except queue.Empty:
+            if server.poll() is not None:
+                raise SystemExit(f"the server ended with code {server.returncode} before it listened")
+            continue
+        if line.startswith("http://"):
+            return line
+        if line:
+            record.note(line)
     raise SystemExit("the server was not up within the budget")
 
 

@@ -15,7 +15,7 @@ from . import shapes
 from .kernels import Kernels
 from .model import Model, Step
 from .output import Table
-from .timing import capture, sync
+from .timing import capture, noting, sync
 
 STATS = ["decode_seqs", "decode_tokens", "decode_ctx_sum", "decode_ctx_sq_sum", "prefill_seqs", "prefill_tokens",
          "prefill_ctx_sum", "prefill_pairs", "sampled_seqs"]
@@ -31,6 +31,8 @@ def run(args, deadline, record):
     say = lambda part, size, note="": memory.has(model=shape.name, part=part) or memory.add(
         model=shape.name, part=part, bytes=size, note=note)
     cuda = args.device == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()  # what the checks of the kernels took
     before = used() if cuda else 0
     say("context", before, "driver and libraries before the first weight")
     model = Model(shape, kernels, kv_tokens=kernels.PAGE, max_position=65536 if not args.small else 512)
@@ -129,12 +131,14 @@ class Runner:
         if need > self.model.pages:
             return True
         cuda = self.args.device == "cuda"
-        try:
+        device, wall, issue = [], [], []
+        with noting(self.record, self.args.device, f"{kind} step {stats}"):
             with torch.inference_mode():
                 step = Step(self.model, decodes, chunks)
                 out = self.model.next_tokens(step)
                 run = lambda: self.model.next_tokens(step)
                 if mode == "graph":
+                    torch.cuda.empty_cache()
                     at = torch.cuda.memory_reserved()
                     graph = capture(run)
                     self.graphs += 1
@@ -145,7 +149,6 @@ class Runner:
                 host = torch.empty_like(out, device="cpu")
                 if cuda:
                     host = host.pin_memory()
-                device, wall, issue = [], [], []
                 end = time.perf_counter() + self.seconds
                 while len(wall) < 5 or (time.perf_counter() < end and len(wall) < 200):
                     start = time.perf_counter()
@@ -163,9 +166,7 @@ class Runner:
                         issued = time.perf_counter()
                     wall.append((time.perf_counter() - start) * 1e3)
                     issue.append((issued - start) * 1e3)
-        except torch.OutOfMemoryError as e:
-            self.record.note(f"{kind} step {stats}: {str(e)[:200]}")
-            torch.cuda.empty_cache()
+        if not wall:
             return False
         spread = sorted(device or wall)
         at = lambda q: spread[min(len(spread) - 1, int(q * len(spread)))]

@@ -1,5 +1,6 @@
 """Medians of device times, with inputs that are not in the cache."""
 
+import contextlib
 import statistics
 import time
 
@@ -9,6 +10,18 @@ import torch
 def sync(device):
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def noting(record, device, what):
+    """A row that fails is noted and left out; only a device that fails with it ends the part."""
+    try:
+        yield
+    except Exception as e:
+        record.note(f"{what} not measured: {type(e).__name__}: {str(e)[:200]}")
+        sync(device)
+        if device == "cuda":
+            torch.cuda.empty_cache()
 
 
 def rotation(bytes_per_call, device, l2_bytes):
@@ -82,15 +95,25 @@ def summary(times, calls, mode):
     return {"latency": statistics.median(times), "p10": at(0.1), "p90": at(0.9), "calls": calls, "mode": mode}
 
 
-def capture(run):
-    """A CUDA graph of `run()`, warmed up on a side stream as capturing asks for."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+_side = None
+
+
+def capture(run, pool=None):
+    """A CUDA graph of `run()`, warmed up on the stream that captures; `pool` is memory that several graphs share."""
+    global _side
+    if _side is None:
+        _side = torch.cuda.Stream()  # one for all graphs: cuBLAS keeps a workspace per stream
+    current = torch.cuda.current_stream()
+    _side.wait_stream(current)
+    with torch.cuda.stream(_side):
         run()
-    torch.cuda.current_stream().wait_stream(side)
+    current.wait_stream(_side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=_side):
+            run()
+    except BaseException:
+        torch.cuda.set_stream(current)  # a capture that fails may leave its own stream the current one
+        raise
     return graph

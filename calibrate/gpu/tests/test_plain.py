@@ -1,12 +1,13 @@
 """What needs no PyTorch: shapes, statistics, tables. Run: python -m unittest discover -s tests (in calibrate/gpu)."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
-from servetwin_gpu import output, shapes
+from servetwin_gpu import output, serving, shapes
 
 
 class Shapes(unittest.TestCase):
@@ -77,6 +78,26 @@ class Tables(unittest.TestCase):
         self.assertEqual(output.system_name("NVIDIA H100 PCIe"), "h100")
         self.assertEqual(output.system_name("NVIDIA H200"), "h200_sxm")
         self.assertEqual(output.system_name("NVIDIA A100-SXM4-80GB"), "a100_sxm")
+
+
+class Serving(unittest.TestCase):
+    def server(self, code):
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    def test_the_address_is_found_among_lines_that_come_at_once(self):
+        class Record:
+            notes = []
+            note = notes.append
+        with self.server(r"print('one\ntwo\nhttp://127.0.0.1:1', flush=True); import time; time.sleep(30)") as server:
+            self.assertEqual(serving.address(server, output.Deadline(10), Record), "http://127.0.0.1:1")
+            server.kill()
+        self.assertEqual(Record.notes, ["one", "two"])
+        with self.server("raise SystemExit(3)") as server, self.assertRaisesRegex(SystemExit, "code 3"):
+            serving.address(server, output.Deadline(10), Record)
+
+    def test_versions_name_what_is_installed(self):
+        found = output.versions()
+        self.assertEqual(found["python"], ".".join(map(str, sys.version_info[:3])))
 
 
 if __name__ == "__main__":
