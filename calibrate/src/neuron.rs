@@ -154,6 +154,7 @@ fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, Ne
         Layout {
             tp: p.tp,
             pp: 1,
+            dp: 1,
             ep: 1,
         },
         p.weights,

@@ -12,7 +12,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use hwmodels::ops::{Arithmetic, Device, Kernels, ParamSpec, attention, elementwise, gemm, moe};
+use hwmodels::ops::{
+    Arithmetic, Device, Experts, Kernels, ParamSpec, attention, elementwise, gemm, moe,
+};
 use hwmodels::profile::{Param, Profile, Provenance, Validation};
 use hwmodels::{Catalog, Dtype, Evidence};
 use rayon::prelude::*;
@@ -820,14 +822,29 @@ fn fit_experts(
     device: &Device,
     rows: &[MoeRow],
 ) -> Result<(), Error> {
-    for (op, dtype, weights, arithmetic) in [
-        ("moe bf16", "bfloat16", Dtype::Bf16, Arithmetic::Bf16),
-        // Published 8-bit expert weights carry block scales.
-        ("moe fp8", "fp8_block", Dtype::Fp8, Arithmetic::Fp8),
+    let (triton, cutlass) = (Experts::Triton, Experts::Cutlass);
+    // Published 8-bit expert weights carry block scales.
+    let block = "fp8_block";
+    for (op, dtype, weights, arithmetic, experts) in [
+        (
+            "moe bf16",
+            "bfloat16",
+            Dtype::Bf16,
+            Arithmetic::Bf16,
+            triton,
+        ),
+        ("moe fp8", block, Dtype::Fp8, Arithmetic::Fp8, triton),
+        (
+            "moe fp8 cutlass",
+            block,
+            Dtype::Fp8,
+            Arithmetic::Fp8,
+            cutlass,
+        ),
     ] {
         let main: Vec<MoeRow> = rows
             .iter()
-            .filter(|r| r.moe_dtype == dtype)
+            .filter(|r| r.moe_dtype == dtype && r.experts() == experts)
             .cloned()
             .collect();
         if main.is_empty() {
@@ -835,7 +852,7 @@ fn fit_experts(
         }
         let task = Task {
             op,
-            prefix: moe::prefix(arithmetic),
+            prefix: moe::prefix(arithmetic, experts),
             specs: &moe::SPECS,
             given: &[],
             unused: &[],
@@ -851,7 +868,7 @@ fn fit_experts(
             ],
             predict: &|v, r| {
                 moe::time(
-                    &moe::MoeParams::from_values(&array(v)),
+                    &moe::MoeParams::from_values(&array(v), experts),
                     device,
                     &r.moe_shape(weights),
                     arithmetic,

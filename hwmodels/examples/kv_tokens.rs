@@ -111,6 +111,7 @@ pub fn run(folder: &Path) -> Result<f64, Box<dyn std::error::Error>> {
         let layout = Layout {
             tp: case.tp,
             pp: 1,
+            dp: 1,
             ep: 1,
         };
         let plan = MemoryPlan::for_layout(arch, device, layout, &s)?;

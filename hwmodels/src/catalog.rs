@@ -578,6 +578,7 @@ mod tests {
         let layout = Layout {
             tp: 4,
             pp: 2,
+            dp: 1,
             ep: 1,
         };
         let sum = 4.0

@@ -20,6 +20,20 @@ use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
 use crate::step::StepModel;
 
+/// Which decode steps replay captured CUDA graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Graphs<'a> {
+    /// As the engine does unless told otherwise.
+    #[default]
+    Default,
+    /// None.
+    Off,
+    /// All that the engine captures graphs for.
+    On,
+    /// Those of so many sequences at most, padded to the next of these sizes, which are in ascending order.
+    Sizes(&'a [u32]),
+}
+
 /// What a deployment is made of; names have been looked up.
 #[derive(Clone, Debug)]
 pub struct DeploymentSpec<'a> {
@@ -39,8 +53,8 @@ pub struct DeploymentSpec<'a> {
     pub engine: EngineKind,
     /// Whether the engine overlaps host and device (vLLM's asynchronous scheduling, TensorRT-LLM's overlap scheduler); `None`: its default.
     pub overlap: Option<bool>,
-    /// Whether decode steps replay captured graphs; `None`: the engine's default.
-    pub graphs: Option<bool>,
+    /// Which decode steps replay captured graphs.
+    pub graphs: Graphs<'a>,
     /// Most tokens in one step [tokens].
     pub max_tokens: u32,
     /// Profile.
@@ -100,10 +114,15 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     if let Some(overlap) = spec.overlap {
         cost.overlap = overlap;
     }
+    let mut graph_sizes: &[u32] = &[];
     match spec.graphs {
-        Some(false) => cost.graph_max_seqs = 0,
-        Some(true) => cost = cost.graphed(),
-        None => {}
+        Graphs::Default => {}
+        Graphs::Off => cost.graph_max_seqs = 0,
+        Graphs::On => cost = cost.graphed(),
+        Graphs::Sizes(sizes) => {
+            cost = cost.graphed();
+            graph_sizes = sizes;
+        }
     }
     let parameters = (
         spec.model.parameters() as f64,
@@ -159,6 +178,7 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
             max_tokens: spec.max_tokens,
             routing: spec.routing,
             kernels: spec.kernels,
+            graph_sizes,
         });
         warnings.extend(model.warnings().iter().cloned());
         Arc::new(model)
@@ -311,7 +331,7 @@ mod tests {
             kv_cache: Dtype::Bf16,
             engine,
             overlap: None,
-            graphs: None,
+            graphs: Graphs::Default,
             max_tokens: 4096,
             profile: Choice::Auto,
             params,

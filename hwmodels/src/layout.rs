@@ -14,20 +14,29 @@ use crate::link::Link;
 use crate::model::ModelArch;
 use crate::ops::collective::{Fabric, Group, LinkClass, Network};
 
-/// Parallel layout of one replica. Data-parallel replicas are separate replicas behind a router.
+/// Parallel layout of one replica.
+///
+/// Independent copies of a model are separate replicas behind a router. `dp` is for mixtures of experts: ranks that each run
+/// attention for requests of their own, with a scheduler and a KV cache of their own, and meet in the expert layers of every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Layout {
-    /// Tensor-parallel ranks per stage.
+    /// Tensor-parallel ranks per stage and data-parallel rank.
     pub tp: u32,
     /// Pipeline stages.
     pub pp: u32,
-    /// Expert-parallel ranks within a stage: 1 splits every expert over the `tp` ranks,
-    /// `tp` gives each rank whole experts.
+    /// Data-parallel attention ranks, of `tp` devices each (vLLM's `--data-parallel-size`; TensorRT-LLM's `enable_attention_dp`
+    /// on `n` GPUs is `dp = n`, `tp = 1`).
+    pub dp: u32,
+    /// Expert-parallel ranks within a stage: 1 splits every expert over its `dp * tp` ranks,
+    /// `dp * tp` gives each rank whole experts.
     pub ep: u32,
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.dp > 1 {
+            write!(f, "DP {} x ", self.dp)?;
+        }
         write!(f, "TP {}", self.tp)?;
         if self.pp > 1 {
             write!(f, " x PP {}", self.pp)?;
@@ -47,18 +56,25 @@ impl Layout {
     pub const SINGLE: Layout = Layout {
         tp: 1,
         pp: 1,
+        dp: 1,
         ep: 1,
     };
 
     /// Ranks of the replica: devices on GPUs, NeuronCores on Neuron chips.
     pub fn devices(self) -> u32 {
-        self.tp.saturating_mul(self.pp)
+        self.stage_ranks().saturating_mul(self.pp)
+    }
+
+    /// Ranks of one pipeline stage, over which its experts are spread.
+    pub fn stage_ranks(self) -> u32 {
+        self.tp.saturating_mul(self.dp)
     }
 
     /// Checks the rules that the model's shape sets.
     ///
     /// Query heads and the feed-forward size must divide over `tp`; key/value heads must divide or be replicated
-    /// evenly; experts must divide over `ep` and each over the `tp / ep` ranks that share it; every stage needs a layer.
+    /// evenly; experts must divide over `ep` and each over the `dp * tp / ep` ranks that share it; every stage needs a layer.
+    /// Data-parallel attention takes experts, one stage, and vLLM V1 or TensorRT-LLM.
     /// Neuron compilers pad heads and sizes, so there `tp` need not divide them.
     ///
     /// # Errors
@@ -72,9 +88,9 @@ impl Layout {
     }
 
     fn check_rules(self, m: &ModelArch, engine: EngineKind) -> Result<(), String> {
-        let Layout { tp, pp, ep } = self;
-        if tp == 0 || pp == 0 || ep == 0 {
-            return Err("tp, pp and ep must be at least 1".to_owned());
+        let Layout { tp, pp, dp, ep } = self;
+        if tp == 0 || pp == 0 || dp == 0 || ep == 0 {
+            return Err("tp, pp, dp and ep must be at least 1".to_owned());
         }
         if self.devices() > MAX_RANKS {
             return Err(format!(
@@ -89,12 +105,31 @@ impl Layout {
             ));
         }
         let moe = m.moe;
+        let ranks = self.stage_ranks();
+        if dp > 1 {
+            if moe.is_none() {
+                return Err(format!(
+                    "{} has no experts, so data-parallel ranks have nothing in common: set replicas = {dp} in place of dp",
+                    m.name
+                ));
+            }
+            if !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+                return Err(format!(
+                    "dp ({dp}) is for vllm_v1 and trt_llm; {engine} has no data-parallel attention"
+                ));
+            }
+            if pp > 1 {
+                return Err(format!(
+                    "dp ({dp}) together with pipeline stages ({pp}) is not supported; set pp = 1"
+                ));
+            }
+        }
         if ep > 1 {
             let Some(moe) = moe else {
                 return Err(format!("{} has no experts, so ep must be 1", m.name));
             };
-            if !tp.is_multiple_of(ep) {
-                return Err(format!("ep ({ep}) must divide tp ({tp})"));
+            if !ranks.is_multiple_of(ep) {
+                return Err(format!("ep ({ep}) must divide dp x tp ({ranks})"));
             }
             if !moe.experts.is_multiple_of(ep) {
                 return Err(format!(
@@ -137,10 +172,10 @@ impl Layout {
             ));
         }
         if let Some(moe) = moe {
-            let share = tp / ep;
+            let share = ranks / ep;
             if !moe.expert_intermediate.is_multiple_of(share) {
                 return Err(format!(
-                    "tp / ep ({share}) must divide the expert size {} of {}; a larger ep keeps experts whole",
+                    "dp x tp / ep ({share}) must divide the expert size {} of {}; a larger ep keeps experts whole",
                     moe.expert_intermediate, m.name
                 ));
             }
@@ -191,11 +226,11 @@ pub struct Placement {
     pub replicas_per_node: u32,
     /// Layers of each stage.
     pub stage_layers: Vec<Range<u32>>,
-    /// Link that joins the tensor-parallel ranks; `None` for a single rank, or for cores of one chip.
+    /// Link that joins the ranks of a stage on one node; `None` for a single rank, or for cores of one chip.
     pub tp_link: Option<Link>,
     /// Link that joins consecutive stages on one node.
     pub stage_link: Option<Link>,
-    /// Network that joins stages on different nodes; `None` when the replica stays on one.
+    /// Network that joins stages or data-parallel ranks on different nodes; `None` when the replica stays on one.
     pub network: Option<Link>,
 }
 
@@ -221,14 +256,24 @@ impl Placement {
         };
         let node_ranks = instance.ranks(accelerator);
         let Layout { tp, pp, .. } = layout;
+        let stage_ranks = layout.stage_ranks();
         if tp > node_ranks {
             return Err(impossible(format!(
                 "tensor-parallel ranks must share a node and {} has {node_ranks}; use TP {node_ranks} or less with more pipeline stages",
                 instance.name
             )));
         }
-        let stages_per_node = (node_ranks / tp).min(pp);
-        let nodes = pp.div_ceil(stages_per_node);
+        if stage_ranks > node_ranks && !stage_ranks.is_multiple_of(node_ranks) {
+            return Err(impossible(format!(
+                "{stage_ranks} data-parallel and tensor-parallel ranks do not fill whole nodes of {node_ranks}"
+            )));
+        }
+        let stages_per_node = (node_ranks / stage_ranks).clamp(1, pp);
+        let nodes = if stage_ranks > node_ranks {
+            pp * (stage_ranks / node_ranks)
+        } else {
+            pp.div_ceil(stages_per_node)
+        };
         if nodes > 1 && matches!(engine, EngineKind::Tgi | EngineKind::TgiNeuron) {
             return Err(impossible(format!(
                 "{engine} runs on one node, and {} ranks need {nodes} nodes of type {}",
@@ -253,8 +298,9 @@ impl Placement {
                 node_ranks / layout.devices()
             },
             stage_layers: layout.stage_layers(model.layers, engine),
-            tp_link: intra.clone().filter(|_| many_chips(tp)),
-            stage_link: intra.filter(|_| stages_per_node > 1 && many_chips(tp * stages_per_node)),
+            tp_link: intra.clone().filter(|_| many_chips(stage_ranks)),
+            stage_link: intra
+                .filter(|_| stages_per_node > 1 && many_chips(stage_ranks * stages_per_node)),
             network: (nodes > 1).then_some(network),
             accelerator: accelerator.clone(),
             instance: instance.clone(),
@@ -327,7 +373,11 @@ mod tests {
     use super::*;
 
     fn layout(tp: u32, pp: u32, ep: u32) -> Layout {
-        Layout { tp, pp, ep }
+        Layout { tp, pp, dp: 1, ep }
+    }
+
+    fn attention_dp(dp: u32, tp: u32, ep: u32) -> Layout {
+        Layout { tp, pp: 1, dp, ep }
     }
 
     fn check(model: &str, l: Layout) -> Result<(), String> {
@@ -378,8 +428,45 @@ mod tests {
         assert!(
             check("mixtral-8x7b", layout(4, 1, 3))
                 .unwrap_err()
-                .contains("must divide tp")
+                .contains("must divide dp x tp")
         );
+    }
+
+    #[test]
+    fn data_parallel_attention_is_for_mixtures_of_experts() {
+        assert!(check("deepseek-v3", attention_dp(8, 1, 8)).is_ok());
+        assert!(check("deepseek-v3", attention_dp(4, 2, 8)).is_ok());
+        let refused = |model, l| check(model, l).unwrap_err();
+        assert!(refused("llama-2-7b", attention_dp(2, 1, 1)).contains("replicas = 2"));
+        assert!(refused("deepseek-v3", attention_dp(8, 1, 3)).contains("must divide dp x tp (8)"));
+        let stages = Layout {
+            pp: 2,
+            ..attention_dp(4, 1, 4)
+        };
+        assert!(refused("deepseek-v3", stages).contains("pp = 1"));
+        let c = Catalog::builtin();
+        let e = attention_dp(2, 1, 1)
+            .check(c.model("mixtral-8x7b").unwrap(), EngineKind::Tgi)
+            .unwrap_err();
+        assert!(e.to_string().contains("vllm_v1 and trt_llm"), "{e}");
+    }
+
+    #[test]
+    fn data_parallel_ranks_fill_nodes() {
+        let on = |model, l| place(model, "p5en.48xlarge", l, EngineKind::VllmV1);
+        let place = |l| on("deepseek-v3", l);
+        let one = place(attention_dp(8, 1, 8)).unwrap();
+        assert_eq!((one.nodes, one.replicas_per_node), (1, 1));
+        assert_eq!((one.devices(), one.network), (8, None));
+        let two = place(attention_dp(16, 1, 16)).unwrap();
+        assert_eq!(
+            (two.nodes, two.replicas_per_node, two.devices()),
+            (2, 0, 16)
+        );
+        assert!(two.network.is_some() && two.tp_link.is_some());
+        let e = on("qwen3-235b-a22b", attention_dp(12, 1, 4));
+        let e = e.unwrap_err().to_string();
+        assert!(e.contains("whole nodes of 8"), "{e}");
     }
 
     #[test]

@@ -297,7 +297,7 @@ pub fn smallest_layout(
     for pp in 1..=MAX_NODES {
         for tp in (1..=ranks).filter(|tp| tp.is_power_of_two() || ranks.is_multiple_of(*tp)) {
             for ep in [1, tp] {
-                candidates.push(Layout { tp, pp, ep });
+                candidates.push(Layout { tp, pp, dp: 1, ep });
             }
         }
     }
@@ -477,7 +477,7 @@ fn stage_use(
     }
     let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, count);
     let tokens = f64::from(s.max_num_batched_tokens);
-    let forward = forward_peak(model, layout, tokens);
+    let forward = forward_peak(model, layout, tokens, s.engine);
     let distributed = layout.devices() > 1;
     let communication = if distributed { COMMUNICATION } else { 0.0 };
     let graphs = if s.cuda_graphs { CUDA_GRAPHS } else { 0.0 };
@@ -543,9 +543,12 @@ fn stage_use(
     stage
 }
 
+/// Tokens that vLLM's expert kernels take at once (`VLLM_FUSED_MOE_CHUNK_SIZE`) [tokens]. TensorRT-LLM's take all (`moe_config.max_num_tokens`).
+const VLLM_EXPERT_CHUNK: f64 = 32_768.0;
+
 /// Widest point of a forward pass over `tokens` new tokens on one rank [bytes]: the residual stream and its normed
 /// copy, and the larger of what attention and the feed-forward block hold, all in 16 bits.
-fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64) -> f64 {
+fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) -> f64 {
     let tp = f64::from(layout.tp.max(1));
     let gate = if m.gated { 2.0 } else { 1.0 };
     let feed_forward = |inner: f64| (gate + 1.0) * inner / tp;
@@ -557,10 +560,22 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64) -> f64 {
     if let Some(moe) = m.moe {
         // One row per token and chosen expert: gate and up, their product, and the down-projected row that reuses the first.
         let top_k = f64::from(moe.top_k);
-        let share = tp / f64::from(layout.ep.clamp(1, layout.tp.max(1)));
+        let ranks = layout.stage_ranks().max(1);
+        let share = f64::from(ranks) / f64::from(layout.ep.clamp(1, ranks));
         let inner = f64::from(moe.expert_intermediate) / share;
         let routed = top_k * ((gate * inner).max(f64::from(m.hidden)) + inner);
-        width = width.max(routed.max(feed_forward(f64::from(moe.shared_intermediate))));
+        // The expert kernels see the tokens of all data-parallel ranks, as many at a time as a chunk holds.
+        let gathered = tokens * f64::from(layout.dp.max(1));
+        let at_once = match engine {
+            EngineKind::TrtLlm => gathered,
+            _ => gathered.min(tokens.max(VLLM_EXPERT_CHUNK)),
+        };
+        let rows = if layout.dp > 1 && tokens > 0.0 {
+            routed * at_once / tokens + f64::from(m.hidden) * gathered / tokens
+        } else {
+            routed
+        };
+        width = width.max(rows.max(feed_forward(f64::from(moe.shared_intermediate))));
     }
     let heads = f64::from(m.heads) / tp;
     let kv = f64::from(m.kv_heads_per_rank(layout.tp));
@@ -626,11 +641,13 @@ mod tests {
     const TP2: Layout = Layout {
         tp: 2,
         pp: 1,
+        dp: 1,
         ep: 1,
     };
     const TP8: Layout = Layout {
         tp: 8,
         pp: 1,
+        dp: 1,
         ep: 1,
     };
 
@@ -737,7 +754,12 @@ mod tests {
         assert_eq!(best.layout.pp, 1);
         let d = c.accelerator("h100").unwrap();
         for tp in 1..best.layout.tp {
-            let layout = Layout { tp, pp: 1, ep: 1 };
+            let layout = Layout {
+                tp,
+                pp: 1,
+                dp: 1,
+                ep: 1,
+            };
             assert!(
                 MemoryPlan::for_layout(m, d, layout, &s).is_err(),
                 "{layout}"
@@ -879,6 +901,7 @@ mod tests {
         let layout = Layout {
             tp: 1,
             pp: 2,
+            dp: 1,
             ep: 1,
         };
         let p = on(

@@ -301,11 +301,12 @@ impl ModelArch {
     /// Bytes of one layer's weights on one rank, the matrices in `weights`.
     ///
     /// MXFP4 is a format of experts only: other matrices stay 16-bit. With `ep` ranks the experts are
-    /// dealt out whole and each is divided over the remaining `tp / ep` ranks.
+    /// dealt out whole and each is divided over the remaining `dp * tp / ep` ranks.
     pub fn layer_weight_bytes(&self, moe: bool, weights: Dtype, layout: Layout) -> LayerBytes {
         let p = self.layer_params(moe);
         let tp = layout.tp.max(1);
-        let ep = layout.ep.clamp(1, tp);
+        let ranks = layout.stage_ranks().max(1);
+        let ep = layout.ep.clamp(1, ranks);
         let dense_bytes = if weights == Dtype::Mxfp4 {
             2.0
         } else {
@@ -315,7 +316,7 @@ impl ModelArch {
         LayerBytes {
             attention: self.attention_params(tp) as f64 * dense_bytes,
             dense: p.dense as f64 * dense_bytes / f64::from(tp),
-            expert: p.expert as f64 * weights.bytes() / f64::from(tp / ep),
+            expert: p.expert as f64 * weights.bytes() / f64::from(ranks / ep),
             experts_held: f64::from((p.experts as u32).div_ceil(ep)),
             small: p.small as f64 * small_bytes,
         }

@@ -237,6 +237,7 @@ mod tests {
             Layout {
                 tp: 8,
                 pp: 1,
+                dp: 1,
                 ep: 1,
             },
             Dtype::Bf16,

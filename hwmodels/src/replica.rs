@@ -13,7 +13,7 @@ use crate::dtype::Dtype;
 use crate::engine_cost::EngineCost;
 use crate::evidence::Evidence;
 use crate::layout::Layout;
-use crate::model::{AttentionKind, ModelArch};
+use crate::model::{AttentionKind, ModelArch, Moe};
 use crate::ops::collective::{CollectiveModel, Fabric, Group, Launch};
 use crate::ops::{
     Cache, DecodeShape, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape,
@@ -47,6 +47,8 @@ pub struct ReplicaSpec<'a> {
     pub routing: Routing,
     /// Which kernels the engine runs.
     pub kernels: Kernels,
+    /// Sizes that decode batches are padded to for captured graphs, in ascending order; empty: the engine's rule.
+    pub graph_sizes: &'a [u32],
 }
 
 /// Device time by cause [s], before launches and host.
@@ -116,10 +118,29 @@ pub struct ReplicaModel {
     full_layers: f64,
     window_layers: f64,
     window: Option<u32>,
+    /// See [`ReplicaSpec::graph_sizes`].
+    graph_sizes: Vec<u32>,
+    /// What data-parallel ranks do together; `None`: there is one rank, and `linear` holds everything.
+    shared: Option<SharedExperts>,
     /// Send between two stages by token [s/token] and per message [s].
     send_fixed: f64,
     send_per_token: f64,
     warnings: Vec<String>,
+}
+
+/// Expert layers of data-parallel ranks: each rank's tokens are gathered on all of them, every rank computes its share of the
+/// experts, and the results are added up and scattered back.
+#[derive(Clone, Debug)]
+struct SharedExperts {
+    shape: MoeShape,
+    routing: Routing,
+    layers: f64,
+    ranks: u32,
+    group: Group,
+    collectives: CollectiveModel,
+    /// Bytes of a token as it is gathered, and as it comes back.
+    gathered: f64,
+    scattered: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +196,8 @@ impl ReplicaModel {
             window: m.window.map(|w| w.tokens),
             send_fixed,
             send_per_token,
+            graph_sizes: spec.graph_sizes.to_vec(),
+            shared: walk.shared_experts(),
             warnings: walk.warnings(),
             ops: ops.clone(),
         }
@@ -258,20 +281,129 @@ fn entry(table: &[Device], n: u32) -> Device {
 
 impl StepModel for ReplicaModel {
     fn step(&self, batch: &BatchStats) -> StepCost {
+        if self.shared.is_some() {
+            return self.step_ranks(std::slice::from_ref(batch));
+        }
         if batch.is_empty() {
             return StepCost::default();
         }
-        let c = &self.cost;
-        let decode_only = batch.prefill_tokens == 0;
-        let in_graph = decode_only && batch.decode_seqs <= c.graph_max_seqs;
-        let tokens = if in_graph {
-            c.graph_size(batch.decode_seqs) + (batch.decode_tokens - batch.decode_seqs)
-        } else {
-            batch.tokens()
+        let widest = Widest::of(batch);
+        let graph = self.graph_size(&widest);
+        let tokens = match graph {
+            Some(padded) => padded + (batch.decode_tokens - batch.decode_seqs),
+            None => batch.tokens(),
         };
         let mut device = entry(&self.linear, tokens);
         self.add_attention(&mut device, batch);
-        let head = entry(&self.head, batch.sampled_seqs);
+        self.cost_of(device, &widest, tokens, graph.is_some())
+    }
+
+    fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {
+        let widest = ranks
+            .iter()
+            .map(Widest::of)
+            .fold(Widest::default(), Widest::max);
+        if widest.tokens == 0 {
+            return StepCost::default();
+        }
+        // A graph's batch is padded to a captured size, that of the largest batch on every rank.
+        let graph = self.graph_size(&widest);
+        let in_graph = graph.is_some();
+        let padded = graph.unwrap_or_default();
+        let mut device = Device::default();
+        let mut total = 0;
+        for batch in ranks {
+            // A rank that has nothing to do takes part with a token of its own.
+            let tokens = if in_graph {
+                padded + (batch.decode_tokens - batch.decode_seqs)
+            } else {
+                batch.tokens().max(1)
+            };
+            let mut own = entry(&self.linear, tokens);
+            self.add_attention(&mut own, batch);
+            total += tokens;
+            if own.total() > device.total() {
+                device = own;
+            }
+        }
+        if let Some(shared) = &self.shared {
+            let idle = shared.ranks.saturating_sub(ranks.len() as u32);
+            total += idle * if in_graph { padded } else { 1 };
+            shared.add(total, &self.ops, &mut device);
+        }
+        self.cost_of(device, &widest, total, in_graph)
+    }
+}
+
+/// The largest of what the ranks of a step hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Widest {
+    tokens: u32,
+    prefill_tokens: u32,
+    decode_seqs: u32,
+    seqs: u32,
+    sampled_seqs: u32,
+}
+
+impl Widest {
+    #[inline]
+    fn of(b: &BatchStats) -> Widest {
+        Widest {
+            tokens: b.tokens(),
+            prefill_tokens: b.prefill_tokens,
+            decode_seqs: b.decode_seqs,
+            seqs: b.decode_seqs + b.prefill_seqs,
+            sampled_seqs: b.sampled_seqs,
+        }
+    }
+
+    fn max(self, o: Widest) -> Widest {
+        Widest {
+            tokens: self.tokens.max(o.tokens),
+            prefill_tokens: self.prefill_tokens.max(o.prefill_tokens),
+            decode_seqs: self.decode_seqs.max(o.decode_seqs),
+            seqs: self.seqs.max(o.seqs),
+            sampled_seqs: self.sampled_seqs.max(o.sampled_seqs),
+        }
+    }
+}
+
+impl SharedExperts {
+    /// Adds the expert layers' work for `tokens` tokens of all ranks.
+    fn add(&self, tokens: u32, ops: &OperatorModel, device: &mut Device) {
+        let mut layer = Device::default();
+        layer.add_gemm(ops.moe(&self.shape, tokens, self.routing));
+        let tokens = f64::from(tokens);
+        layer.communication += self
+            .collectives
+            .all_gather(tokens * self.gathered, self.group)
+            + self
+                .collectives
+                .reduce_scatter(tokens * self.scattered, self.group);
+        device.add_scaled(&layer, self.layers);
+    }
+}
+
+impl ReplicaModel {
+    /// Sequences of the graph that the step replays; `None`: kernels are launched one by one.
+    #[inline]
+    fn graph_size(&self, widest: &Widest) -> Option<u32> {
+        if widest.prefill_tokens > 0 {
+            return None;
+        }
+        let seqs = widest.decode_seqs;
+        if self.graph_sizes.is_empty() {
+            return (seqs <= self.cost.graph_max_seqs).then(|| self.cost.graph_size(seqs));
+        }
+        let next = self.graph_sizes.partition_point(|s| *s < seqs);
+        self.graph_sizes.get(next).copied()
+    }
+
+    /// The step whose slowest rank keeps its device busy for `device` with layers that see `tokens` tokens.
+    #[inline]
+    fn cost_of(&self, device: Device, widest: &Widest, tokens: u32, in_graph: bool) -> StepCost {
+        let c = &self.cost;
+        let head = entry(&self.head, widest.sampled_seqs);
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.
@@ -294,7 +426,7 @@ impl StepModel for ReplicaModel {
             0.0
         };
         let per_seq = c.seq_host + c.rank_seq_host * f64::from(self.tp - 1);
-        let host = c.step_host + per_seq * f64::from(batch.decode_seqs + batch.prefill_seqs);
+        let host = c.step_host + per_seq * f64::from(widest.seqs);
         let mut parts = Parts {
             weights: device.weights + head.weights,
             kv: device.kv + head.kv,
@@ -306,33 +438,20 @@ impl StepModel for ReplicaModel {
         let run = parts.total();
         // The fullest stage, with the LM head on the last one, spaces the steps of a pipeline.
         let stage = (body + exposed_launch) * self.stage_share + head.total();
-        if c.overlap {
-            let exposed = (host - run).max(0.0);
-            parts.host += exposed;
-            let latency = parts.total();
-            let interval = if self.pp > 1 {
-                stage.max(host)
-            } else {
-                latency
-            };
-            StepCost {
-                latency,
-                interval,
-                parts,
-            }
+        parts.host += if c.overlap {
+            (host - run).max(0.0)
         } else {
-            parts.host += host;
-            let latency = parts.total();
-            let interval = if self.pp > 1 {
+            host
+        };
+        let latency = parts.total();
+        StepCost {
+            latency,
+            interval: if self.pp > 1 {
                 stage.max(host)
             } else {
                 latency
-            };
-            StepCost {
-                latency,
-                interval,
-                parts,
-            }
+            },
+            parts,
         }
     }
 }
@@ -515,21 +634,52 @@ impl LayerWalk<'_> {
             self.ops
                 .elementwise(f64::from(t) * f64::from(moe.experts) * 4.0, 2.0),
         );
-        let ep = self.spec.layout.ep.max(1);
-        let shape = MoeShape {
-            hidden: m.hidden,
-            intermediate: moe.expert_intermediate,
-            experts: moe.experts,
-            top_k: moe.top_k,
-            tp: (self.tp / ep).max(1),
-            ep,
-            weights: self.spec.weights,
-            activations: Self::activations(self.spec.weights),
-        };
-        d.add_gemm(self.ops.moe(&shape, t, self.spec.routing));
+        if self.spec.layout.dp == 1 {
+            let shape = self.experts(&moe);
+            d.add_gemm(self.ops.moe(&shape, t, self.spec.routing));
+        }
         if moe.shared_intermediate > 0 {
             self.dense_mlp(t, moe.shared_intermediate, d);
         }
+    }
+
+    /// Routed experts as the ranks of a stage share them.
+    fn experts(&self, moe: &Moe) -> MoeShape {
+        let ranks = self.spec.layout.stage_ranks().max(1);
+        let ep = self.spec.layout.ep.max(1);
+        MoeShape {
+            hidden: self.spec.model.hidden,
+            intermediate: moe.expert_intermediate,
+            experts: moe.experts,
+            top_k: moe.top_k,
+            tp: (ranks / ep).max(1),
+            ep,
+            weights: self.spec.weights,
+            activations: Self::activations(self.spec.weights),
+        }
+    }
+
+    /// What data-parallel ranks compute together.
+    fn shared_experts(&self) -> Option<SharedExperts> {
+        let m = self.spec.model;
+        let layout = self.spec.layout;
+        let moe = m.moe.filter(|_| layout.dp > 1)?;
+        let nodes = (layout.stage_ranks()).div_ceil(self.spec.fabric.devices_per_node.max(1));
+        let hidden = f64::from(m.hidden);
+        Some(SharedExperts {
+            shape: self.experts(&moe),
+            routing: self.spec.routing,
+            layers: f64::from(m.layers - moe.dense_layers.min(m.layers)),
+            ranks: layout.dp,
+            group: if nodes > 1 {
+                Group::across(layout.dp, nodes.min(layout.dp))
+            } else {
+                Group::within_node(layout.dp)
+            },
+            collectives: self.collectives.clone(),
+            gathered: hidden * self.product_input(),
+            scattered: hidden * 2.0,
+        })
     }
 
     /// One layer; `experts` chooses routed experts over the dense block.
@@ -623,6 +773,7 @@ impl LayerWalk<'_> {
                 "expert",
                 self.ops.evidence(&OpShape::Moe {
                     weights: self.spec.weights,
+                    ep: self.spec.layout.ep,
                 }),
             );
         }
@@ -655,7 +806,12 @@ mod tests {
             accelerator: &accelerator(),
             fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
             model: &llama_7b(),
-            layout: Layout { tp, pp, ep: 1 },
+            layout: Layout {
+                tp,
+                pp,
+                dp: 1,
+                ep: 1,
+            },
             weights: Dtype::Bf16,
             kv_cache: Dtype::Bf16,
             cost: EngineCost::prior(engine),
@@ -663,6 +819,7 @@ mod tests {
             max_tokens: 2048,
             routing: Routing::Balanced,
             kernels: Kernels::default(),
+            graph_sizes: &[],
         })
     }
 
@@ -717,6 +874,104 @@ mod tests {
     fn a_pipeline_admits_the_next_step_before_the_first_ends() {
         let c = model(1, 4, EngineKind::TrtLlm).step(&decodes(64, 1000));
         assert!(c.interval < 0.4 * c.latency, "{c:?}");
+    }
+
+    fn mixture(dp: u32, routing: Routing) -> ReplicaModel {
+        let catalog = crate::Catalog::builtin();
+        ReplicaModel::new(&ReplicaSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: catalog.model("qwen3-235b-a22b").unwrap(),
+            layout: Layout {
+                tp: 1,
+                pp: 1,
+                dp,
+                ep: dp,
+            },
+            weights: Dtype::Fp8,
+            kv_cache: Dtype::Fp8,
+            cost: EngineCost::prior(EngineKind::VllmV1),
+            profile: &Profile::default(),
+            max_tokens: 2048,
+            routing,
+            kernels: Kernels::default(),
+            graph_sizes: &[],
+        })
+    }
+
+    #[test]
+    fn the_slowest_rank_sets_the_time_of_a_step() {
+        let m = mixture(8, Routing::Balanced);
+        let idle = BatchStats::default();
+        let even = [decodes(32, 1000); 8];
+        let mut one_long = even;
+        one_long[3] = decodes(32, 8000);
+        let cost = |ranks: &[BatchStats]| m.step_ranks(ranks);
+        let (even, one_long) = (cost(&even), cost(&one_long));
+        assert!(one_long.latency > even.latency && one_long.parts.kv > even.parts.kv);
+        // What the ranks share depends on all tokens, what they do alone on their own.
+        let mut busy = decodes(32, 1000);
+        busy.add_prefill(1024, 0, true);
+        let mut ranks = [idle; 8];
+        ranks[0] = busy;
+        let alone = cost(&ranks);
+        let all = cost(&[busy; 8]);
+        assert!(all.latency > alone.latency);
+        assert!(all.parts.communication > 3.0 * alone.parts.communication);
+        // Whoever says nothing of the idle ranks means the same.
+        assert_eq!(m.step(&busy), alone);
+        assert_eq!(cost(&[idle; 8]), StepCost::default());
+    }
+
+    #[test]
+    fn prompts_on_one_rank_cost_nearly_as_much_as_on_all() {
+        let m = mixture(8, Routing::Balanced);
+        let mut prompt = BatchStats::default();
+        prompt.add_prefill(2048, 0, true);
+        let mut ranks = [decodes(32, 1000); 8];
+        let decode = m.step_ranks(&ranks).latency;
+        ranks[0].add_prefill(2048, 0, true);
+        let one = m.step_ranks(&ranks).latency;
+        let all = m.step_ranks(&[ranks[0]; 8]).latency;
+        assert!(
+            one > 2.0 * decode && all < 4.0 * one,
+            "{decode} {one} {all}"
+        );
+    }
+
+    #[test]
+    fn a_popular_expert_slows_its_rank_down() {
+        let batch = [decodes(64, 1000); 8];
+        let even = mixture(8, Routing::Balanced).step_ranks(&batch).latency;
+        let skewed = mixture(8, Routing::PowerLaw(1.0))
+            .step_ranks(&batch)
+            .latency;
+        assert!(skewed > even, "{skewed} {even}");
+    }
+
+    #[test]
+    fn decode_batches_are_padded_to_the_given_graph_sizes() {
+        let sized = |sizes: &[u32]| {
+            ReplicaModel::new(&ReplicaSpec {
+                accelerator: &accelerator(),
+                fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+                model: &llama_7b(),
+                layout: Layout::SINGLE,
+                weights: Dtype::Bf16,
+                kv_cache: Dtype::Bf16,
+                cost: EngineCost::prior(EngineKind::TrtLlm).graphed(),
+                profile: &Profile::default(),
+                max_tokens: 2048,
+                routing: Routing::Balanced,
+                kernels: Kernels::default(),
+                graph_sizes: sizes,
+            })
+        };
+        let time = |sizes: &[u32], n: u32| sized(sizes).step(&decodes(n, 1)).latency;
+        assert_eq!(time(&[256, 1024], 200), time(&[256], 200));
+        assert!(time(&[256, 1024], 300) > time(&[256, 512, 1024], 300));
+        // Beyond the largest, kernels are launched one by one and nothing is padded.
+        assert!(time(&[256, 1024], 1025) < time(&[2048], 1025));
     }
 
     #[test]

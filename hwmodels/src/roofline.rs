@@ -91,4 +91,13 @@ impl StepModel for Roofline {
             parts,
         }
     }
+
+    /// The devices of all ranks are one pool.
+    fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {
+        let mut all = BatchStats::default();
+        for batch in ranks {
+            all.merge(batch);
+        }
+        self.step(&all)
+    }
 }

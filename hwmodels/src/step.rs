@@ -105,6 +105,16 @@ impl StepCost {
 pub trait StepModel: Send + Sync {
     /// Cost of one forward pass over `batch`. An empty batch costs nothing.
     fn step(&self, batch: &BatchStats) -> StepCost;
+
+    /// Cost of one step of data-parallel ranks, each with a batch of its own (empty ones too), that end it together. Unless a
+    /// model knows what they share, the slowest rank sets the time.
+    fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {
+        ranks
+            .iter()
+            .map(|batch| self.step(batch))
+            .max_by(|a, b| a.latency.total_cmp(&b.latency))
+            .unwrap_or_default()
+    }
 }
 
 /// A model with constant terms, for tests, queueing theory and teaching:

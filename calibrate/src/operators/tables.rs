@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use hwmodels::ops::{Cache, DecodeShape, MoeShape, PrefillShape, PrefillWork, Routing};
+use hwmodels::ops::{Cache, DecodeShape, Experts, MoeShape, PrefillShape, PrefillWork, Routing};
 use hwmodels::{BatchStats, Dtype};
 use serde::Deserialize;
 
@@ -185,6 +185,8 @@ pub(super) struct MoeRow {
     pub(super) moe_ep_size: u32,
     pub(super) distribution: String,
     pub(super) latency: f64,
+    #[serde(default)]
+    kernel_source: String,
 }
 
 impl Row for MoeRow {
@@ -204,6 +206,15 @@ impl Row for MoeRow {
 }
 
 impl MoeRow {
+    /// Whose kernels were timed; Triton's where the table does not say.
+    pub(super) fn experts(&self) -> Experts {
+        if self.kernel_source.contains("cutlass") {
+            Experts::Cutlass
+        } else {
+            Experts::Triton
+        }
+    }
+
     pub(super) fn moe_shape(&self, weights: Dtype) -> MoeShape {
         MoeShape {
             hidden: self.hidden_size,

@@ -90,7 +90,7 @@ pub enum Source {
 }
 
 /// The embedded tables by file name.
-const PUBLISHED: [(&str, &str); 3] = [
+const PUBLISHED: [(&str, &str); 4] = [
     (
         "jumpstart_tgi.csv",
         include_str!("../../data/published/jumpstart_tgi.csv"),
@@ -102,6 +102,10 @@ const PUBLISHED: [(&str, &str); 3] = [
     (
         "trtllm_overview.csv",
         include_str!("../../data/published/trtllm_overview.csv"),
+    ),
+    (
+        "trtllm_per_gpu.csv",
+        include_str!("../../data/published/trtllm_per_gpu.csv"),
     ),
 ];
 

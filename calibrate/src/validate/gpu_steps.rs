@@ -137,6 +137,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
         max_tokens: 8192,
         routing: Routing::Balanced,
         kernels: Kernels::default(),
+        graph_sizes: &[],
     };
     Ok(ReplicaModel::new(&spec))
 }

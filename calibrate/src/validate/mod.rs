@@ -39,7 +39,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 10] = [
+pub const SETS: [(&str, Loader); 11] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
@@ -48,6 +48,7 @@ pub const SETS: [(&str, Loader); 10] = [
     ("trtllm_max_throughput", trtllm::cases),
     ("trtllm_overview", trtllm::overview_cases),
     ("trtllm_overview_moe", trtllm::overview_moe_cases),
+    ("trtllm_per_gpu", trtllm::per_gpu_cases),
     ("inf2", serving_points::inf2),
     ("inf2_vllm", serving_points::inf2_vllm),
 ];

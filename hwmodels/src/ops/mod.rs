@@ -24,7 +24,7 @@ use crate::{Accelerator, Dtype, Evidence, Profile};
 
 pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
 pub use gemm::{Arithmetic, Products};
-pub use moe::{MoeShape, Routing};
+pub use moe::{Experts, MoeShape, Routing};
 
 /// Which kernels an engine runs, where engines and their versions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct Kernels {
     pub fused_quantisation: bool,
     /// Whether rotary embedding and the write of new keys and values are one kernel.
     pub fused_rotary: bool,
+    /// Kernels of 8-bit experts that one rank holds all of; spread over ranks they are CUTLASS's in any case.
+    pub experts: Experts,
 }
 
 impl Default for Kernels {
@@ -54,6 +56,7 @@ impl Default for Kernels {
             xqa: false,
             fused_quantisation: false,
             fused_rotary: false,
+            experts: Experts::Triton,
         }
     }
 }
@@ -139,8 +142,12 @@ pub fn parameters() -> Vec<(String, f64, f64, String)> {
     ] {
         add(&gemm::SPECS, a.prefix());
     }
-    for a in [Arithmetic::Bf16, Arithmetic::Fp8] {
-        add(&moe::SPECS, moe::prefix(a));
+    for (a, experts) in [
+        (Arithmetic::Bf16, Experts::Triton),
+        (Arithmetic::Fp8, Experts::Triton),
+        (Arithmetic::Fp8, Experts::Cutlass),
+    ] {
+        add(&moe::SPECS, moe::prefix(a, experts));
     }
     for kv in [Dtype::Bf16, Dtype::Fp8] {
         add(&attention::DECODE_SPECS, attention::decode_prefix(kv));
@@ -214,6 +221,8 @@ pub enum OpShape {
     Moe {
         /// Format of the expert weights.
         weights: Dtype,
+        /// Ranks that the experts are spread over.
+        ep: u32,
     },
 }
 
@@ -233,6 +242,7 @@ pub struct OperatorModel {
     prefill_fp8: attention::PrefillParams,
     moe_bf16: moe::MoeParams,
     moe_fp8: moe::MoeParams,
+    moe_fp8_cutlass: moe::MoeParams,
     elementwise: elementwise::ElementwiseParams,
     fitted: std::collections::BTreeSet<String>,
     carried: std::collections::BTreeSet<String>,
@@ -288,8 +298,13 @@ impl OperatorModel {
             decode_xqa: attention::DecodeParams::xqa(profile),
             prefill_bf16: attention::PrefillParams::from_profile(profile, Dtype::Bf16),
             prefill_fp8: attention::PrefillParams::from_profile(profile, Dtype::Fp8),
-            moe_bf16: moe::MoeParams::from_profile(profile, Arithmetic::Bf16),
-            moe_fp8: moe::MoeParams::from_profile(profile, Arithmetic::Fp8),
+            moe_bf16: moe::MoeParams::from_profile(profile, Arithmetic::Bf16, Experts::Triton),
+            moe_fp8: moe::MoeParams::from_profile(profile, Arithmetic::Fp8, Experts::Triton),
+            moe_fp8_cutlass: moe::MoeParams::from_profile(
+                profile,
+                Arithmetic::Fp8,
+                Experts::Cutlass,
+            ),
             elementwise: elementwise::ElementwiseParams::from_profile(profile),
             fitted: names(profile, &[Evidence::Fitted, Evidence::Measured]),
             carried: names(profile, &[Evidence::Extrapolated]),
@@ -383,12 +398,22 @@ impl OperatorModel {
         attention::prefill_time(params, &self.device, shape, work)
     }
 
+    /// Kernels of 8-bit experts that are spread over `ep` ranks.
+    fn experts(&self, ep: u32) -> Experts {
+        if ep > 1 {
+            Experts::Cutlass
+        } else {
+            self.kernels.experts
+        }
+    }
+
     /// Time of one layer's routed experts on the busiest rank for `tokens` tokens of the whole
     /// expert-parallel group.
     pub fn moe(&self, shape: &MoeShape, tokens: u32, routing: Routing) -> OpTime {
         let arithmetic = Arithmetic::of(&self.device, shape.weights, shape.activations);
-        let params = match arithmetic {
-            Arithmetic::Fp8 | Arithmetic::Int8 => &self.moe_fp8,
+        let params = match (arithmetic, self.experts(shape.ep)) {
+            (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Cutlass) => &self.moe_fp8_cutlass,
+            (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => &self.moe_fp8,
             _ => &self.moe_bf16,
         };
         moe::time(
@@ -436,9 +461,9 @@ impl OperatorModel {
                     vec![(format!("{prefix}.head_dim"), f64::from(head_dim))],
                 )
             }
-            OpShape::Moe { weights } => {
+            OpShape::Moe { weights, ep } => {
                 let a = Arithmetic::of(&self.device, weights, weights);
-                let prefix = moe::prefix(a);
+                let prefix = moe::prefix(a, self.experts(ep));
                 (format!("{prefix}.bandwidth_efficiency"), vec![])
             }
         };

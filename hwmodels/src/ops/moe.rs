@@ -81,12 +81,12 @@ pub const SPECS: [ParamSpec; 6] = [
         meaning: "how sharply memory and arithmetic overlap",
     },
     ParamSpec {
-        name: "token",
-        prior: 12e-9,
-        min: 0.0,
-        max: 500e-9,
-        unit: "s",
-        meaning: "time per token and chosen expert for sorting, gathering and adding up",
+        name: "handling_efficiency",
+        prior: 0.6,
+        min: 0.05,
+        max: 4.0,
+        unit: "ratio",
+        meaning: "share of peak memory bandwidth at which tokens are gathered, activated and added up; above 1 out of the cache",
     },
 ];
 
@@ -98,32 +98,48 @@ pub struct MoeParams {
     fixed: f64,
     tile: f64,
     overlap_power: f64,
-    token: f64,
+    handling_efficiency: f64,
+    /// Sorting, gathering and adding up touch only what this rank's experts were chosen for, not every choice of every token.
+    own_only: bool,
+}
+
+/// Who wrote the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Experts {
+    /// vLLM's Triton kernels.
+    Triton,
+    /// TensorRT-LLM's CUTLASS kernels, which FlashInfer carries and vLLM takes for block-scaled 8-bit experts spread over ranks.
+    Cutlass,
 }
 
 impl MoeParams {
     /// From values in the order of [`SPECS`].
-    pub fn from_values(v: &[f64; SPECS.len()]) -> MoeParams {
+    pub fn from_values(v: &[f64; SPECS.len()], experts: Experts) -> MoeParams {
         MoeParams {
+            own_only: experts == Experts::Cutlass,
             compute_efficiency: v[0],
             bandwidth_efficiency: v[1],
             fixed: v[2],
             tile: v[3],
             overlap_power: v[4],
-            token: v[5],
+            handling_efficiency: v[5],
         }
     }
 
     /// The profile's values for `arithmetic`, priors where it is silent.
-    pub fn from_profile(profile: &Profile, arithmetic: Arithmetic) -> MoeParams {
-        Self::from_values(&read_all(&SPECS, profile, prefix(arithmetic)))
+    pub fn from_profile(profile: &Profile, arithmetic: Arithmetic, experts: Experts) -> MoeParams {
+        Self::from_values(
+            &read_all(&SPECS, profile, prefix(arithmetic, experts)),
+            experts,
+        )
     }
 }
 
-/// Prefix of the parameters in a profile.
-pub fn prefix(arithmetic: Arithmetic) -> &'static str {
-    match arithmetic {
-        Arithmetic::Fp8 | Arithmetic::Int8 => "moe.fp8",
+/// Prefix of the parameters in a profile. No table of 16-bit CUTLASS kernels could be had: they take the parameters of the Triton ones.
+pub fn prefix(arithmetic: Arithmetic, experts: Experts) -> &'static str {
+    match (arithmetic, experts) {
+        (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Cutlass) => "moe.fp8_cutlass",
+        (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => "moe.fp8",
         _ => "moe.bf16",
     }
 }
@@ -216,14 +232,20 @@ pub fn time(
     let hidden = f64::from(shape.hidden);
     let inner = f64::from(shape.intermediate) / f64::from(shape.tp.max(1));
     let weights = 3.0 * hidden * inner;
-    let act = arithmetic.activation_bytes();
-    let bytes = load.experts * weights * shape.weights.bytes()
-        + load.assignments * (2.0 * hidden * act + 6.0 * inner * act);
+    let bytes = load.experts * weights * shape.weights.bytes();
     let memory = bytes / (d.bandwidth * p.bandwidth_efficiency);
     let compute = 2.0 * load.padded * weights / (arithmetic.peak(d) * p.compute_efficiency);
+    let handled = if p.own_only {
+        load.assignments
+    } else {
+        tokens * f64::from(shape.top_k)
+    };
+    // For each choice: the token gathered, gate and up projection written, read and activated, the down projection written and
+    // read again to be added up.
+    let handling = handled * (2.0 + arithmetic.activation_bytes()) * (2.0 * hidden + 3.0 * inner);
     OpTime {
         seconds: p.fixed
-            + p.token * tokens * f64::from(shape.top_k)
+            + handling / (d.bandwidth * p.handling_efficiency)
             + soft_max(compute, memory, p.overlap_power),
         compute,
         memory,

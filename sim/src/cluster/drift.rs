@@ -170,10 +170,22 @@ impl StepTimes {
                 sum
             }
         };
+        self.slow_down(now, &mut cost);
+        cost
+    }
+
+    /// The cost of a step that starts at `now` on data-parallel ranks with these batches.
+    pub fn of_ranks(&mut self, now: SimTime, ranks: &[BatchStats]) -> StepCost {
+        let mut cost = self.model.step_ranks(ranks);
+        self.slow_down(now, &mut cost);
+        cost
+    }
+
+    #[inline]
+    fn slow_down(&mut self, now: SimTime, cost: &mut StepCost) {
         if let Some(drift) = &mut self.drift {
             cost.scale(drift.factor(now));
         }
-        cost
     }
 }
 

@@ -232,13 +232,14 @@ impl SteppedReplica {
     }
 
     fn launch(&mut self, now: SimTime, plan: StepPlan) {
-        let whole = std::slice::from_ref(&plan.stats);
-        let passes = if plan.passes.is_empty() {
-            whole
+        let step = &mut self.around.step;
+        let cost = if !plan.ranks.is_empty() {
+            step.of_ranks(now, &plan.ranks)
+        } else if plan.passes.is_empty() {
+            step.of(now, std::slice::from_ref(&plan.stats))
         } else {
-            &plan.passes
+            step.of(now, &plan.passes)
         };
-        let cost = self.around.step.of(now, passes);
         let latency = SimDuration::from_secs(cost.latency);
         let mut end = now + latency;
         // A step is planned as soon as there is a place in flight (serving-policies 1.4), queues behind the

@@ -6,6 +6,7 @@
 //! section numbers in the files are those of `docs/serving-policies.md`.
 
 pub mod check;
+pub mod data_parallel;
 pub mod llama_cpp;
 pub mod static_batch;
 #[cfg(test)]
@@ -83,6 +84,8 @@ pub struct StepPlan {
     /// The parts of the batch that the engine computes one after another, each a forward pass of its own; empty: the whole
     /// batch is one pass.
     pub passes: Vec<BatchStats>,
+    /// The batches of data-parallel ranks, which run at the same time and end the step together, empty ones too; empty: one rank.
+    pub ranks: Vec<BatchStats>,
     /// Requests scheduled for the first time in this step.
     pub admitted: Vec<ReqId>,
     /// Requests that lost their KV while this step was chosen.
@@ -99,6 +102,7 @@ impl StepPlan {
         self.entries.clear();
         self.stats = BatchStats::default();
         self.passes.clear();
+        self.ranks.clear();
         self.admitted.clear();
         self.preempted.clear();
         self.cached_tokens = 0;

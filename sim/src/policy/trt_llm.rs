@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use hwmodels::ops::{Kernels, Products};
+use hwmodels::ops::{Experts, Kernels, Products};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,28 @@ pub enum ContextChunkingPolicy {
     FirstComeFirstServed,
     /// One chunk unit for each in turn.
     EqualProgress,
+}
+
+/// How data-parallel attention ranks wait for each other's prompts (5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttentionDpConfig {
+    /// Whether prompts wait until every rank has one (default off).
+    pub enable_balance: bool,
+    /// Steps that they wait at most (default 50).
+    pub timeout_iters: u32,
+    /// Further steps that they wait for more prompts (default 10).
+    pub batching_wait_iters: u32,
+}
+
+impl Default for AttentionDpConfig {
+    fn default() -> AttentionDpConfig {
+        AttentionDpConfig {
+            enable_balance: false,
+            timeout_iters: 50,
+            batching_wait_iters: 10,
+        }
+    }
 }
 
 /// Parameters of engine and executor, by their own names.
@@ -79,6 +101,13 @@ pub struct TrtLlmParams {
     pub use_fused_mlp: bool,
     /// Whether decode attention splits the KV of a sequence over idle processors (default; off before 0.13 unless asked for).
     pub multi_block_mode: bool,
+    /// Batch sizes for which decode graphs are captured (`cuda_graph_config.batch_sizes`, with `enable_padding`); larger batches run without.
+    /// A size above `max_batch_size` counts as that. Turns graphs on. Default: with `cuda_graphs`, 1, 2, 4, multiples of 8 to 256, then of 16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_graph_batch_sizes: Option<Vec<u32>>,
+    /// With `layout.dp` (`enable_attention_dp`): how its ranks wait for each other's prompts: `{ enable_balance = true, timeout_iters = 50,
+    /// batching_wait_iters = 10 }`, the latter two being defaults. Default: they do not wait.
+    pub attention_dp_config: AttentionDpConfig,
 }
 
 impl Default for TrtLlmParams {
@@ -99,6 +128,8 @@ impl Default for TrtLlmParams {
             opt_num_tokens: None,
             use_fused_mlp: true,
             multi_block_mode: true,
+            cuda_graph_batch_sizes: None,
+            attention_dp_config: AttentionDpConfig::default(),
         }
     }
 }
@@ -137,6 +168,7 @@ impl TrtLlmParams {
             xqa: true,
             fused_quantisation: true,
             fused_rotary: true,
+            experts: Experts::Cutlass,
         }
     }
 
@@ -238,6 +270,33 @@ impl TrtLlmParams {
     }
 }
 
+impl TrtLlmConfig {
+    /// Requests that may run or wait for KV.
+    pub(super) fn max_requests(&self) -> usize {
+        (u64::from(self.params.max_batch_size) * u64::from(self.micro_batches)) as usize
+    }
+
+    /// Whether the executor takes in a request while `queued` others have not started.
+    pub(super) fn admits(
+        &self,
+        prompt: u32,
+        max_tokens: u32,
+        queued: u32,
+    ) -> Result<(), RejectReason> {
+        let prompt = prompt.max(1);
+        if prompt > self.max_input_len
+            || prompt.saturating_add(max_tokens.max(1)) > self.max_seq_len
+        {
+            return Err(RejectReason::TooLong);
+        }
+        let limit = self.params.max_queue_size;
+        if limit > 0 && queued >= limit {
+            return Err(RejectReason::QueueFull);
+        }
+        Ok(())
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -335,9 +394,9 @@ impl TrtLlm {
         &self.config
     }
 
-    fn max_requests(&self) -> usize {
-        let p = &self.config.params;
-        (u64::from(p.max_batch_size) * u64::from(self.config.micro_batches)) as usize
+    /// Requests that have never started.
+    pub(super) fn queued(&self) -> u32 {
+        self.queued
     }
 
     /// Blocks that `id` still lacks to run to its end (3.2).
@@ -421,7 +480,7 @@ impl TrtLlm {
     }
 
     fn choose_no_evict(&mut self) {
-        let max = self.max_requests();
+        let max = self.config.max_requests();
         let mut available = self.kv.free();
         for &id in &self.started {
             if self.fitting.len() >= max {
@@ -468,7 +527,7 @@ impl TrtLlm {
     }
 
     fn choose_max_utilization(&mut self, paused: &mut Vec<ReqId>) {
-        let max = self.max_requests();
+        let max = self.config.max_requests();
         let mut needed = 0;
         let mut limit = None;
         let mut admissible = None;
@@ -680,6 +739,35 @@ impl TrtLlm {
         }
     }
 
+    /// Chooses the next step, but takes no blocks for it yet; its contexts and generations.
+    pub(super) fn choose(&mut self) -> (usize, usize) {
+        let mut lost = std::mem::take(&mut self.lost);
+        self.choose_owners(&mut lost);
+        self.choose_micro_batch();
+        self.lost = lost;
+        (self.contexts.len(), self.generations.len())
+    }
+
+    /// Leaves the contexts of the chosen step for a later one.
+    pub(super) fn leave_contexts_out(&mut self) {
+        self.contexts.clear();
+    }
+
+    /// Writes the chosen step into `plan`; false: it is empty.
+    pub(super) fn run(&mut self, plan: &mut StepPlan) -> bool {
+        plan.clear();
+        self.launch(plan);
+        let runs = !plan.entries.is_empty();
+        // Without a step there is no plan to tell losses in: the next one will.
+        if runs {
+            plan.preempted.append(&mut self.lost);
+        }
+        if !self.waiting.is_empty() {
+            plan.blocked = self.blocked;
+        }
+        runs
+    }
+
     /// Gives blocks to the micro-batch and writes it into the plan, contexts first (3.1).
     fn launch(&mut self, plan: &mut StepPlan) {
         let block = self.config.params.tokens_per_block;
@@ -747,15 +835,7 @@ impl TrtLlm {
 impl Scheduler for TrtLlm {
     fn add(&mut self, id: ReqId, params: SeqParams) -> Result<(), RejectReason> {
         let (prompt, max_new) = (params.prompt_tokens.max(1), params.max_tokens.max(1));
-        if prompt > self.config.max_input_len
-            || prompt.saturating_add(max_new) > self.config.max_seq_len
-        {
-            return Err(RejectReason::TooLong);
-        }
-        let limit = self.config.params.max_queue_size;
-        if limit > 0 && self.queued >= limit {
-            return Err(RejectReason::QueueFull);
-        }
+        self.config.admits(prompt, max_new, self.queued)?;
         let i = id as usize;
         if self.seqs.len() <= i {
             self.seqs.resize_with(i + 1, Seq::default);
@@ -786,21 +866,8 @@ impl Scheduler for TrtLlm {
     }
 
     fn plan(&mut self, _now: SimTime, plan: &mut StepPlan) -> bool {
-        plan.clear();
-        let mut lost = std::mem::take(&mut self.lost);
-        self.choose_owners(&mut lost);
-        self.choose_micro_batch();
-        self.launch(plan);
-        let runs = !plan.entries.is_empty();
-        if runs {
-            plan.preempted.append(&mut lost);
-        }
-        if !self.waiting.is_empty() {
-            plan.blocked = self.blocked;
-        }
-        // Without a step there is no plan to tell it in: the next one will.
-        self.lost = lost;
-        runs
+        self.choose();
+        self.run(plan)
     }
 
     fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
@@ -945,6 +1012,7 @@ mod tests {
             xqa: true,
             fused_quantisation: true,
             fused_rotary: true,
+            experts: Experts::Cutlass,
             ..Kernels::default()
         };
         assert_eq!(p.kernels(), current);

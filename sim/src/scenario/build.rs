@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hwmodels::catalog::Catalog;
-use hwmodels::deployment::{DeploymentSpec, deploy};
+use hwmodels::deployment::{DeploymentSpec, Graphs, deploy};
 use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::error::Error;
 use hwmodels::fitted::Extent;
@@ -27,6 +27,7 @@ use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Slo;
 use crate::policy::check::ParamError;
+use crate::policy::data_parallel;
 use crate::policy::llama_cpp::{LlamaCpp, Slots};
 use crate::policy::static_batch::StaticBatch;
 use crate::policy::tgi::Tgi;
@@ -44,6 +45,9 @@ const RULES_OF_0_33: u32 = 22;
 
 /// First minor release of vLLM that schedules asynchronously unless told otherwise (recalled from its release notes).
 const ASYNC_BY_DEFAULT: u32 = 14;
+
+/// Most decode graphs of an engine.
+const MOST_GRAPHS: usize = 10_000;
 
 /// Most processes that may take requests in.
 const MOST_API_SERVERS: u32 = 1024;
@@ -136,6 +140,8 @@ pub(super) struct Started {
     overlap: Option<bool>,
     /// Which kernels it runs.
     kernels: Kernels,
+    /// Sizes of its decode graphs where the scenario gives them, in ascending order.
+    graph_sizes: Option<Vec<u32>>,
     warnings: Vec<String>,
     /// The parameters that start-up decided.
     decided: toml::Table,
@@ -235,7 +241,7 @@ impl Scenario {
                 name: format!("{}/{i}", hardware.replica_name),
                 devices: hardware.devices,
                 stages: self.layout.pp,
-                kv_blocks: started.kv_blocks,
+                kv_blocks: started.kv_blocks.saturating_mul(u64::from(self.layout.dp)),
                 block_tokens: started.block_tokens,
             })
             .collect();
@@ -398,7 +404,12 @@ impl Scenario {
             kv_cache: settings.kv_cache,
             engine: kind,
             overlap: started.overlap,
-            graphs: self.engine.common.cuda_graphs,
+            graphs: match (self.engine.common.cuda_graphs, &started.graph_sizes) {
+                (Some(false), _) => Graphs::Off,
+                (_, Some(sizes)) => Graphs::Sizes(sizes),
+                (Some(true), None) => Graphs::On,
+                (None, None) => Graphs::Default,
+            },
             max_tokens: started.step_tokens,
             profile,
             params: &hardware.params,
@@ -685,9 +696,13 @@ impl Scenario {
                     step_tokens: params.budget(),
                     overlap: Some(params.async_scheduling),
                     kernels: Kernels::default(),
+                    graph_sizes: self.graph_sizes(
+                        "cudagraph_capture_sizes",
+                        p.cudagraph_capture_sizes.as_deref(),
+                    )?,
                     warnings: Vec::new(),
                     decided: vllm_decided(&params),
-                    engine: EngineSpec::VllmV1(params),
+                    engine: self.vllm_engine(params),
                 }
             }
             EngineParams::Tgi(p) => {
@@ -707,6 +722,7 @@ impl Scenario {
                         .saturating_add(config.max_concurrent_requests),
                     overlap: None,
                     kernels: Kernels::default(),
+                    graph_sizes: None,
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
@@ -732,6 +748,7 @@ impl Scenario {
                         .saturating_mul(params.batch_size),
                     overlap: None,
                     kernels: Kernels::default(),
+                    graph_sizes: None,
                     decided: table_of(&params),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -749,16 +766,38 @@ impl Scenario {
                     .resolve(tokens, start.model_tokens, self.layout.pp)
                     .map_err(at)?;
                 let hash = p.enable_kv_cache_reuse.then_some(p.tokens_per_block);
+                let dp = self.layout.dp;
+                if p.attention_dp_config.enable_balance && dp == 1 {
+                    return Err(self.places.error(
+                        "engine.attention_dp_config",
+                        "there are no ranks to balance: set layout.dp, or leave it out",
+                    ));
+                }
                 Started {
                     block_tokens: p.tokens_per_block,
                     kv_blocks: config.blocks,
                     step_tokens: p.max_num_tokens.max(p.max_batch_size),
                     overlap: Some(p.overlap_scheduler),
                     kernels: p.kernels(),
+                    graph_sizes: self.graph_sizes(
+                        "cuda_graph_batch_sizes",
+                        // A larger size stands for the largest batch there is.
+                        (p.cuda_graph_batch_sizes.as_ref())
+                            .map(|sizes| {
+                                sizes
+                                    .iter()
+                                    .map(|s| *s.min(&p.max_batch_size))
+                                    .collect::<Vec<u32>>()
+                            })
+                            .as_deref(),
+                    )?,
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
                     engine: EngineSpec::Policy {
-                        make: Arc::new(move |shared| Box::new(TrtLlm::new(config.clone(), shared))),
+                        make: Arc::new(move |shared| match dp {
+                            1 => Box::new(TrtLlm::new(config.clone(), shared)),
+                            ranks => data_parallel::trt_llm(&config, shared, ranks),
+                        }),
                         hash_block: hash,
                     },
                 }
@@ -773,6 +812,7 @@ impl Scenario {
                     step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
                     overlap: None,
                     kernels: Kernels::default(),
+                    graph_sizes: None,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -792,6 +832,7 @@ impl Scenario {
                     step_tokens: config.max_seq_len.saturating_mul(config.max_batch_size),
                     overlap: None,
                     kernels: Kernels::default(),
+                    graph_sizes: None,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -813,6 +854,7 @@ impl Scenario {
                     step_tokens: config.n_batch,
                     overlap: None,
                     kernels: Kernels::default(),
+                    graph_sizes: None,
                     decided: table_of(&config),
                     warnings: Vec::new(),
                     engine: EngineSpec::Policy {
@@ -822,6 +864,49 @@ impl Scenario {
                 }
             }
         })
+    }
+
+    /// Sizes of decode graphs under the engine's own key, in ascending order.
+    fn graph_sizes(
+        &self,
+        key: &str,
+        sizes: Option<&[u32]>,
+    ) -> Result<Option<Vec<u32>>, ScenarioError> {
+        let Some(sizes) = sizes else { return Ok(None) };
+        let fail = |message: String| Err(self.places.error(&join("engine", key), message));
+        if self.engine.common.cuda_graphs == Some(false) {
+            return fail("has no effect with cuda_graphs = false; leave one of them out".into());
+        }
+        if sizes.is_empty() || sizes.len() > MOST_GRAPHS {
+            let n = sizes.len();
+            return fail(format!("must be 1 to {MOST_GRAPHS} batch sizes, got {n}"));
+        }
+        if sizes.contains(&0) {
+            return fail("must be batch sizes of at least 1, got 0".into());
+        }
+        let mut sizes = sizes.to_vec();
+        sizes.sort_unstable();
+        sizes.dedup();
+        Ok(Some(sizes))
+    }
+
+    /// vLLM's engine, or as many engine cores as there are data-parallel ranks.
+    fn vllm_engine(&self, params: VllmV1Params) -> EngineSpec {
+        let ranks = self.layout.dp;
+        if ranks == 1 {
+            return EngineSpec::VllmV1(params);
+        }
+        EngineSpec::Policy {
+            make: Arc::new(move |shared| {
+                let shared_content = shared && params.enable_prefix_caching;
+                let params = VllmV1Params {
+                    shared_content,
+                    ..params
+                };
+                data_parallel::vllm(params, ranks)
+            }),
+            hash_block: params.enable_prefix_caching.then_some(params.block_size),
+        }
     }
 
     /// Longest sequence of the model, or without a model what the KV cache holds [tokens].

@@ -20,7 +20,7 @@ use crate::policy::vllm_v1::SchedulingPolicy;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineCommon {
-    /// KV blocks of a replica, in place of what the memory plan finds: a measured or reported number, at least 2.
+    /// KV blocks of a replica (of each of its data-parallel ranks), in place of what the memory plan finds: a measured or reported number, at least 2.
     /// Default: from the memory plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_blocks: Option<u64>,
@@ -143,6 +143,9 @@ pub struct VllmV1Keys {
     pub watermark: f64,
     /// Tokens per KV block [tokens]. Default: 16.
     pub block_size: u32,
+    /// Batch sizes for which decode graphs are captured; larger batches run without. Default: 1, 2, 4, multiples of 8 to 256, of 16 to 512.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cudagraph_capture_sizes: Option<Vec<u32>>,
     /// What takes requests in. Default: "api_server". With `hardware.step_profile` or `[step]` it is a delay without limit.
     pub front_end: VllmFrontEnd,
     /// Processes of the API server, each of which takes in one request at a time. Default: 1.
@@ -168,6 +171,7 @@ impl Default for VllmV1Keys {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             block_size: 16,
+            cudagraph_capture_sizes: None,
             front_end: VllmFrontEnd::ApiServer,
             api_server_count: 1,
         }

@@ -100,6 +100,12 @@ impl Scenario {
     fn on_fitted(&self, profile: &Profile) -> Result<(Started, Hardware), ScenarioError> {
         let kind = self.engine.params.kind();
         let basis = profile.basis.clone().unwrap_or_default();
+        if self.layout.dp > 1 {
+            return Err(self.places.error(
+                "layout.dp",
+                "a step profile knows one rank, not what data-parallel ranks share: set layout.dp = 1",
+            ));
+        }
         if self.engine.common.kv_blocks.is_none() {
             return Err(self.places.error(
                 "engine",

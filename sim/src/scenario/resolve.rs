@@ -392,7 +392,7 @@ impl Checker<'_, '_> {
             hardware,
             step,
             fitted,
-            layout: self.layout(&layout)?,
+            layout: self.layout(&layout, engine.params.kind())?,
             replicas: self.whole(
                 layout.replicas.unwrap_or(1),
                 1,
@@ -543,19 +543,31 @@ impl Checker<'_, '_> {
         Ok(params)
     }
 
-    fn layout(&self, l: &super::file::LayoutFile) -> Result<Layout> {
+    fn layout(&self, l: &super::file::LayoutFile, engine: EngineKind) -> Result<Layout> {
         let layout = Layout {
             tp: self.whole(l.tp.unwrap_or(1), 1, MAX_RANKS, "layout.tp")?,
             pp: self.whole(l.pp.unwrap_or(1), 1, MAX_RANKS, "layout.pp")?,
+            dp: self.whole(l.dp.unwrap_or(1), 1, MAX_RANKS, "layout.dp")?,
             ep: self.whole(l.ep.unwrap_or(1), 1, MAX_RANKS, "layout.ep")?,
         };
-        if layout.ep != 1 && layout.ep != layout.tp {
+        if layout.dp > 1 && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+            return self.fail(
+                "layout.dp",
+                format!("{engine} has no data-parallel attention (vllm_v1 and trt_llm have); set layout.replicas for independent copies"),
+            );
+        }
+        if layout.dp > 1 && layout.pp > 1 {
+            return self.fail(
+                "layout.dp",
+                "does not go together with pipeline stages here; set layout.pp = 1",
+            );
+        }
+        let ranks = layout.stage_ranks();
+        if layout.ep != 1 && layout.ep != ranks {
+            let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
             return self.fail(
                 "layout.ep",
-                format!(
-                    "must be 1 or equal to tp ({}), got {}",
-                    layout.tp, layout.ep
-                ),
+                format!("must be 1 or equal to {whose} ({ranks}), got {}", layout.ep),
             );
         }
         Ok(layout)

@@ -117,6 +117,7 @@ fn written(s: &Scenario) -> ScenarioFile {
         layout: Some(LayoutFile {
             tp: Some(s.layout.tp),
             pp: Some(s.layout.pp),
+            dp: Some(s.layout.dp),
             ep: Some(s.layout.ep),
             replicas: Some(s.replicas),
         }),

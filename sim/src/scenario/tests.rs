@@ -329,6 +329,30 @@ fn keys_of_another_kind_and_missing_keys_are_named() {
         &["layout.tp=4", "layout.ep=2"],
         &["layout.ep: must be 1 or equal to tp (4), got 2"],
     );
+    refused_with(
+        &["layout.dp=2"],
+        &[
+            "layout.dp: tgi has no data-parallel attention",
+            "layout.replicas",
+        ],
+    );
+    refused_with(
+        &[
+            "engine={ kind = \"vllm_v1\" }",
+            "layout.dp=2",
+            "layout.pp=2",
+        ],
+        &["layout.dp: does not go together with pipeline stages"],
+    );
+    refused_with(
+        &[
+            "engine={ kind = \"trt_llm\" }",
+            "layout.dp=4",
+            "layout.tp=2",
+            "layout.ep=4",
+        ],
+        &["layout.ep: must be 1 or equal to dp x tp (8), got 4"],
+    );
     let e = refused(&PLAIN.replace("kind = \"tgi\"", ""), &[]);
     assert!(e.contains("engine: kind is missing; one of vllm_v1"), "{e}");
     let e = refused(
@@ -744,5 +768,82 @@ proptest! {
     #[test]
     fn any_override_is_an_answer_or_an_error(key in "[a-z\\[\\]0-9.=]{0,20}", value in "\\PC{0,20}") {
         let _ = parse(PLAIN, &[&format!("{key}={value}")]);
+    }
+}
+
+const MIXTURE: &str = r#"[model]
+name = "qwen3-235b-a22b"
+weights = "fp8"
+[hardware]
+instance = "p5en.48xlarge"
+[layout]
+dp = 8
+ep = 8
+[engine]
+kind = "vllm_v1"
+max_model_len = 8192
+[[workload]]
+name = "chat"
+arrival = { kind = "poisson", rate = "40 req/s" }
+prompt = 512
+output = 64
+[run]
+requests = 400
+"#;
+
+#[test]
+fn data_parallel_ranks_hold_their_own_kv_and_run_in_step() {
+    let ranks = parse(MIXTURE, &[]).unwrap();
+    let built = ranks.build().unwrap();
+    let plan = built.memory.clone().expect("planned");
+    assert_eq!(built.info.replicas[0].kv_blocks, 8 * plan.kv_blocks);
+    assert_eq!(built.info.replicas[0].devices, 8);
+    assert!(built.info.deployment.contains("DP 8 x TP 1, EP 8"));
+    let options = crate::simulation::RunOptions {
+        check: true,
+        ..crate::simulation::RunOptions::default()
+    };
+    let record = built.run(&options).unwrap();
+    assert_eq!(record.counts.finished, 400);
+    // The same devices as one tensor-parallel group hold each KV head twice.
+    let group = parse(MIXTURE, &["layout.dp=1", "layout.tp=8"]).unwrap();
+    let group = group.build().unwrap().memory.expect("planned");
+    assert!(8 * plan.kv_blocks > group.kv_blocks);
+}
+
+#[test]
+fn what_data_parallel_ranks_cannot_be_is_refused_at_its_key() {
+    let trt = "engine={ kind = \"trt_llm\", attention_dp_config = { enable_balance = true } }";
+    let one = ["layout.dp=1", "layout.tp=8"];
+    for (overrides, words) in [
+        (
+            vec![trt, one[0], one[1]],
+            "engine.attention_dp_config: there are no ranks",
+        ),
+        (
+            vec!["model.name=qwen3-32b", "layout.ep=1"],
+            "set replicas = 8",
+        ),
+        (
+            vec!["engine.cudagraph_capture_sizes=[8, 0]"],
+            "engine.cudagraph_capture_sizes: must be batch sizes of at least 1",
+        ),
+        (
+            vec!["engine.cudagraph_capture_sizes=[]"],
+            "engine.cudagraph_capture_sizes: must be 1 to",
+        ),
+        (
+            vec![
+                "engine.cudagraph_capture_sizes=[8]",
+                "engine.cuda_graphs=false",
+            ],
+            "has no effect with cuda_graphs = false",
+        ),
+    ] {
+        let e = match parse(MIXTURE, &overrides).and_then(|s| s.build().map(drop)) {
+            Err(e) => e.to_string(),
+            Ok(()) => panic!("{overrides:?} was taken"),
+        };
+        assert!(e.contains(words), "`{words}` is not in: {e}");
     }
 }
