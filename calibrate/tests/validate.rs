@@ -52,11 +52,21 @@ fn saturated_throughput_of_dense_models_under_tensorrt_llm_is_predicted_without_
 }
 
 #[test]
+fn mixtures_with_data_parallel_attention_are_predicted_without_a_fit() {
+    let sets = ["trtllm_overview_moe", "trtllm_per_gpu"];
+    let report = validate(&Source::Published, &sets);
+    for (set, n, bar) in [(sets[0], 46, 20.0), (sets[1], 44, 27.0)] {
+        let e = predicted(&report, set, "output_tok_s");
+        assert!(e.n == n && e.median_ape <= bar, "{set}: {e:?}");
+    }
+}
+
+#[test]
 fn a_folder_without_measurements_is_noted_set_by_set() {
     let empty = tempfile::tempdir().expect("a temporary folder");
     let report = validate(&Source::Folder(empty.path().to_owned()), &[]);
-    // All but NVIDIA's overview, which the binary carries for folders without it.
-    let carried = |set: &str| set.starts_with("trtllm_overview");
+    // All but NVIDIA's overviews, which the binary carries for folders without them.
+    let carried = |set: &str| set.starts_with("trtllm_overview") || set == "trtllm_per_gpu";
     assert!(report.rows.iter().all(|r| carried(&r.set)));
     let names = calibrate::validate::names();
     let skipped = names.iter().filter(|n| !carried(n)).count();

@@ -54,15 +54,15 @@ impl BatchStats {
 
     /// Adds what `other` holds, as if both were one batch.
     pub fn merge(&mut self, other: &BatchStats) {
-        self.decode_seqs += other.decode_seqs;
-        self.decode_tokens += other.decode_tokens;
+        self.decode_seqs = self.decode_seqs.saturating_add(other.decode_seqs);
+        self.decode_tokens = self.decode_tokens.saturating_add(other.decode_tokens);
         self.decode_ctx_sum += other.decode_ctx_sum;
         self.decode_ctx_sq_sum += other.decode_ctx_sq_sum;
-        self.prefill_seqs += other.prefill_seqs;
-        self.prefill_tokens += other.prefill_tokens;
+        self.prefill_seqs = self.prefill_seqs.saturating_add(other.prefill_seqs);
+        self.prefill_tokens = self.prefill_tokens.saturating_add(other.prefill_tokens);
         self.prefill_ctx_sum += other.prefill_ctx_sum;
         self.prefill_pairs += other.prefill_pairs;
-        self.sampled_seqs += other.sampled_seqs;
+        self.sampled_seqs = self.sampled_seqs.saturating_add(other.sampled_seqs);
     }
 
     /// Advances every decoding sequence by one token: the next step of an unchanged decode batch.

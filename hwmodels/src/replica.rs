@@ -290,7 +290,7 @@ impl StepModel for ReplicaModel {
         let widest = Widest::of(batch);
         let graph = self.graph_size(&widest);
         let tokens = match graph {
-            Some(padded) => padded + (batch.decode_tokens - batch.decode_seqs),
+            Some(padded) => padded.saturating_add(batch.decode_tokens - batch.decode_seqs),
             None => batch.tokens(),
         };
         let mut device = entry(&self.linear, tokens);
@@ -311,24 +311,25 @@ impl StepModel for ReplicaModel {
         let in_graph = graph.is_some();
         let padded = graph.unwrap_or_default();
         let mut device = Device::default();
-        let mut total = 0;
+        let mut total: u32 = 0;
         for batch in ranks {
             // A rank that has nothing to do takes part with a token of its own.
             let tokens = if in_graph {
-                padded + (batch.decode_tokens - batch.decode_seqs)
+                padded.saturating_add(batch.decode_tokens - batch.decode_seqs)
             } else {
                 batch.tokens().max(1)
             };
             let mut own = entry(&self.linear, tokens);
             self.add_attention(&mut own, batch);
-            total += tokens;
+            total = total.saturating_add(tokens);
             if own.total() > device.total() {
                 device = own;
             }
         }
         if let Some(shared) = &self.shared {
             let idle = shared.ranks.saturating_sub(ranks.len() as u32);
-            total += idle * if in_graph { padded } else { 1 };
+            let each = if in_graph { padded } else { 1 };
+            total = total.saturating_add(idle.saturating_mul(each));
             shared.add(total, &self.ops, &mut device);
         }
         self.cost_of(device, &widest, total, in_graph)

@@ -52,6 +52,7 @@ struct Raw {
     accelerator: String,
     precision: String,
     tp: u32,
+    pp: u32,
     input_tokens: u32,
     output_tokens: u32,
     #[serde(default)]
@@ -80,7 +81,9 @@ struct Run {
     accelerator: String,
     weights: String,
     kv_cache: String,
+    /// GPUs of a pipeline stage.
     gpus: u32,
+    pp: u32,
     /// Attention in as many data-parallel ranks as there are GPUs, rather than tensor-parallel.
     attention_dp: bool,
     mixture: bool,
@@ -99,6 +102,7 @@ impl Raw {
             weights: self.precision.to_lowercase(),
             kv_cache: self.precision.to_lowercase(),
             gpus: self.tp,
+            pp: self.pp,
             attention_dp: mixture,
             mixture,
             input: self.input_tokens,
@@ -118,6 +122,7 @@ impl PerGpu {
             weights: self.precision.to_lowercase(),
             kv_cache: self.kv_cache.to_lowercase(),
             gpus: self.gpus,
+            pp: 1,
             attention_dp: self.attention_dp,
             mixture,
             input: self.input_tokens,
@@ -209,16 +214,17 @@ fn limits(run: &Run, instance: &str, file: &str) -> Result<(u32, u32), SetError>
         AttentionKind::Mla { .. } => m.hidden / m.heads,
     };
     let kv_bytes = if run.kv_cache == "fp8" { 1.0 } else { 2.0 };
-    let kv_token = f64::from(2 * m.layers * m.kv_heads.max(run.gpus) * head) * kv_bytes;
+    let heads = f64::from(m.kv_heads.max(run.gpus));
+    let kv_token = 2.0 * f64::from(m.layers) * heads * f64::from(head) * kv_bytes;
     let weights = match run.weights.as_str() {
         "fp8" => Dtype::Fp8,
         "mxfp4" => Dtype::Mxfp4,
         other => return Err(SetError::new(file, format!("unknown precision `{other}`"))),
     };
-    let memory = f64::from(run.gpus) * chip.usable_bytes as f64;
+    let memory = f64::from(run.gpus) * f64::from(run.pp) * chip.usable_bytes as f64;
     let free = memory - m.parameters() as f64 * weights.bytes();
     let requests = KV_SHARE * free / (kv_token * (input + output));
-    let requests = requests.clamp(1.0, MOST_REQUESTS);
+    let requests = requests.clamp(1.0, MOST_REQUESTS) / f64::from(run.pp.max(1));
     let up = |x: f64, to: f64| to * (x / to).ceil();
     let batch = match requests {
         r if r < 256.0 => up(r, 32.0).max(64.0),
@@ -242,6 +248,7 @@ fn case(set: &'static str, file: &str, run: &Run) -> Result<Case, SetError> {
         weights,
         kv_cache,
         gpus,
+        pp,
         input,
         output,
         requests,
@@ -262,7 +269,7 @@ fn case(set: &'static str, file: &str, run: &Run) -> Result<Case, SetError> {
     };
     let scenario = format!(
         "[model]\nname = \"{model}\"\nweights = \"{weights}\"\nkv_cache = \"{kv_cache}\"\nexpert_skew = {skew}\n\
-         [hardware]\ninstance = \"{instance}\"\n[layout]\n{layout}\n\
+         [hardware]\ninstance = \"{instance}\"\n[layout]\n{layout}\npp = {pp}\n\
          [engine]\nkind = \"trt_llm\"\nmax_batch_size = {batch}\nmax_num_tokens = {tokens}\nmax_seq_len = {}\n\
          overlap_scheduler = true\ncuda_graph_batch_sizes = {GRAPHS:?}\nkv_cache_free_gpu_mem_fraction = 0.95\n{balance}\
          [[workload]]\narrival = {{ kind = \"burst\", requests = {requests} }}\nprompt = {input}\noutput = {output}\n\

@@ -301,6 +301,13 @@ fn check_plan(
         assert_eq!(sum(&BatchStats::tokens), plan.stats.tokens());
         assert_eq!(sum(&|p| p.sampled_seqs), plan.stats.sampled_seqs);
     }
+    if !plan.ranks.is_empty() {
+        let mut sum = BatchStats::default();
+        for rank in &plan.ranks {
+            sum.merge(rank);
+        }
+        assert_eq!(sum, plan.stats, "step {index}: the ranks' batches");
+    }
     for &id in &plan.preempted {
         let l = &mut live[id as usize];
         l.computed = 0;
