@@ -189,7 +189,7 @@ impl Simulation {
                 }
             }
             EngineSpec::Policy { make, .. } => match path {
-                Path::Fast => Err(not_fast("only vLLM V1 has one")),
+                Path::Fast => Err(not_fast("only vLLM V1 without data-parallel ranks has one")),
                 _ => Ok(stepped(around, make(shared))),
             },
         }

@@ -8,7 +8,7 @@
 //! Replayed as that page says it was measured: so many requests at once, models on PyTorch with its overlap scheduler and CUDA
 //! graphs of the listed sizes, 95 % of free memory for KV; mixtures of experts with attention in data-parallel ranks and their experts spread over
 //! them. What is lost while the last requests drain counts in. The KV cache is FP8. The limits of a batch are those that `trtllm-bench` works out
-//! from model, memory and lengths ([`limits`]).
+//! from model, memory and lengths.
 //!
 //! The page's prompts are random token ids, which routers spread less evenly than text: Gini coefficients of experts' loads of 0.29 to 0.38
 //! have been measured on such prompts, 0.11 to 0.29 on text (arXiv:2605.20982). A popularity that falls with the rank to the power `a` has

@@ -699,6 +699,7 @@ impl Scenario {
                     graph_sizes: self.graph_sizes(
                         "cudagraph_capture_sizes",
                         p.cudagraph_capture_sizes.as_deref(),
+                        |size| (size <= params.budget()).then_some(size),
                     )?,
                     warnings: Vec::new(),
                     decided: vllm_decided(&params),
@@ -781,15 +782,8 @@ impl Scenario {
                     kernels: p.kernels(),
                     graph_sizes: self.graph_sizes(
                         "cuda_graph_batch_sizes",
-                        // A larger size stands for the largest batch there is.
-                        (p.cuda_graph_batch_sizes.as_ref())
-                            .map(|sizes| {
-                                sizes
-                                    .iter()
-                                    .map(|s| *s.min(&p.max_batch_size))
-                                    .collect::<Vec<u32>>()
-                            })
-                            .as_deref(),
+                        p.cuda_graph_batch_sizes.as_deref(),
+                        |size| Some(size.min(p.max_batch_size)),
                     )?,
                     decided: table_of(&config),
                     warnings: config.warnings.clone(),
@@ -866,11 +860,12 @@ impl Scenario {
         })
     }
 
-    /// Sizes of decode graphs under the engine's own key, in ascending order.
+    /// Sizes of decode graphs under the engine's own key, as far as `fit` makes something of them, in ascending order.
     fn graph_sizes(
         &self,
         key: &str,
         sizes: Option<&[u32]>,
+        fit: impl Fn(u32) -> Option<u32>,
     ) -> Result<Option<Vec<u32>>, ScenarioError> {
         let Some(sizes) = sizes else { return Ok(None) };
         let fail = |message: String| Err(self.places.error(&join("engine", key), message));
@@ -884,7 +879,10 @@ impl Scenario {
         if sizes.contains(&0) {
             return fail("must be batch sizes of at least 1, got 0".into());
         }
-        let mut sizes = sizes.to_vec();
+        let mut sizes: Vec<u32> = sizes.iter().filter_map(|s| fit(*s)).collect();
+        if sizes.is_empty() {
+            return fail("all sizes are beyond the token budget of a step".into());
+        }
         sizes.sort_unstable();
         sizes.dedup();
         Ok(Some(sizes))

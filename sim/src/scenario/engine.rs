@@ -143,7 +143,8 @@ pub struct VllmV1Keys {
     pub watermark: f64,
     /// Tokens per KV block [tokens]. Default: 16.
     pub block_size: u32,
-    /// Batch sizes for which decode graphs are captured; larger batches run without. Default: 1, 2, 4, multiples of 8 to 256, of 16 to 512.
+    /// Batch sizes for which decode graphs are captured; larger batches run without. Sizes beyond
+    /// `max_num_batched_tokens` are left out. Default: 1, 2, 4, multiples of 8 to 256, of 16 to 512.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cudagraph_capture_sizes: Option<Vec<u32>>,
     /// What takes requests in. Default: "api_server". With `hardware.step_profile` or `[step]` it is a delay without limit.

@@ -829,6 +829,10 @@ fn what_data_parallel_ranks_cannot_be_is_refused_at_its_key() {
             "engine.cudagraph_capture_sizes: must be batch sizes of at least 1",
         ),
         (
+            vec!["engine.cudagraph_capture_sizes=[4294967295]"],
+            "engine.cudagraph_capture_sizes: all sizes are beyond the token budget",
+        ),
+        (
             vec!["engine.cudagraph_capture_sizes=[]"],
             "engine.cudagraph_capture_sizes: must be 1 to",
         ),
