@@ -92,7 +92,6 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         out,
         model: format!("model-{}-seed1", args.params),
         params: args.params.clone(),
-        seconds: args.seconds,
     };
     lab.make_model()?;
 
@@ -103,7 +102,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let repeats = args.repeats as usize;
     let bar = progress::runs((cases.len() * repeats) as u64, "loads");
     let mut paces = Paces {
-        busy_per_s: 1.0,
+        busy_per_s: f64::INFINITY,
         seconds: args.seconds,
     };
     let mut runs: Vec<(&Case, Vec<Run>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
@@ -207,7 +206,6 @@ struct Lab {
     out: PathBuf,
     model: String,
     params: String,
-    seconds: f64,
 }
 
 impl Lab {
@@ -258,7 +256,7 @@ impl Lab {
         let endpoint = Endpoint::new(&engine.url)?;
         let session = Session::prepare(endpoint, &Preparation::default())?;
         let options = Options {
-            end: Some(Duration::from_secs_f64(self.seconds) + PATIENCE),
+            end: Some(Duration::from_secs_f64(case.seconds(paces)) + PATIENCE),
             ..Options::default()
         };
         let processor = || Some(processor_s(engine.child.id())? + processor_s(std::process::id())?);

@@ -174,9 +174,9 @@ pub fn order(cases: &[&Case], round: usize) -> Vec<usize> {
 /// What the rates of the open loads are shares of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Paces {
-    /// Rate at which the default engine finishes requests of 16 users [req/s].
+    /// Rate at which the default engine finishes requests of 16 users [req/s]; infinite until it is known.
     pub busy_per_s: f64,
-    /// How long each load sends [s].
+    /// How long each load sends [s]; longer where a slow machine needs it ([`Case::seconds`]).
     pub seconds: f64,
 }
 
@@ -198,6 +198,17 @@ impl Paces {
 }
 
 impl Case {
+    /// How long it sends [s]: so long that every user sends again after the warm-up, also where the default engine is slow.
+    pub fn seconds(&self, paces: &Paces) -> f64 {
+        match self.pace {
+            Pace::Users(n) => {
+                let turn = f64::from(n) / paces.busy_per_s;
+                paces.seconds.max((WARMUP_S + 2.0 * turn).ceil())
+            }
+            Pace::Share(_) => paces.seconds,
+        }
+    }
+
     /// Its scenario file. `model` is the path of the model's `config.json` and `profile` that of the fitted step model, both
     /// as the scenario's folder sees them; `kv_blocks` is what each replica of the engine has.
     pub fn scenario(
@@ -228,7 +239,7 @@ impl Case {
             toml::Value::from(profile),
             self.engine[0],
             self.workload,
-            paces.seconds,
+            self.seconds(paces),
         )
     }
 
@@ -318,5 +329,21 @@ mod tests {
         assert_eq!(case("tp-2").flags(), ["--tp", "2"]);
         assert_eq!(case("max-seqs-4").flags(), ["--max-num-seqs", "4"]);
         assert!(case("one-user").flags().is_empty());
+    }
+
+    #[test]
+    fn a_slow_engine_gets_the_time_to_serve_every_user_twice() {
+        let case = |n| Case {
+            pace: Pace::Users(n),
+            ..DEFAULT
+        };
+        let paces = |busy_per_s| Paces {
+            busy_per_s,
+            seconds: 3.0,
+        };
+        assert_eq!(case(32).seconds(&paces(f64::INFINITY)), 3.0);
+        assert_eq!(case(32).seconds(&paces(100.0)), 3.0);
+        assert_eq!(case(32).seconds(&paces(10.0)), 8.0);
+        assert_eq!(case(4).seconds(&paces(10.0)), 3.0);
     }
 }
