@@ -106,24 +106,13 @@ impl Layout {
         }
         let moe = m.moe;
         let ranks = self.stage_ranks();
-        if dp > 1 {
-            if moe.is_none() {
-                return Err(format!(
-                    "{} has no experts, so data-parallel ranks have nothing in common: set replicas = {dp} in place of dp",
-                    m.name
-                ));
-            }
-            if !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
-                return Err(format!(
-                    "dp ({dp}) is for vllm_v1 and trt_llm; {engine} has no data-parallel attention"
-                ));
-            }
-            if pp > 1 {
-                return Err(format!(
-                    "dp ({dp}) together with pipeline stages ({pp}) is not supported; set pp = 1"
-                ));
-            }
+        if dp > 1 && moe.is_none() {
+            return Err(format!(
+                "{} has no experts, so data-parallel ranks have nothing in common: set replicas = {dp} in place of dp",
+                m.name
+            ));
         }
+        self.check_attention_ranks(engine)?;
         if ep > 1 {
             let Some(moe) = moe else {
                 return Err(format!("{} has no experts, so ep must be 1", m.name));
@@ -179,6 +168,24 @@ impl Layout {
                     moe.expert_intermediate, m.name
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks what data-parallel attention asks of the engine and of the other axes, whatever the model.
+    ///
+    /// # Errors
+    /// What does not go together, and what would be right.
+    pub fn check_attention_ranks(self, engine: EngineKind) -> Result<(), String> {
+        if self.dp > 1 && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+            return Err(format!(
+                "{engine} has no data-parallel attention (vllm_v1 and trt_llm have); set layout.replicas for independent copies"
+            ));
+        }
+        if self.dp > 1 && self.pp > 1 {
+            return Err(
+                "does not go together with pipeline stages here; set layout.pp = 1".to_owned(),
+            );
         }
         Ok(())
     }

@@ -550,17 +550,8 @@ impl Checker<'_, '_> {
             dp: self.whole(l.dp.unwrap_or(1), 1, MAX_RANKS, "layout.dp")?,
             ep: self.whole(l.ep.unwrap_or(1), 1, MAX_RANKS, "layout.ep")?,
         };
-        if layout.dp > 1 && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
-            return self.fail(
-                "layout.dp",
-                format!("{engine} has no data-parallel attention (vllm_v1 and trt_llm have); set layout.replicas for independent copies"),
-            );
-        }
-        if layout.dp > 1 && layout.pp > 1 {
-            return self.fail(
-                "layout.dp",
-                "does not go together with pipeline stages here; set layout.pp = 1",
-            );
+        if let Err(message) = layout.check_attention_ranks(engine) {
+            return self.fail("layout.dp", message);
         }
         let ranks = layout.stage_ranks();
         if layout.ep != 1 && layout.ep != ranks {
