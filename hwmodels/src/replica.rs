@@ -408,7 +408,8 @@ impl ReplicaModel {
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.
-        let gaps = c.kernel_gap * self.kernels_per_layer * self.layers;
+        // Negative where kernels in a graph overlap; they cannot hide more than there is of them.
+        let gaps = (c.kernel_gap * self.kernels_per_layer * self.layers).max(-device.total());
         let per_layer = if in_graph {
             0.0
         } else if c.graph_max_seqs > 0 {
@@ -434,7 +435,7 @@ impl ReplicaModel {
             compute: device.compute + head.compute,
             communication: device.communication + head.communication + sends,
             host: gaps + exposed_launch,
-            bubble: 0.0,
+            ..Parts::default()
         };
         let run = parts.total();
         // The fullest stage, with the LM head on the last one, spaces the steps of a pipeline.
@@ -445,6 +446,10 @@ impl ReplicaModel {
             host
         };
         let latency = parts.total();
+        if gaps < 0.0 {
+            parts.host -= gaps;
+            parts.hide(-gaps);
+        }
         StepCost {
             latency,
             interval: if self.pp > 1 {
@@ -844,6 +849,32 @@ mod tests {
                 assert!(c.interval <= c.latency, "{engine}: {c:?}");
             }
         }
+    }
+
+    #[test]
+    fn kernels_that_overlap_leave_no_part_negative() {
+        let decode = decodes(4, 300);
+        let mut mixed = decode;
+        mixed.add_prefill(200, 64, true);
+        let with_gap = |kernel_gap: f64| {
+            let mut m = model(1, 1, EngineKind::VllmV1);
+            m.cost.kernel_gap = kernel_gap;
+            m
+        };
+        let apart = with_gap(0.0).step(&decode);
+        for gap in [-1e-6, -5e-6, -1.0] {
+            for batch in [&decode, &mixed] {
+                let c = with_gap(gap).step(batch);
+                assert!(c.parts.as_array().iter().all(|p| *p >= 0.0), "{c:?}");
+                assert!((c.parts.total() - c.latency).abs() < 1e-12, "{c:?}");
+                assert!(c.parts.overlap > 0.0, "{c:?}");
+            }
+            // Host time stays what it is; what overlaps is the kernels' own.
+            let c = with_gap(gap).step(&decode);
+            let kernels = |p: &Parts| p.weights + p.kv + p.compute + p.communication;
+            assert!(kernels(&c.parts) < kernels(&apart.parts));
+        }
+        assert_eq!(apart.parts.overlap, 0.0);
     }
 
     #[test]

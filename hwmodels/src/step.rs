@@ -2,7 +2,7 @@
 
 use crate::batch::BatchStats;
 
-/// Where a step's time goes. The order is that of [`Parts::NAMES`].
+/// Where a step's time goes: no part is negative, and together they are the step's time. The order is that of [`Parts::NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
     /// Bound by reading weights from device memory [s].
@@ -17,6 +17,8 @@ pub struct Parts {
     pub host: f64,
     /// Waiting of pipeline stages for each other within this step [s].
     pub bubble: f64,
+    /// What kernels saved by running while others did: the parts above hold what was left of them, so this is not in their sum [s].
+    pub overlap: f64,
 }
 
 impl std::ops::AddAssign for Parts {
@@ -27,6 +29,7 @@ impl std::ops::AddAssign for Parts {
         self.communication += other.communication;
         self.host += other.host;
         self.bubble += other.bubble;
+        self.overlap += other.overlap;
     }
 }
 
@@ -64,9 +67,29 @@ impl Parts {
             &mut self.communication,
             &mut self.host,
             &mut self.bubble,
+            &mut self.overlap,
         ] {
             *part *= factor;
         }
+    }
+
+    /// Takes `seconds` that kernels ran beside each other off the parts that kernels have, each in proportion; at most what they have.
+    #[inline]
+    pub fn hide(&mut self, seconds: f64) {
+        let kernels = self.weights + self.kv + self.compute + self.communication;
+        if seconds <= 0.0 || kernels <= 0.0 {
+            return;
+        }
+        let left = (1.0 - seconds / kernels).max(0.0);
+        for part in [
+            &mut self.weights,
+            &mut self.kv,
+            &mut self.compute,
+            &mut self.communication,
+        ] {
+            *part *= left;
+        }
+        self.overlap += seconds.min(kernels);
     }
 
     /// Sum of the parts [s].

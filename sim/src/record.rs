@@ -178,9 +178,11 @@ pub struct ReplicaUse {
     pub parts_ps: [u64; 6],
     /// Time during which waiting requests were kept out, in the order of [`Blocked::CAUSES`] [ns].
     pub blocked_ns: [u64; 3],
-    /// Running requests integrated over busy time [requests x ns].
+    /// Running requests integrated over time [requests x ns].
     pub running_ns: u128,
-    /// KV blocks in use integrated over busy time [blocks x ns].
+    /// Requests waiting in the engine integrated over time, whether a step was under way or not [requests x ns].
+    pub waiting_ns: u128,
+    /// KV blocks in use integrated over time [blocks x ns].
     pub kv_block_ns: u128,
     /// Most KV blocks in use at once, over the whole run.
     pub kv_peak_blocks: u64,
@@ -204,6 +206,20 @@ pub struct Latencies {
 }
 
 impl Latencies {
+    /// Takes in everything that `other` holds.
+    pub fn merge(&mut self, other: &Latencies) {
+        for (mine, theirs) in [
+            (&mut self.ttft, &other.ttft),
+            (&mut self.itl, &other.itl),
+            (&mut self.tpot, &other.tpot),
+            (&mut self.e2e, &other.e2e),
+            (&mut self.queue, &other.queue),
+            (&mut self.normalised, &other.normalised),
+        ] {
+            mine.merge(theirs);
+        }
+    }
+
     /// The distribution of `metric`.
     pub fn of(&self, metric: Metric) -> &Distribution {
         match metric {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use hwmodels::step::LinearStep;
 use sim::cluster::router::RouterConfig;
 use sim::kernel::time::{SimDuration, SimTime};
+use sim::policy::static_batch::{StaticBatch, StaticBatchParams};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{RequestRow, RunInfo};
+use sim::report::RunReport;
 use sim::request::{Outcome, ReqId, RequestSpec};
 use sim::simulation::{EngineSpec, FrontEnd, Path, ReplicaSpec, RunError, RunOptions, Simulation};
 use sim::workload::Workload;
@@ -255,4 +257,62 @@ fn what_cannot_be_run_is_an_error_that_says_why() {
         matches!(error, RunError::WorkloadWentBack { .. }),
         "{error}"
     );
+}
+
+#[test]
+fn patience_that_nobody_loses_changes_no_figure_of_the_report() {
+    let sim = cluster(2, VllmV1Params::default());
+    let report = |patience: Option<SimDuration>, request_timeout: Option<SimDuration>| {
+        let requests = (0..10).map(|i| RequestSpec {
+            timeout: patience,
+            ..request(i * 700, 50, 20)
+        });
+        let sim = Simulation {
+            request_timeout,
+            ..sim.clone()
+        };
+        let record = sim
+            .run(
+                &mut List(requests.collect()),
+                &RunOptions::default(),
+                RunInfo {
+                    usd_per_hour: Some(3.6),
+                    ..RunInfo::default()
+                },
+            )
+            .unwrap();
+        serde_json::to_value(RunReport::new(&record, 0.0)).unwrap()
+    };
+    let endless = report(None, None);
+    assert!(endless["throughput"]["requests_per_s"].as_f64().unwrap() > 0.0);
+    let minute = Some(SimDuration(60_000_000_000));
+    assert_eq!(report(minute, None), endless);
+    assert_eq!(report(None, minute), endless);
+}
+
+#[test]
+fn requests_that_an_idle_engine_holds_back_count_as_waiting() {
+    let params = StaticBatchParams {
+        max_batch_size: 4,
+        max_queue_delay_microseconds: 10,
+        ..StaticBatchParams::default()
+    };
+    let config = params.resolve(100_000, 1000).unwrap();
+    let mut sim = cluster(1, VllmV1Params::default());
+    sim.replicas[0].engine = EngineSpec::Policy {
+        make: Arc::new(move |_| Box::new(StaticBatch::new(config.clone()))),
+        hash_block: None,
+    };
+    let mut list = List([request(0, 10, 1), request(4_000, 10, 1)].into());
+    let record = sim
+        .run(&mut list, &RunOptions::default(), RunInfo::default())
+        .unwrap();
+    // They wait until the oldest has waited for 10 us, 10 us and 6 us; the engine is idle meanwhile.
+    let waiting: f64 = record
+        .series
+        .points(record.end)
+        .map(|p| p.waiting * p.width.0 as f64)
+        .sum();
+    assert!((waiting - 16_000.0).abs() < 1e-6, "{waiting}");
+    assert_eq!(record.replicas[0].waiting_ns, 16_000);
 }

@@ -149,9 +149,14 @@ impl Engine {
                 )
             })
             .collect::<std::io::Result<Vec<_>>>()?;
+        let mut router = Router::new(spec.router, 0);
+        for (i, replica) in (0..).zip(&replicas) {
+            router.join(i, replica.load());
+        }
+        router.recount(count, |_| 0);
         Ok(Arc::new(Engine {
             replicas,
-            router: Mutex::new(Router::new(spec.router, count.max(1), 0)),
+            router: Mutex::new(router),
             info: ServerInfo {
                 model: spec.facts.model,
                 block_size: spec.policy.block_size,
@@ -190,11 +195,12 @@ impl Engine {
             return Err(Refusal::QueueFull);
         }
         let spec = self.route_by(&request);
+        let Some(replica) = self.route(&spec) else {
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+            return Err(Refusal::Broken);
+        };
         self.under_way.fetch_add(1, Ordering::AcqRel);
         self.taken_in.fetch_add(1, Ordering::AcqRel);
-        let replica = self
-            .router()
-            .route(&spec, |i| self.replicas[i as usize].load());
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (events, receiver) = unbounded_channel();
         let ticket = Ticket {
@@ -219,6 +225,17 @@ impl Engine {
             return Err(Refusal::Broken);
         }
         Ok(ticket)
+    }
+
+    /// The replica for a request, by the replicas' state as it is; `None` where there is none.
+    fn route(&self, spec: &RequestSpec) -> Option<u32> {
+        let mut router = self.router();
+        if router.sees_loads() {
+            for (i, replica) in (0..).zip(&self.replicas) {
+                router.seen(i, replica.load());
+            }
+        }
+        router.route(spec, |i| self.replicas[i as usize].load())
     }
 
     /// What the router looks at: equal blocks of the prompt are equal segments.

@@ -190,7 +190,7 @@ impl Coefficients {
                 + mixed
                 + self.seq * f64::from(b.decode_seqs + b.prefill_seqs)
                 + self.chunk * f64::from(b.prefill_seqs),
-            bubble: 0.0,
+            ..Parts::default()
         }
     }
 }

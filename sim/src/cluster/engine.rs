@@ -35,13 +35,16 @@ pub enum Engine {
     Stepped(Box<SteppedReplica>),
     /// vLLM V1 with decodes in lockstep.
     Fast(Box<FastVllm>),
+    /// What is left of a replica that has ended: nothing happens here any more.
+    Gone,
 }
 
 macro_rules! forward {
-    ($self:ident, $e:ident => $body:expr) => {
+    ($self:ident, $e:ident => $body:expr, $gone:expr) => {
         match $self {
             Engine::Stepped($e) => $body,
             Engine::Fast($e) => $body,
+            Engine::Gone => $gone,
         }
     };
 }
@@ -57,40 +60,40 @@ impl Engine {
         slot: Slot,
         requests: &mut Requests,
     ) -> Result<(), RejectReason> {
-        forward!(self, e => e.enter(now, slot, requests))
+        forward!(self, e => e.enter(now, slot, requests), Err(RejectReason::QueueFull))
     }
 
     /// Drops a request that its client has left; `local` is its id in this engine.
     pub fn cancel(&mut self, local: u32, requests: &mut Requests) {
-        forward!(self, e => e.cancel(local, requests));
+        forward!(self, e => e.cancel(local, requests), ());
     }
 
     /// When it must be looked at next, as of its last `start`.
     #[inline]
     pub fn next(&self) -> SimTime {
-        forward!(self, e => e.next())
+        forward!(self, e => e.next(), SimTime::NEVER)
     }
 
     /// Ends the steps that are due at `now`.
     #[inline]
     pub fn complete(&mut self, now: SimTime, out: &mut Out) {
-        forward!(self, e => e.complete(now, out));
+        forward!(self, e => e.complete(now, out), ());
     }
 
     /// Starts what can be started at `now`.
     #[inline]
     pub fn start(&mut self, now: SimTime, out: &mut Out) {
-        forward!(self, e => e.start(now, out));
+        forward!(self, e => e.start(now, out), ());
     }
 
     /// Records what is under way when the run ends at `now`.
     pub fn close(&mut self, now: SimTime, out: &mut Out) {
-        forward!(self, e => e.close(now, out));
+        forward!(self, e => e.close(now, out), ());
     }
 
     /// What can be seen from outside.
     pub fn load(&self) -> Load {
-        forward!(self, e => e.load())
+        forward!(self, e => e.load(), Load::default())
     }
 
     /// Checks what must always hold after `start`, for tests.
@@ -104,6 +107,6 @@ impl Engine {
             "KV blocks in use exceed those there are: {load:?}"
         );
         assert!(self.next() >= now, "time went back");
-        forward!(self, e => e.check());
+        forward!(self, e => e.check(), ());
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::requests::Slot;
+use super::requests::{Requests, Slot};
 use crate::kernel::time::SimTime;
 
 /// What happens, in the order of classes of [`crate::cluster`].
@@ -51,10 +51,17 @@ impl Events {
         }));
     }
 
-    /// When the next one happens.
+    /// When the next one happens that still concerns its request. Events of requests that have ended (the time-out of one that
+    /// was answered) are dropped here, so that they never move the clock.
     #[inline]
-    pub fn next(&self) -> SimTime {
-        self.heap.peek().map_or(SimTime::NEVER, |e| e.0.at)
+    pub fn next(&mut self, requests: &Requests) -> SimTime {
+        while let Some(Reverse(e)) = self.heap.peek() {
+            if requests.is(e.slot, e.generation) {
+                return e.at;
+            }
+            self.heap.pop();
+        }
+        SimTime::NEVER
     }
 
     /// Takes the next event if it happens at `now` and its class is at most `class`.
@@ -72,6 +79,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::RequestSpec;
 
     #[test]
     fn equal_instants_come_by_class_then_in_the_order_they_were_set() {
@@ -86,5 +94,20 @@ mod tests {
             .map(|e| e.slot)
             .collect();
         assert_eq!(order, [4, 2, 3, 1]);
+    }
+
+    #[test]
+    fn events_of_requests_that_have_ended_are_dropped() {
+        let mut requests = Requests::default();
+        let answered = requests.open(0, &RequestSpec::default(), 0);
+        let under_way = requests.open(1, &RequestSpec::default(), 0);
+        let mut e = Events::default();
+        for (at, slot) in [(5, answered), (7, under_way), (9, answered)] {
+            e.push(SimTime(at), Class::TimeOut, slot, 0);
+        }
+        requests.close(answered);
+        assert_eq!(e.next(&requests), SimTime(7));
+        requests.close(under_way);
+        assert_eq!(e.next(&requests), SimTime::NEVER);
     }
 }

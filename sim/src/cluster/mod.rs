@@ -8,15 +8,18 @@
 //! | 0 | steps complete, lowest replica first, requests of a step in the order of the step | KV and seats are free for whatever comes now |
 //! | 1 | responses reach their clients | an answer at the deadline is in time |
 //! | 2 | clients give up | they make no room for a step that starts now only if this came later |
+//! | 2a | planned changes of the fleet: replicas come, are ready, drain, die | the router sees the fleet as it then is |
 //! | 3 | clients send, the router decides | it sees everything above |
 //! | 4 | requests reach their engines | they can be in a step that starts now |
 //! | 5 | steps start, lowest replica first | each sees all that happened by now |
 //!
-//! Within classes 1, 2 and 4 the order is that in which the events were set up; within 3 it is the workload's.
+//! Within classes 1, 2 and 4 the replicas come in the order of their index, and what happens at one replica in that in which it was set
+//! up; within 2a it is the order of planning, within 3 the workload's.
 
 pub mod drift;
 pub mod engine;
 pub mod events;
+pub mod replica;
 pub mod requests;
 pub mod router;
 pub mod stepped;

@@ -146,6 +146,23 @@ impl Requests {
     }
 }
 
+/// The replica of a request that none was chosen for.
+pub const NO_REPLICA: u32 = u32::MAX;
+
+/// The row of request `id` that ended at `end` before a replica was chosen for it, and what its workload is told.
+pub fn never_served(
+    id: ReqId,
+    spec: &RequestSpec,
+    outcome: Outcome,
+    end: SimTime,
+) -> (RequestRow, RequestEnd) {
+    let mut requests = Requests::default();
+    let slot = requests.open(id, spec, NO_REPLICA);
+    let request = requests.get(slot);
+    let row = request.row(outcome, end);
+    (row, request.end(&row))
+}
+
 impl Request {
     /// The row of a request that ends at `end` with `outcome`. Tokens count from when they reach the client; a client that
     /// leaves before its first one got none.

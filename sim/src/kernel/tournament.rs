@@ -25,6 +25,11 @@ impl Tournament {
         Tournament { leaves, nodes }
     }
 
+    /// Clocks there are, those beyond the first `n` included.
+    pub fn len(&self) -> usize {
+        self.leaves
+    }
+
     /// Sets clock `i`.
     #[inline]
     pub fn set(&mut self, i: u32, at: SimTime) {

@@ -33,6 +33,11 @@ impl Fingerprint {
         self.0 = self.0.wrapping_add(hash_words(words).wrapping_mul(weight));
     }
 
+    /// Takes in everything that `other` holds.
+    pub fn merge(&mut self, other: Fingerprint) {
+        self.0 = self.0.wrapping_add(other.0);
+    }
+
     /// The value.
     pub fn value(self) -> u64 {
         self.0

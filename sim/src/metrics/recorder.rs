@@ -7,7 +7,8 @@ use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{self, Slo};
 use crate::metrics::fingerprint::Fingerprint;
 use crate::metrics::series::Series;
-use crate::policy::Blocked;
+use crate::observer::Observer;
+use crate::policy::{Blocked, Load};
 use crate::record::{
     Counts, Latencies, RecordError, ReplicaUse, RequestRow, RunInfo, RunRecord, StepRow,
     TokenTotals, Window,
@@ -42,9 +43,9 @@ impl Default for RecordOptions {
     }
 }
 
-/// Accumulates a run.
-#[derive(Clone, Debug)]
+/// Accumulates a run, or the part of it that some of its replicas are.
 pub struct Recorder {
+    observer: Option<Box<dyn Observer>>,
     options: RecordOptions,
     window_start: SimTime,
     fingerprint: Fingerprint,
@@ -64,6 +65,7 @@ impl Recorder {
     /// A recorder that has seen nothing.
     pub fn new(options: &RecordOptions) -> Recorder {
         Recorder {
+            observer: None,
             window_start: SimTime::ZERO + options.warmup,
             fingerprint: Fingerprint::default(),
             counts: Counts::default(),
@@ -80,6 +82,16 @@ impl Recorder {
         }
     }
 
+    /// Tells `observer` of every step and request from now on.
+    pub fn watch(&mut self, observer: Box<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    /// Who watches, if anybody does.
+    pub fn observer(&mut self) -> Option<&mut (dyn Observer + 'static)> {
+        self.observer.as_deref_mut()
+    }
+
     /// A client sent a request.
     #[inline]
     pub fn offered(&mut self, now: SimTime) {
@@ -92,6 +104,9 @@ impl Recorder {
 
     /// A request ended, or the run did while it was under way. Once per offered request.
     pub fn request(&mut self, row: &RequestRow) {
+        if let Some(observer) = &mut self.observer {
+            observer.request(row);
+        }
         match row.outcome {
             Outcome::Finished => self.counts.finished += 1,
             Outcome::Rejected(_) => self.counts.rejected += 1,
@@ -156,6 +171,9 @@ impl Recorder {
         if r >= self.replicas.len() {
             self.grow(r);
         }
+        if let Some(observer) = &mut self.observer {
+            observer.step(row);
+        }
         let s = &row.stats;
         self.fingerprint.add(
             [
@@ -181,8 +199,6 @@ impl Recorder {
         // Steps of a pipeline overlap; each instant counts once.
         let from = row.start.max(self.last_end[r]);
         self.last_end[r] = self.last_end[r].max(row.end);
-        self.series
-            .add(from, row.end, row.running, row.waiting, row.kv_used_blocks);
         if row.start >= self.window_start {
             let parts = row.parts.as_array();
             for (sum, part) in replica.parts_ps.iter_mut().zip(parts) {
@@ -191,8 +207,6 @@ impl Recorder {
         }
         let ns = row.end.since(from.max(self.window_start)).0;
         replica.busy = replica.busy + SimDuration(ns);
-        replica.running_ns += u128::from(ns) * u128::from(row.running);
-        replica.kv_block_ns += u128::from(ns) * u128::from(row.kv_used_blocks);
         if let Some(cause) = (blocked_code(row.blocked) as usize).checked_sub(1) {
             replica.blocked_ns[cause] += ns;
         }
@@ -201,13 +215,81 @@ impl Recorder {
         }
     }
 
+    /// From `from` to `to` a replica held what `load` says, whether a step was under way or not.
+    #[inline]
+    pub fn held(&mut self, replica: u32, from: SimTime, to: SimTime, load: &Load) {
+        if to <= from || (load.running == 0 && load.waiting == 0 && load.kv_used_blocks == 0) {
+            return;
+        }
+        let r = replica as usize;
+        if r >= self.replicas.len() {
+            self.grow(r);
+        }
+        self.series
+            .add(from, to, load.running, load.waiting, load.kv_used_blocks);
+        let ns = u128::from(to.since(from.max(self.window_start)).0);
+        let replica = &mut self.replicas[r];
+        replica.running_ns += ns * u128::from(load.running);
+        replica.waiting_ns += ns * u128::from(load.waiting);
+        replica.kv_block_ns += ns * u128::from(load.kv_used_blocks);
+    }
+
     #[cold]
     fn grow(&mut self, replica: usize) {
         self.replicas.resize(replica + 1, ReplicaUse::default());
         self.last_end.resize(replica + 1, SimTime::ZERO);
     }
 
-    /// Closes the record at `end`, after the last event.
+    /// Request rows kept so far; none where there were too many.
+    pub fn rows_kept(&self) -> Option<usize> {
+        self.request_rows.as_ref().map(Vec::len)
+    }
+
+    /// Takes in what `other` has seen of other replicas of the same run.
+    pub fn merge(&mut self, other: Recorder) {
+        self.fingerprint.merge(other.fingerprint);
+        let (c, o) = (&mut self.counts, other.counts);
+        c.offered += o.offered;
+        c.finished += o.finished;
+        c.rejected += o.rejected;
+        c.timed_out += o.timed_out;
+        c.failed += o.failed;
+        c.in_flight += o.in_flight;
+        self.preemptions += other.preemptions;
+        merge_tokens(&mut self.tokens, other.tokens);
+        let (w, o) = (&mut self.window, other.window);
+        w.offered += o.offered;
+        w.sending = w.sending.max(o.sending);
+        w.finished += o.finished;
+        w.good += o.good;
+        merge_tokens(&mut w.tokens, o.tokens);
+        self.latencies.merge(&other.latencies);
+        if other.replicas.len() > self.replicas.len() {
+            self.grow(other.replicas.len() - 1);
+        }
+        for (mine, theirs) in self.replicas.iter_mut().zip(other.replicas) {
+            // Each replica reported to one of them.
+            if theirs != ReplicaUse::default() {
+                *mine = theirs;
+            }
+        }
+        self.series.merge(other.series);
+        let options = &self.options;
+        merge_bounded(
+            &mut self.request_rows,
+            other.request_rows,
+            options.max_request_rows,
+        );
+        merge_bounded(&mut self.step_rows, other.step_rows, options.max_step_rows);
+    }
+
+    /// Drops the rows of requests, of which the run as a whole has too many.
+    pub fn drop_rows(&mut self) {
+        self.request_rows = None;
+    }
+
+    /// Closes the record at `end`, after the last event. Rows of requests come in the order of their ends, those of steps in that in
+    /// which they ended; equal ones by request and by replica.
     ///
     /// # Errors
     /// When offered requests and outcomes do not add up: a defect of whoever drove the recorder.
@@ -225,6 +307,12 @@ impl Recorder {
         }
         if info.replicas.len() > self.replicas.len() {
             self.grow(info.replicas.len() - 1);
+        }
+        if let Some(rows) = &mut self.request_rows {
+            rows.sort_by_key(|r| (r.end, r.id));
+        }
+        if let Some(rows) = &mut self.step_rows {
+            rows.sort_by_key(|r| (r.end, r.replica));
         }
         self.window.length = end.since(self.window_start);
         self.fingerprint.add([end.0, c.offered], 1);
@@ -253,6 +341,22 @@ fn add_tokens(totals: &mut TokenTotals, row: &RequestRow) {
     totals.prompt += u64::from(row.prompt_tokens);
     totals.cached += u64::from(row.cached_tokens);
     totals.output += u64::from(row.output_tokens);
+}
+
+fn merge_tokens(totals: &mut TokenTotals, other: TokenTotals) {
+    totals.prompt += other.prompt;
+    totals.cached += other.cached;
+    totals.output += other.output;
+}
+
+/// Appends `other` to `rows`, or drops both when there are more than `limit`.
+fn merge_bounded<T>(rows: &mut Option<Vec<T>>, other: Option<Vec<T>>, limit: usize) {
+    match (rows.as_mut(), other) {
+        (Some(mine), Some(mut theirs)) if mine.len() + theirs.len() <= limit => {
+            mine.append(&mut theirs);
+        }
+        _ => *rows = None,
+    }
 }
 
 /// Keeps `row` unless that would exceed `limit`; then every row goes, and no more come.
@@ -408,9 +512,20 @@ mod tests {
         r.step(&step(0, 0, 100));
         r.step(&step(0, 50, 150));
         r.step(&step(0, 300, 400));
+        let load = Load {
+            running: 2,
+            waiting: 1,
+            kv_used_blocks: 5,
+            ..Load::default()
+        };
+        // What is held counts whether a step is under way or not.
+        for (from, to) in [(0, 50), (50, 150), (300, 400)] {
+            r.held(0, SimTime(from), SimTime(to), &load);
+        }
         let use_ = close(r).replicas[0];
         assert_eq!(use_.busy, SimDuration(250));
         assert_eq!(use_.running_ns, 500);
+        assert_eq!(use_.waiting_ns, 250);
         assert_eq!(use_.kv_block_ns, 1_250);
         assert_eq!(use_.blocked_ns, [250, 0, 0]);
         assert_eq!(use_.kv_peak_blocks, 5);
@@ -419,7 +534,7 @@ mod tests {
     #[test]
     fn the_order_of_replicas_and_the_grouping_of_gaps_leave_no_trace() {
         let mut a = Recorder::new(&RecordOptions::default());
-        let mut b = a.clone();
+        let mut b = Recorder::new(&RecordOptions::default());
         a.step(&step(0, 0, 100));
         a.step(&step(1, 20, 90));
         a.gaps(SimTime(100), SimDuration(30), 3);

@@ -85,6 +85,25 @@ impl Series {
         }
     }
 
+    /// Takes in everything that `other` holds, which has the same number of bins at most.
+    pub fn merge(&mut self, mut other: Series) {
+        debug_assert_eq!(self.max_bins, other.max_bins);
+        while self.shift < other.shift {
+            self.halve();
+        }
+        while other.shift < self.shift {
+            other.halve();
+        }
+        if other.bins.len() > self.bins.len() {
+            self.bins.resize(other.bins.len(), Bin::default());
+        }
+        for (mine, theirs) in self.bins.iter_mut().zip(other.bins) {
+            mine.running += theirs.running;
+            mine.waiting += theirs.waiting;
+            mine.kv_blocks += theirs.kv_blocks;
+        }
+    }
+
     #[cold]
     fn halve(&mut self) {
         let merged = self.bins.len().div_ceil(2);
@@ -158,6 +177,10 @@ mod tests {
                 s
             };
             let forward = fill(&stretches);
+            let (head, tail) = stretches.split_at(stretches.len() / 2);
+            let mut merged = fill(head);
+            merged.merge(fill(tail));
+            prop_assert_eq!(&merged, &forward);
             stretches.reverse();
             prop_assert_eq!(forward, fill(&stretches));
         }

@@ -259,7 +259,8 @@ pub fn step_fields(row: &StepRow) -> [String; 14] {
     ]
 }
 
-/// Writes a row per step; nothing but the header where steps were not kept.
+/// Writes a row per step; nothing but the header where steps were not kept. The parts of a step are never negative and add up to its
+/// time; `overlap_ms` is what kernels that ran beside each other saved, and not in that sum.
 ///
 /// # Errors
 /// Those of the writer.
@@ -270,11 +271,14 @@ pub fn write_steps(out: impl Write, record: &RunRecord) -> io::Result<()> {
         STEP_COLUMNS
             .iter()
             .copied()
-            .chain(parts.iter().map(String::as_str)),
+            .chain(parts.iter().map(String::as_str))
+            .chain(["overlap_ms"]),
     )?;
+    let ms = |seconds: f64| format!("{:.6}", seconds * 1e3);
     for row in record.step_rows.iter().flatten() {
-        let parts = row.parts.as_array().map(|p| format!("{:.6}", p * 1e3));
-        w.write_record(step_fields(row).iter().chain(&parts))?;
+        let parts = row.parts.as_array().map(ms);
+        let overlap = [ms(row.parts.overlap)];
+        w.write_record(step_fields(row).iter().chain(&parts).chain(&overlap))?;
     }
     w.flush()
 }

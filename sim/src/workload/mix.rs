@@ -109,6 +109,10 @@ impl Workload for Mix {
         }
     }
 
+    fn reacts(&self) -> bool {
+        self.streams.iter().any(StreamSource::reacts)
+    }
+
     fn shares_content(&self) -> bool {
         self.streams.iter().any(StreamSource::shares_content)
     }

@@ -55,6 +55,12 @@ pub trait Workload: Send {
         let _ = end;
     }
 
+    /// Whether an `on_end` can bring further requests or move those to come: closed loops, sessions, retries. Where nothing does, a run
+    /// draws requests ahead of its clock, and `on_end` is not called.
+    fn reacts(&self) -> bool {
+        true
+    }
+
     /// Whether two requests can ever share prompt content, i.e. whether any `segments` will be non-empty.
     /// False lets prefix caches count blocks instead of naming them; the results are the same.
     fn shares_content(&self) -> bool {
@@ -64,5 +70,32 @@ pub trait Workload: Send {
     /// How many requests there will be, if that is known: for progress bars and to size memory.
     fn len_hint(&self) -> Option<u64> {
         None
+    }
+}
+
+/// A workload that somebody else holds.
+impl<W: Workload + ?Sized> Workload for &mut W {
+    fn peek(&self) -> Option<SimTime> {
+        (**self).peek()
+    }
+
+    fn pop(&mut self, id: ReqId, out: &mut RequestSpec) {
+        (**self).pop(id, out);
+    }
+
+    fn on_end(&mut self, end: &RequestEnd) {
+        (**self).on_end(end);
+    }
+
+    fn reacts(&self) -> bool {
+        (**self).reacts()
+    }
+
+    fn shares_content(&self) -> bool {
+        (**self).shares_content()
+    }
+
+    fn len_hint(&self) -> Option<u64> {
+        (**self).len_hint()
     }
 }

@@ -434,6 +434,11 @@ impl StreamSource {
         self.pending = kept;
     }
 
+    /// Whether what becomes of its requests decides what it sends later.
+    pub fn reacts(&self) -> bool {
+        self.closed.is_some() || self.sessions.is_some() || self.retries.is_some()
+    }
+
     /// Whether its requests can share content with each other.
     pub fn shares_content(&self) -> bool {
         self.shares

@@ -108,6 +108,10 @@ impl Workload for Random {
         }
     }
 
+    fn reacts(&self) -> bool {
+        self.load.users > 0
+    }
+
     fn shares_content(&self) -> bool {
         self.load.prefixes > 0
     }
@@ -163,8 +167,8 @@ impl Case {
         }
     }
 
-    pub fn run(&self, path: Path, check: bool) -> RunRecord {
-        let options = RunOptions {
+    pub fn options(&self, path: Path, check: bool) -> RunOptions {
+        RunOptions {
             path,
             record: RecordOptions {
                 max_step_rows: 1_000_000,
@@ -173,7 +177,11 @@ impl Case {
             until: self.until.map(SimTime),
             check,
             ..RunOptions::default()
-        };
+        }
+    }
+
+    pub fn run(&self, path: Path, check: bool) -> RunRecord {
+        let options = self.options(path, check);
         self.simulation()
             .run(&mut Random::new(self.load), &options, RunInfo::default())
             .unwrap()

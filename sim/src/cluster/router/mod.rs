@@ -1,5 +1,6 @@
 //! Routers: which replica a request goes to (sources 6).
 
+pub mod least_kv;
 pub mod least_outstanding;
 pub mod prefix;
 
@@ -8,6 +9,7 @@ use rand::RngExt;
 use crate::kernel::rng::{self, Stream};
 use crate::policy::Load;
 use crate::request::RequestSpec;
+use least_kv::LeastKv;
 use least_outstanding::LeastOutstanding;
 use prefix::{PrefixAware, PrefixAwareParams};
 
@@ -39,93 +41,182 @@ impl RouterConfig {
     pub fn sees_loads(&self) -> bool {
         matches!(self, RouterConfig::LeastKv | RouterConfig::PrefixAware(_))
     }
+
+    /// Whether it looks at no state of the replicas, for most requests at least ([`Router::needs_state`] tells of which it does).
+    pub fn is_blind(&self) -> bool {
+        matches!(
+            self,
+            RouterConfig::RoundRobin | RouterConfig::Random | RouterConfig::Session
+        )
+    }
 }
 
 #[derive(Debug)]
 enum Rule {
-    RoundRobin { next: u32 },
+    RoundRobin { next: usize },
     Random(Stream),
     LeastOutstanding,
     PowerOfTwo(Stream),
-    LeastKv,
+    LeastKv(LeastKv),
     Session,
-    PrefixAware(PrefixAware),
+    PrefixAware(Box<PrefixAware>),
 }
 
-/// A router at work: the rule, and how many requests each replica has been sent and not answered.
+/// A router at work: the rule, the replicas that it may choose, and how many requests each has been sent and not answered.
 #[derive(Debug)]
 pub struct Router {
     rule: Rule,
-    replicas: u32,
+    /// Replicas that are ready, ascending.
+    live: Vec<u32>,
     outstanding: LeastOutstanding,
+    /// Whether the rule looks at outstanding requests, so that they have to be counted.
+    counts: bool,
 }
 
 impl Router {
-    /// A router in front of `replicas` (at least one) replicas, in the run with `seed`.
-    pub fn new(config: RouterConfig, replicas: u32, seed: u64) -> Router {
+    /// A router in front of no replica yet, in the run with `seed`.
+    pub fn new(config: RouterConfig, seed: u64) -> Router {
         let stream = || rng::stream(seed, "router");
+        let rule = match config {
+            RouterConfig::RoundRobin => Rule::RoundRobin { next: 0 },
+            RouterConfig::Random => Rule::Random(stream()),
+            RouterConfig::LeastOutstanding => Rule::LeastOutstanding,
+            RouterConfig::PowerOfTwo => Rule::PowerOfTwo(stream()),
+            RouterConfig::LeastKv => Rule::LeastKv(LeastKv::default()),
+            RouterConfig::Session => Rule::Session,
+            RouterConfig::PrefixAware(p) => {
+                Rule::PrefixAware(Box::new(PrefixAware::new(p, stream())))
+            }
+        };
         Router {
-            rule: match config {
-                RouterConfig::RoundRobin => Rule::RoundRobin { next: 0 },
-                RouterConfig::Random => Rule::Random(stream()),
-                RouterConfig::LeastOutstanding => Rule::LeastOutstanding,
-                RouterConfig::PowerOfTwo => Rule::PowerOfTwo(stream()),
-                RouterConfig::LeastKv => Rule::LeastKv,
-                RouterConfig::Session => Rule::Session,
-                RouterConfig::PrefixAware(p) => {
-                    Rule::PrefixAware(PrefixAware::new(p, replicas, stream()))
-                }
-            },
-            replicas,
-            outstanding: LeastOutstanding::new(replicas),
+            live: Vec::new(),
+            outstanding: LeastOutstanding::new(),
+            counts: matches!(rule, Rule::LeastOutstanding | Rule::PowerOfTwo(_)),
+            rule,
         }
     }
 
-    /// Chooses a replica for `request` and counts it there. `load` tells the state of a replica as the router sees it.
-    pub fn route(&mut self, request: &RequestSpec, load: impl Fn(u32) -> Load) -> u32 {
-        let n = self.replicas;
-        let chosen = match &mut self.rule {
-            _ if n == 1 => 0,
+    /// Replica `i`, which holds `load`, may be chosen from now on.
+    pub fn join(&mut self, i: u32, load: Load) {
+        let Err(place) = self.live.binary_search(&i) else {
+            return;
+        };
+        self.live.insert(place, i);
+        self.outstanding.join(i);
+        match &mut self.rule {
+            // The next in turn stays the next.
+            Rule::RoundRobin { next } if place < *next => *next += 1,
+            Rule::LeastKv(l) => l.join(i, &load),
+            Rule::PrefixAware(p) => p.join(i),
+            _ => {}
+        }
+    }
+
+    /// Replica `i` may not be chosen any more.
+    pub fn leave(&mut self, i: u32) {
+        let Ok(place) = self.live.binary_search(&i) else {
+            return;
+        };
+        self.live.remove(place);
+        self.outstanding.leave(i);
+        match &mut self.rule {
             Rule::RoundRobin { next } => {
-                let chosen = *next;
-                *next = (chosen + 1) % n;
+                if place < *next {
+                    *next -= 1;
+                }
+                if *next >= self.live.len() {
+                    *next = 0;
+                }
+            }
+            Rule::LeastKv(l) => l.leave(i),
+            Rule::PrefixAware(p) => p.leave(i),
+            _ => {}
+        }
+    }
+
+    /// Chooses a replica for `request` and counts it there; `None`: none is ready. `load` tells the state of a replica as the router
+    /// sees it.
+    pub fn route(&mut self, request: &RequestSpec, load: impl Fn(u32) -> Load) -> Option<u32> {
+        let n = self.live.len();
+        let chosen = match &mut self.rule {
+            _ if n == 0 => return None,
+            _ if n == 1 => self.live[0],
+            Rule::RoundRobin { next } => {
+                let chosen = self.live[*next];
+                *next = (*next + 1) % n;
                 chosen
             }
-            Rule::Random(draws) => draws.random_range(0..n),
+            Rule::Random(draws) => self.live[draws.random_range(0..n as u32) as usize],
             Rule::LeastOutstanding => self.outstanding.choose(),
             Rule::PowerOfTwo(draws) => {
-                let a = draws.random_range(0..n);
-                let b = (a + draws.random_range(1..n)) % n;
+                let a = draws.random_range(0..n as u32);
+                let b = (a + draws.random_range(1..n as u32)) % n as u32;
+                let (a, b) = (self.live[a as usize], self.live[b as usize]);
                 if self.outstanding.count(b) < self.outstanding.count(a) {
                     b
                 } else {
                     a
                 }
             }
-            Rule::LeastKv => (0..n)
-                .min_by(|&a, &b| {
-                    let (x, y) = (load(a), load(b));
-                    kv_use(&x)
-                        .total_cmp(&kv_use(&y))
-                        .then(x.waiting.cmp(&y.waiting))
-                })
-                .unwrap_or(0),
+            Rule::LeastKv(l) => l.choose(),
             Rule::Session => match request.session {
-                Some(session) => jump_hash(session, n),
+                Some(session) => self.live[jump_hash(session, n as u32) as usize],
                 None => self.outstanding.choose(),
             },
-            Rule::PrefixAware(p) => p.choose(request, load),
+            Rule::PrefixAware(p) => p.choose(request, &self.live, load),
         };
-        self.outstanding.add(chosen);
-        chosen
+        if self.counts {
+            self.outstanding.add(chosen);
+        }
+        Some(chosen)
+    }
+
+    /// Whether the choice for `request` depends on which requests have ended by now.
+    #[inline]
+    pub fn needs_state(&self, request: &RequestSpec) -> bool {
+        match self.rule {
+            _ if self.live.len() < 2 => false,
+            Rule::RoundRobin { .. } | Rule::Random(_) => false,
+            Rule::Session => request.session.is_none(),
+            // What these see besides is what was last scraped.
+            Rule::LeastKv(_) | Rule::PrefixAware(_) => false,
+            Rule::LeastOutstanding | Rule::PowerOfTwo(_) => true,
+        }
+    }
+
+    /// Whether it looks at the engines' own state.
+    #[inline]
+    pub fn sees_loads(&self) -> bool {
+        matches!(self.rule, Rule::LeastKv(_) | Rule::PrefixAware(_))
+    }
+
+    /// The router now sees that replica `i` holds `load`.
+    #[inline]
+    pub fn seen(&mut self, i: u32, load: Load) {
+        if let Rule::LeastKv(l) = &mut self.rule {
+            l.seen(i, &load);
+        }
+    }
+
+    /// Counts outstanding requests from now on; there are `outstanding(i)` at replica `i`.
+    pub fn recount(&mut self, replicas: u32, outstanding: impl Fn(u32) -> u32) {
+        self.counts = true;
+        for i in 0..replicas {
+            for _ in self.outstanding.count(i)..outstanding(i) {
+                self.outstanding.add(i);
+            }
+        }
     }
 
     /// A request sent to `replica` has been answered, refused or given up.
+    #[inline]
     pub fn ended(&mut self, replica: u32) {
-        self.outstanding.remove(replica);
+        if self.counts {
+            self.outstanding.remove(replica);
+        }
     }
 
-    /// Requests sent to `replica` and not yet answered.
+    /// Requests sent to `replica` and not yet answered, as far as the rule counts them.
     pub fn outstanding(&self, replica: u32) -> u32 {
         self.outstanding.count(replica)
     }
@@ -153,11 +244,86 @@ fn jump_hash(key: u64, buckets: u32) -> u32 {
 mod tests {
     use super::*;
 
+    fn router(config: RouterConfig, n: u32) -> Router {
+        let mut r = Router::new(config, 1);
+        for i in 0..n {
+            r.join(i, Load::default());
+        }
+        r
+    }
+
+    fn pick(r: &mut Router) -> u32 {
+        r.route(&RequestSpec::default(), |_| Load::default())
+            .unwrap()
+    }
+
     fn picks(config: RouterConfig, n: u32, requests: usize) -> Vec<u32> {
-        let mut r = Router::new(config, n, 1);
-        (0..requests)
-            .map(|_| r.route(&RequestSpec::default(), |_| Load::default()))
-            .collect()
+        let mut r = router(config, n);
+        (0..requests).map(|_| pick(&mut r)).collect()
+    }
+
+    #[test]
+    fn nobody_is_chosen_where_nobody_is_ready() {
+        let mut r = router(RouterConfig::RoundRobin, 0);
+        assert_eq!(r.route(&RequestSpec::default(), |_| Load::default()), None);
+        r.join(7, Load::default());
+        assert_eq!(pick(&mut r), 7);
+        r.leave(7);
+        assert_eq!(r.route(&RequestSpec::default(), |_| Load::default()), None);
+    }
+
+    #[test]
+    fn every_rule_chooses_among_those_that_are_ready() {
+        let rules = [
+            RouterConfig::RoundRobin,
+            RouterConfig::Random,
+            RouterConfig::LeastOutstanding,
+            RouterConfig::PowerOfTwo,
+            RouterConfig::LeastKv,
+            RouterConfig::Session,
+            RouterConfig::PrefixAware(PrefixAwareParams::default()),
+        ];
+        for config in rules {
+            let mut draws = rng::stream(5, "test");
+            let mut r = router(config, 3);
+            r.recount(3, |_| 0);
+            let mut live = vec![0, 1, 2];
+            let mut next = 3;
+            for step in 0..3000u32 {
+                if draws.random_bool(0.05) {
+                    // 70 replicas at most: sets of more than one word.
+                    if live.len() < 70 && (live.len() < 2 || draws.random_bool(0.6)) {
+                        r.join(next, Load::default());
+                        live.push(next);
+                        next += 1;
+                    } else {
+                        let gone = live.remove(draws.random_range(0..live.len()));
+                        r.leave(gone);
+                    }
+                }
+                let spec = RequestSpec {
+                    session: (step % 3 == 0).then_some(u64::from(step % 7)),
+                    ..RequestSpec::default()
+                };
+                let chosen = r.route(&spec, |_| Load::default()).unwrap();
+                assert!(live.contains(&chosen), "{config:?}: {chosen} of {live:?}");
+                if draws.random_bool(0.8) {
+                    r.ended(chosen);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotation_goes_on_where_it_was_when_replicas_come_and_go() {
+        let mut r = router(RouterConfig::RoundRobin, 4);
+        assert_eq!([pick(&mut r), pick(&mut r)], [0, 1]);
+        r.leave(0);
+        assert_eq!(pick(&mut r), 2);
+        r.join(0, Load::default());
+        assert_eq!([pick(&mut r), pick(&mut r)], [3, 0]);
+        r.leave(3);
+        assert_eq!([pick(&mut r), pick(&mut r), pick(&mut r)], [1, 2, 0]);
     }
 
     #[test]
@@ -176,16 +342,16 @@ mod tests {
 
     #[test]
     fn power_of_two_never_takes_the_fuller_of_its_two() {
-        let mut r = Router::new(RouterConfig::PowerOfTwo, 2, 1);
+        let mut r = router(RouterConfig::PowerOfTwo, 2);
         for _ in 0..100 {
-            r.route(&RequestSpec::default(), |_| Load::default());
+            pick(&mut r);
             assert!(r.outstanding(0).abs_diff(r.outstanding(1)) <= 1);
         }
     }
 
     #[test]
     fn a_session_stays_on_its_replica_and_sessions_spread() {
-        let mut r = Router::new(RouterConfig::Session, 5, 1);
+        let mut r = router(RouterConfig::Session, 5);
         let mut hits = [0; 5];
         for session in 0..1000 {
             let spec = RequestSpec {
@@ -194,20 +360,8 @@ mod tests {
             };
             let a = r.route(&spec, |_| Load::default());
             assert_eq!(a, r.route(&spec, |_| Load::default()));
-            hits[a as usize] += 1;
+            hits[a.unwrap() as usize] += 1;
         }
         assert!(hits.iter().all(|&h| h > 130), "{hits:?}");
-    }
-
-    #[test]
-    fn least_kv_takes_the_emptiest_cache() {
-        let mut r = Router::new(RouterConfig::LeastKv, 3, 1);
-        let used = [5, 2, 7];
-        let chosen = r.route(&RequestSpec::default(), |i| Load {
-            kv_used_blocks: used[i as usize],
-            kv_total_blocks: 10,
-            ..Load::default()
-        });
-        assert_eq!(chosen, 1);
     }
 }

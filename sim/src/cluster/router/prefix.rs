@@ -129,40 +129,62 @@ impl Lru {
 #[derive(Debug)]
 pub struct PrefixAware {
     params: PrefixAwareParams,
+    /// What each replica is believed to hold.
     held: Vec<Lru>,
     draws: Stream,
     hashes: Vec<u64>,
+    loads: Vec<Load>,
     best: Vec<u32>,
     routed: u32,
 }
 
 impl PrefixAware {
-    /// An empty index over `replicas` replicas; `draws` breaks ties.
-    pub fn new(params: PrefixAwareParams, replicas: u32, draws: Stream) -> PrefixAware {
+    /// An empty index over no replica; `draws` breaks ties.
+    pub fn new(params: PrefixAwareParams, draws: Stream) -> PrefixAware {
         PrefixAware {
-            held: (0..replicas).map(|_| Lru::new(params.lru_blocks)).collect(),
+            held: Vec::new(),
             params,
             draws,
             hashes: Vec::new(),
+            loads: Vec::new(),
             best: Vec::new(),
             routed: 0,
         }
     }
 
-    /// The replica with the largest score, random among ties; the index then believes that it holds the prompt.
-    pub fn choose(&mut self, request: &RequestSpec, load: impl Fn(u32) -> Load) -> u32 {
+    /// Replica `i` is there, with an empty cache.
+    pub fn join(&mut self, i: u32) {
+        while self.held.len() <= i as usize {
+            self.held.push(Lru::new(self.params.lru_blocks));
+        }
+    }
+
+    /// Replica `i` is gone, and its cache with it.
+    pub fn leave(&mut self, i: u32) {
+        self.held[i as usize] = Lru::new(self.params.lru_blocks);
+    }
+
+    /// The one of the `live` replicas with the largest score, random among ties; the index then believes that it holds the prompt.
+    pub fn choose(
+        &mut self,
+        request: &RequestSpec,
+        live: &[u32],
+        load: impl Fn(u32) -> Load,
+    ) -> u32 {
         let p = self.params;
         let block = p.block_size.max(1);
         block_hashes(request, self.routed, block, &mut self.hashes);
         self.routed = self.routed.wrapping_add(1);
         let blocks = (request.prompt_tokens / block).min(p.max_blocks) as usize;
         self.hashes.truncate(blocks);
-        let loads: Vec<Load> = (0..self.held.len() as u32).map(load).collect();
-        let most = loads.iter().map(|l| l.waiting).max().unwrap_or(0);
-        let least = loads.iter().map(|l| l.waiting).min().unwrap_or(0);
+        self.loads.clear();
+        self.loads.extend(live.iter().map(|&i| load(i)));
+        let most = self.loads.iter().map(|l| l.waiting).max().unwrap_or(0);
+        let least = self.loads.iter().map(|l| l.waiting).min().unwrap_or(0);
         let mut top = f64::NEG_INFINITY;
         self.best.clear();
-        for (i, (l, held)) in loads.iter().zip(&self.held).enumerate() {
+        for (&i, l) in live.iter().zip(&self.loads) {
+            let held = &self.held[i as usize];
             let matched = self.hashes.iter().take_while(|&&h| held.holds(h)).count();
             let prefix = matched as f64 / blocks.max(1) as f64;
             let queue = if most == least {
@@ -178,7 +200,7 @@ impl PrefixAware {
                 self.best.clear();
             }
             if score == top {
-                self.best.push(i as u32);
+                self.best.push(i);
             }
         }
         let chosen = match self.best.as_slice() {
@@ -199,6 +221,12 @@ mod tests {
     use crate::kernel::rng;
     use crate::request::Segment;
 
+    fn index(replicas: u32) -> (PrefixAware, Vec<u32>) {
+        let mut p = PrefixAware::new(PrefixAwareParams::default(), rng::stream(1, "r"));
+        (0..replicas).for_each(|i| p.join(i));
+        (p, (0..replicas).collect())
+    }
+
     fn request(content: u64) -> RequestSpec {
         RequestSpec {
             prompt_tokens: 320,
@@ -212,22 +240,23 @@ mod tests {
 
     #[test]
     fn a_prefix_goes_back_to_where_it_was_routed() {
-        let mut p = PrefixAware::new(PrefixAwareParams::default(), 4, rng::stream(1, "r"));
+        let (mut p, live) = index(4);
         let homes: Vec<u32> = (0..20)
-            .map(|c| p.choose(&request(c), |_| Load::default()))
+            .map(|c| p.choose(&request(c), &live, |_| Load::default()))
             .collect();
         for (c, &home) in homes.iter().enumerate() {
-            assert_eq!(p.choose(&request(c as u64), |_| Load::default()), home);
+            let again = p.choose(&request(c as u64), &live, |_| Load::default());
+            assert_eq!(again, home);
         }
     }
 
     #[test]
     fn a_long_queue_outweighs_a_short_match() {
-        let mut p = PrefixAware::new(PrefixAwareParams::default(), 2, rng::stream(1, "r"));
-        let home = p.choose(&request(1), |_| Load::default());
+        let (mut p, live) = index(2);
+        let home = p.choose(&request(1), &live, |_| Load::default());
         let mut other = request(1);
         other.prompt_tokens = 3200;
-        let chosen = p.choose(&other, |i| Load {
+        let chosen = p.choose(&other, &live, |i| Load {
             waiting: if i == home { 50 } else { 0 },
             ..Load::default()
         });

@@ -1,0 +1,21 @@
+//! A run that can be held: advanced to an instant, looked at, changed, cancelled and watched.
+//!
+//! ```text
+//!  workload --requests--> router --> replica 0  front desk -> engine -> record
+//!     ^                     ^    --> replica 1  ...
+//!     |                     |
+//!     +---- ends -----------+---- what the router sees (fresh or scraped)
+//! ```
+//!
+//! Virtual time jumps from one instant at which something happens to the next; the order within an instant is that of
+//! [`crate::cluster`]. Replicas are advanced on their own for as long as nothing from outside can reach them ([`Pace`]); the record does
+//! not depend on that, nor on the number of threads.
+
+mod group;
+mod held;
+mod options;
+mod plans;
+
+pub use held::{Pace, ReplicaView, Run, Snapshot, Status};
+pub use options::{Path, RunError, RunOptions};
+pub use plans::Change;
