@@ -2,7 +2,7 @@
 
 use sim::kernel::time::SimTime;
 use sim::policy::vllm_v1::{SchedulingPolicy, VllmV1, VllmV1Params, VllmVersion};
-use sim::policy::{Blocked, Scheduler, SeqParams, StepPlan};
+use sim::policy::{Blocked, Given, Scheduler, SeqParams, StepPlan};
 use sim::request::{RejectReason, ReqId};
 
 /// An engine driven by hand, with time standing still.
@@ -64,7 +64,7 @@ impl Bench {
 
     fn complete(&mut self, stopped: &[ReqId]) {
         let plan = std::mem::take(&mut self.plan);
-        self.engine.complete(&plan, stopped);
+        self.engine.complete(&plan, Given::one_each(stopped));
         self.plan = plan;
     }
 
@@ -143,14 +143,14 @@ fn s1_2_a4_a_request_whose_step_is_in_flight_is_skipped_and_the_next_goes_on() {
     b.add(1, 20);
     let in_flight = std::mem::take(&mut b.plan);
     assert_eq!(b.plan(), [(1, 20, 0)], "request 0 has n = 0");
-    b.engine.complete(&in_flight, &[]);
+    b.engine.complete(&in_flight, Given::one_each(&[]));
     let second = std::mem::take(&mut b.plan);
     assert_eq!(
         b.plan(),
         [(0, 1, 10)],
         "the running set has split into two micro-batches"
     );
-    b.engine.complete(&second, &[]);
+    b.engine.complete(&second, Given::one_each(&[]));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn s1_2_computed_tokens_advance_before_the_step_ends() {
         [(0, 64, 64)],
         "the next chunk goes into the next batch in flight"
     );
-    b.engine.complete(&first, &[]);
+    b.engine.complete(&first, Given::one_each(&[]));
 }
 
 #[test]
@@ -385,16 +385,16 @@ fn s1_4_asynchronous_scheduling_gives_a_decode_its_next_step_while_its_token_is_
     let first = std::mem::take(&mut b.plan);
     assert_eq!(b.plan(), [(0, 1, 10)]);
     let second = std::mem::take(&mut b.plan);
-    b.engine.complete(&first, &[]);
+    b.engine.complete(&first, Given::one_each(&[]));
     assert_eq!(b.plan(), [(0, 1, 11)]);
-    b.engine.complete(&second, &[]);
+    b.engine.complete(&second, Given::one_each(&[]));
     let third = std::mem::take(&mut b.plan);
     assert_eq!(
         b.plan(),
         [],
         "a request sure to reach max_tokens is not given another step"
     );
-    b.engine.complete(&third, &[0]);
+    b.engine.complete(&third, Given::one_each(&[0]));
     assert_eq!(b.engine.load().kv_used_blocks, 0);
 }
 
@@ -406,9 +406,9 @@ fn s1_4_the_extra_step_of_a_request_that_stopped_is_dropped() {
     let first = std::mem::take(&mut b.plan);
     b.plan();
     let extra = std::mem::take(&mut b.plan);
-    b.engine.complete(&first, &[0]);
+    b.engine.complete(&first, Given::one_each(&[0]));
     assert_eq!(b.engine.load().kv_used_blocks, 0);
-    b.engine.complete(&extra, &[]);
+    b.engine.complete(&extra, Given::one_each(&[]));
     assert_eq!(
         b.engine.load(),
         Bench::new(|p| p.async_scheduling = true).engine.load()

@@ -9,7 +9,7 @@ use hwmodels::{BatchStats, EngineKind, StepCost, StepModel};
 use serde::Deserialize;
 use sim::cluster::router::RouterConfig;
 use sim::kernel::time::{SimDuration, SimTime};
-use sim::policy::{Load, Scheduler, SeqParams, StepPlan};
+use sim::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
 use sim::record::RunInfo;
 use sim::report::csv::parse_instant;
 use sim::request::{RejectReason, ReqId, RequestSpec};
@@ -462,8 +462,8 @@ impl Scheduler for Watched {
         runs
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        self.inner.complete(plan, stopped);
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        self.inner.complete(plan, given);
     }
 
     fn cancel(&mut self, id: ReqId) {

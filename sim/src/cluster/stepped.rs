@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::engine::{Out, Surroundings};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::policy::{Load, Scheduler, SeqParams, StepPlan};
+use crate::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
 use crate::record::StepRow;
 use crate::request::{RejectReason, ReqId};
 
@@ -135,7 +135,8 @@ impl SteppedReplica {
             self.awaits = false;
             out.recorder.step(&step.row);
             self.hand_out_tokens(now, &step.plan, out);
-            self.scheduler.complete(&step.plan, &self.stopped);
+            self.scheduler
+                .complete(&step.plan, Given::one_each(&self.stopped));
             while let Some(id) = self.stopped.pop() {
                 self.retire(id);
             }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::trt_llm::{AttentionDpConfig, TrtLlm, TrtLlmConfig};
 use super::vllm_v1::{VllmV1, VllmV1Params};
-use super::{Blocked, Load, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{RejectReason, ReqId};
 
@@ -309,6 +309,7 @@ impl<S: Rank> Scheduler for DataParallel<S> {
             runs |= ran;
             plan.admitted.extend_from_slice(&own.admitted);
             plan.preempted.extend_from_slice(&own.preempted);
+            plan.moves.extend_from_slice(&own.moves);
             plan.cached_tokens += own.cached_tokens;
             plan.blocked = severer(plan.blocked, own.blocked);
             if !ran {
@@ -326,20 +327,31 @@ impl<S: Rank> Scheduler for DataParallel<S> {
         runs
     }
 
-    fn complete(&mut self, _plan: &StepPlan, stopped: &[ReqId]) {
+    fn complete(&mut self, _plan: &StepPlan, given: Given<'_>) {
         let Some(plans) = self.in_flight.pop_front() else {
             return;
         };
+        let mut from = 0;
         for (r, (rank, own)) in self.ranks.iter_mut().zip(&plans).enumerate() {
             if own.entries.is_empty() {
                 continue;
             }
             let here = |id: &&ReqId| self.rank_of[**id as usize] == r as u32;
             self.stopped.clear();
-            self.stopped.extend(stopped.iter().filter(here));
-            rank.complete(own, &self.stopped);
+            self.stopped.extend(given.stopped.iter().filter(here));
+            // The plan's entries are those of the ranks, one rank after the other.
+            let to = from + own.entries.len();
+            let tokens = given.tokens.get(from..to).unwrap_or_default();
+            from = to;
+            rank.complete(
+                own,
+                Given {
+                    tokens,
+                    stopped: &self.stopped,
+                },
+            );
         }
-        for &id in stopped {
+        for &id in given.stopped {
             self.left(id);
         }
         self.spare.push(plans);

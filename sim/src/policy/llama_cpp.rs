@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::rng::{Stream, stream};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
@@ -596,15 +596,15 @@ impl Scheduler for LlamaCpp {
         !plan.entries.is_empty()
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        for (e, ticket) in plan.entries.iter().zip(self.in_flight.drain(..)) {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        for ((i, e), ticket) in (plan.entries.iter().enumerate()).zip(self.in_flight.drain(..)) {
             let s = &mut self.seqs[e.id as usize];
-            if e.samples && s.ticket == ticket && matches!(s.state, State::Running(_)) {
-                s.outputs += 1;
+            if s.ticket == ticket && matches!(s.state, State::Running(_)) {
+                s.outputs += given.to(i, e);
             }
         }
         // Departures are told apart in the order of the slots.
-        let mut gone: Vec<(u32, ReqId)> = stopped
+        let mut gone: Vec<(u32, ReqId)> = (given.stopped)
             .iter()
             .filter_map(|&id| match self.seqs[id as usize].state {
                 State::Running(i) => Some((i, id)),

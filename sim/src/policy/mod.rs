@@ -74,6 +74,46 @@ impl Blocked {
     pub const CAUSES: [Blocked; 3] = [Blocked::KvFull, Blocked::MaxSeqs, Blocked::TokenBudget];
 }
 
+/// KV that moves in or out beside a step: offloaded to host memory, or sent between prefill and decode replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvMove {
+    /// The sequence whose KV it is.
+    pub id: ReqId,
+    /// How much of it [tokens].
+    pub tokens: u32,
+    /// Whether it comes into device memory, or leaves it.
+    pub inwards: bool,
+}
+
+/// What a step gave its sequences.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// Tokens that each entry of the plan got, in the order of the entries: none, one, or several (speculation). Empty: one for each
+    /// entry that [`Scheduled::samples`].
+    pub tokens: &'a [u32],
+    /// Requests that have had their last token.
+    pub stopped: &'a [ReqId],
+}
+
+impl<'a> Given<'a> {
+    /// One token for each entry that samples; `stopped` have had their last.
+    pub fn one_each(stopped: &'a [ReqId]) -> Given<'a> {
+        Given {
+            tokens: &[],
+            stopped,
+        }
+    }
+
+    /// Tokens that entry `i` of the plan got [tokens].
+    #[inline]
+    pub fn to(&self, i: usize, entry: &Scheduled) -> u32 {
+        match self.tokens.get(i) {
+            Some(tokens) => *tokens,
+            None => u32::from(entry.samples),
+        }
+    }
+}
+
 /// One step: what to run, and what the scheduler did while choosing it. Reused between steps.
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
@@ -90,6 +130,8 @@ pub struct StepPlan {
     pub admitted: Vec<ReqId>,
     /// Requests that lost their KV while this step was chosen.
     pub preempted: Vec<ReqId>,
+    /// KV that moves while the step runs; the driver adds what that takes.
+    pub moves: Vec<KvMove>,
     /// Prompt tokens found in the prefix cache by the requests admitted in this step [tokens].
     pub cached_tokens: u64,
     /// What kept the head of the waiting queue out of this step.
@@ -105,6 +147,7 @@ impl StepPlan {
         self.ranks.clear();
         self.admitted.clear();
         self.preempted.clear();
+        self.moves.clear();
         self.cached_tokens = 0;
         self.blocked = Blocked::Nothing;
     }
@@ -125,8 +168,8 @@ pub struct Load {
 
 /// A serving policy with its KV-block accounting.
 ///
-/// The driver's loop: `add` on arrival; when idle or done, `plan`; run the step; `complete` with the requests that
-/// stopped (on their last token); repeat. With several steps in flight, `plan` may be called again before
+/// The driver's loop: `add` on arrival; when idle or done, `plan`; run the step; `complete` with the tokens that it gave and the
+/// requests that stopped (on their last token); repeat. With several steps in flight, `plan` may be called again before
 /// `complete`; steps complete in the order they were planned.
 ///
 /// The ids a scheduler sees are its driver's slots: small and dense, reused once their request has stopped, failed or been
@@ -140,9 +183,9 @@ pub trait Scheduler: Send {
     /// Requests that can never run are dropped and told by [`Scheduler::take_failed`].
     fn plan(&mut self, now: SimTime, plan: &mut StepPlan) -> bool;
 
-    /// Ends the oldest step in flight: every entry with `samples` has one more token, and those in `stopped`
-    /// have had their last one and free what they hold.
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]);
+    /// Ends the oldest step in flight: each entry has as many more tokens as it was given, and those that stopped have had their last
+    /// one and free what they hold.
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>);
 
     /// Removes a request wherever it is (client gone).
     fn cancel(&mut self, id: ReqId);

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{RejectReason, ReqId};
 
@@ -287,10 +287,11 @@ impl Scheduler for StaticBatch {
         true
     }
 
-    fn complete(&mut self, _plan: &StepPlan, stopped: &[ReqId]) {
+    fn complete(&mut self, _plan: &StepPlan, given: Given<'_>) {
         self.in_flight = false;
+        // Its rows go in lockstep: a token each.
         self.generated += 1;
-        for &id in stopped {
+        for &id in given.stopped {
             self.seqs[id as usize].state = State::Gone;
         }
         let seqs = &self.seqs;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use hwmodels::BatchStats;
 use proptest::prelude::*;
 
-use super::{Blocked, Load, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -267,7 +267,7 @@ pub fn run_timed(
                     stopped.push(e.id);
                 }
             }
-            policy.complete(&plan, &stopped);
+            policy.complete(&plan, Given::one_each(&stopped));
         }
     }
     for (i, f) in out.fates.iter().enumerate() {

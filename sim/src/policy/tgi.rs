@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -709,18 +709,18 @@ impl Scheduler for Tgi {
         true
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        for e in &plan.entries {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        for (i, e) in plan.entries.iter().enumerate() {
             let s = &mut self.seqs[e.id as usize];
             if s.state != State::Running {
                 continue;
             }
             s.in_step = false;
             s.done = e.context + e.tokens;
-            s.generated += u32::from(e.samples);
+            s.generated += given.to(i, e);
         }
         self.share_prefill_budget();
-        for &id in stopped {
+        for &id in given.stopped {
             self.drop_seq(id);
         }
         for e in &plan.entries {

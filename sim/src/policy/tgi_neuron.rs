@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
 use super::tgi::{Tgi, TgiParams, TgiVersion};
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
@@ -288,8 +288,8 @@ impl Scheduler for TgiNeuron {
         true
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        self.front_mut().complete(plan, stopped);
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        self.front_mut().complete(plan, given);
     }
 
     fn cancel(&mut self, id: ReqId) {
@@ -421,12 +421,12 @@ impl Scheduler for SlotScheduler {
         self.in_flight
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
         self.in_flight = false;
-        for e in &plan.entries {
-            self.seqs[e.id as usize].generated += 1;
+        for (i, e) in plan.entries.iter().enumerate() {
+            self.seqs[e.id as usize].generated += given.to(i, e);
         }
-        for &id in stopped {
+        for &id in given.stopped {
             self.cancel(id);
         }
     }

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -870,21 +870,21 @@ impl Scheduler for TrtLlm {
         self.run(plan)
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        for e in &plan.entries {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        for (i, e) in plan.entries.iter().enumerate() {
             let s = &mut self.seqs[e.id as usize];
             if s.state != State::Started {
                 continue;
             }
             s.in_flight = false;
             s.done = e.context + e.tokens;
-            s.generated += u32::from(e.samples);
+            s.generated += given.to(i, e);
             if e.samples && !e.decode {
                 // Context blocks can be reused once the whole context is there.
                 self.kv.publish(e.id, s.done);
             }
         }
-        for &id in stopped {
+        for &id in given.stopped {
             self.drop_seq(id);
         }
         for e in &plan.entries {
@@ -1251,7 +1251,7 @@ mod tests {
             t.add(0, params).unwrap();
             let mut plan = StepPlan::default();
             t.plan(SimTime::ZERO, &mut plan);
-            t.complete(&plan, &[]);
+            t.complete(&plan, Given::default());
             t.blocks_for_step(0)
         };
         assert_eq!(

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::ParamError;
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -632,18 +632,18 @@ impl Scheduler for VllmV0 {
         self.in_flight
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
         self.in_flight = false;
-        for e in &plan.entries {
+        for (i, e) in plan.entries.iter().enumerate() {
             let s = &mut self.seqs[e.id as usize];
             if s.state != State::Running {
                 continue;
             }
             s.done = e.context + e.tokens;
-            s.generated += u32::from(e.samples);
+            s.generated += given.to(i, e);
             self.kv.publish(e.id, s.done);
         }
-        for &id in stopped {
+        for &id in given.stopped {
             self.drop_seq(id);
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Blocked, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -551,23 +551,23 @@ impl Scheduler for VllmV1 {
         !plan.entries.is_empty()
     }
 
-    fn complete(&mut self, plan: &StepPlan, stopped: &[ReqId]) {
-        for e in plan.entries.iter().filter(|e| e.samples) {
+    fn complete(&mut self, plan: &StepPlan, given: Given<'_>) {
+        for (i, e) in plan.entries.iter().enumerate().filter(|(_, e)| e.samples) {
             let seq = &mut self.seqs[e.id as usize];
             if seq.state == State::Gone {
                 continue;
             }
-            seq.outputs += 1;
+            seq.outputs += given.to(i, e);
             seq.pending -= 1;
             if self.params.async_scheduling && seq.state == State::Running {
                 let known = seq.computed.min(seq.num_tokens());
                 self.kv.publish(e.id, known);
             }
         }
-        if stopped.is_empty() {
+        if given.stopped.is_empty() {
             return;
         }
-        for &id in stopped {
+        for &id in given.stopped {
             if self.seqs[id as usize].state == State::Waiting {
                 // Preempted while its last step was in flight.
                 self.waiting_count -= 1;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sim::kernel::time::SimTime;
-use sim::policy::StepPlan;
+use sim::policy::{Given, StepPlan};
 use sim::record::StepRow;
 use sim::request::ReqId;
 
@@ -226,7 +226,7 @@ impl Driver {
             for e in entries {
                 self.fail_step(now, e.id, &message);
             }
-            self.scheduler.complete(&c.step.plan, &[]);
+            self.scheduler.complete(&c.step.plan, Given::default());
             self.log_step(now, c.step, c.times, c.sample);
             eprintln!(
                 "error: replica {}: step {} failed, and with it {} requests: {message}",
@@ -245,7 +245,8 @@ impl Driver {
                 }
             }
         }
-        self.scheduler.complete(&c.step.plan, &c.stopped);
+        self.scheduler
+            .complete(&c.step.plan, Given::one_each(&c.stopped));
         lock(&self.shared.metrics).step(c.step.plan.stats.tokens(), c.step.preempted.len());
         for (&id, &finish) in c.stopped.iter().zip(&c.finishes).rev() {
             self.retire(now, id, LogOutcome::Finished, EndReason::Finished(finish));
