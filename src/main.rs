@@ -1,8 +1,15 @@
 //! The `servetwin` command line: parses, calls a library, prints.
 
+// What is written goes through `output` and `message`: a closed pipe is no panic, and `--quiet` holds everywhere.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod message;
+
 mod commands;
 mod exit_code;
 mod output;
+mod picture;
 mod plot;
 mod progress;
 mod residual_plot;

@@ -1,4 +1,4 @@
-//! Progress of long work, on standard error and only on a terminal.
+//! Progress of long work, on standard error: only on a terminal that can move its cursor, and not with `--quiet`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::message;
 
 const TICK: Duration = Duration::from_millis(200);
 
@@ -82,8 +84,14 @@ impl RunProgress {
 }
 
 fn bar(total: Option<u64>, what: &str) -> ProgressBar {
-    // indicatif hides a bar by itself where standard error is not a terminal.
-    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+    let target = if dumb || message::is_quiet() {
+        ProgressDrawTarget::hidden()
+    } else {
+        // indicatif hides a bar by itself where standard error is not a terminal.
+        ProgressDrawTarget::stderr()
+    };
+    let bar = ProgressBar::with_draw_target(total, target);
     let template = if total.is_some() {
         "{msg} [{bar:30}] {pos}/{len} {elapsed}"
     } else {

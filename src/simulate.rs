@@ -13,6 +13,7 @@ use sim::scenario::build::ScenarioRunError;
 use sim::simulation::{self, RunError, RunOptions};
 
 use crate::commands::BadInput;
+use crate::output;
 
 /// Step rows kept where a trace or a table of steps is wanted; a trace of more does not open any more.
 const MAX_STEP_ROWS: usize = 2_000_000;
@@ -102,6 +103,7 @@ impl ScenarioArgs {
         if let Some(seed) = self.seed {
             set.push(format!("seed={seed}"));
         }
+        output::reads([&self.file]);
         let mut scenario = Scenario::load(&self.file, &set).map_err(|e| BadInput(e.to_string()))?;
         if let Some(dir) = &self.catalog {
             // The scenario's paths are relative to its file; this one is relative to where the user is.
@@ -116,6 +118,7 @@ impl ScenarioArgs {
                 }
             }
         }
+        output::reads(scenario.inputs());
         Ok(scenario)
     }
 }

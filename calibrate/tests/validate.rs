@@ -62,15 +62,60 @@ fn mixtures_with_data_parallel_attention_are_predicted_without_a_fit() {
 }
 
 #[test]
-fn a_folder_without_measurements_is_noted_set_by_set() {
-    let empty = tempfile::tempdir().expect("a temporary folder");
-    let report = validate(&Source::Folder(empty.path().to_owned()), &[]);
-    // All but NVIDIA's overviews, which the binary carries for folders without them.
-    let carried = |set: &str| set.starts_with("trtllm_overview") || set == "trtllm_per_gpu";
-    assert!(report.rows.iter().all(|r| carried(&r.set)));
-    let names = calibrate::validate::names();
-    let skipped = names.iter().filter(|n| !carried(n)).count();
-    assert_eq!(report.notes.len(), skipped);
+fn a_folder_without_measurements_is_refused_with_the_files_that_it_may_hold() {
+    let refused = |dir: &std::path::Path, sets: &[&str]| {
+        let options = Options {
+            sets: sets.iter().map(|s| (*s).to_owned()).collect(),
+            baseline: false,
+        };
+        serving(&Source::Folder(dir.to_owned()), &options, &|_, _| {})
+            .unwrap_err()
+            .to_string()
+    };
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(dir.path().join("notes.txt"), "nothing").unwrap();
+    for sets in [&[][..], &["trtllm_overview"]] {
+        let error = refused(dir.path(), sets);
+        for file in [
+            "jumpstart_tgi.csv (jumpstart)",
+            "steps.csv (gpu_steps)",
+            "operators/*_perf.csv.gz",
+        ] {
+            assert!(error.contains(file), "{file}: {error}");
+        }
+    }
+    // A set that is asked for and not there, beside one that is.
+    let table = "table,model,instance,tp,concurrency,input_tokens,output_tokens,throughput_tok_s,latency_ms_per_token\n\
+                 A_7b,Llama-2-7B,ml.g5.2xlarge,1,1,512,64,20,50\n";
+    std::fs::write(dir.path().join("jumpstart_tgi.csv"), table).unwrap();
+    let error = refused(dir.path(), &["qwen3_32b"]);
+    assert!(
+        error.contains("no set could be run") && error.contains("h100_qwen3_32b_vllm.csv"),
+        "{error}"
+    );
+    let report = validate(&Source::Folder(dir.path().to_owned()), &["jumpstart"]);
+    assert_eq!(report.rows.len(), 2);
+    let report = validate(
+        &Source::Folder(dir.path().to_owned()),
+        &["jumpstart", "trtllm_per_gpu"],
+    );
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.contains("built-in one was used")),
+        "{:?}",
+        report.notes
+    );
+    for wrong in ["0", "-3", "inf", "nan"] {
+        let rows = table.replace(",20,", &format!(",{wrong},"));
+        std::fs::write(dir.path().join("jumpstart_tgi.csv"), rows).unwrap();
+        let error = refused(dir.path(), &[]);
+        assert!(
+            error.contains("jumpstart_tgi.csv:2: throughput_tok_s"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn tables_and_trace_hold_every_request_and_step() {
     let lines = String::from_utf8(bytes).unwrap().lines().count() as u64;
     assert_eq!(lines, record.steps + 1);
     let mut bytes = Vec::new();
-    trace::write(&mut bytes, &record).unwrap();
+    trace::write(&mut bytes, &record, trace::Limit::None).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let spans = |cat: &str, ph: &str| {

@@ -20,8 +20,16 @@ use sim::scenario::Scenario;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{print, print_json, write_file};
+use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::progress;
+
+/// What `--csv` writes.
+const TABLES: [&str; 4] = [
+    "requests.csv",
+    "client.csv",
+    "summary.json",
+    "scenario.toml",
+];
 
 /// Put a load on a live endpoint and report what its clients saw.
 ///
@@ -336,6 +344,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .map(|text| text.parse::<Until>().map_err(|e| BadInput(e.to_string())))
         .collect::<Result<Vec<_>, _>>()?;
     let scenario = args.load.scenario(args.sweep.is_some())?;
+    check_outputs(&args, &scenario)?;
     let endpoint = args.endpoint.endpoint(args.url.as_deref().unwrap_or(""))?;
     let sessions = scenario.workload.iter().any(|s| s.sessions.is_some());
     let session =
@@ -382,6 +391,17 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     Ok(met)
 }
 
+/// No load is sent whose record could not be written.
+fn check_outputs(args: &Args, scenario: &Scenario) -> anyhow::Result<()> {
+    output::reads(args.load.scenario.iter().chain(&args.endpoint.tokenizer));
+    output::reads(scenario.inputs());
+    if let Some(dir) = &args.csv {
+        output::check_dir(dir, &TABLES)?;
+    }
+    let mut files = args.write_guidellm.iter().chain(&args.write_vllm);
+    files.try_for_each(|file| output::check(file))
+}
+
 /// Wrong input ends with the code for it.
 fn bad_input(e: BenchError) -> anyhow::Error {
     match e {
@@ -403,8 +423,10 @@ fn check(expectations: &[Expectation], record: &sim::record::RunRecord, report: 
     let mut code = exit_code::OK;
     for e in expectations {
         let verdict = e.check(record, report);
-        eprintln!("{}", verdict.line);
-        if !verdict.met {
+        if verdict.met {
+            note!("{}", verdict.line);
+        } else {
+            complain!("{}", verdict.line);
             code = exit_code::EXPECTATION_NOT_MET;
         }
     }
@@ -455,7 +477,7 @@ fn on_interrupt(stop: &Arc<AtomicBool>) {
         runtime.block_on(async {
             if tokio::signal::ctrl_c().await.is_ok() {
                 stop.store(true, Ordering::Relaxed);
-                eprintln!("stopping; once more to end at once");
+                note!("stopping; once more to end at once");
             }
             if tokio::signal::ctrl_c().await.is_ok() {
                 std::process::exit(130);
@@ -519,6 +541,7 @@ fn self_test_command(args: &Args) -> anyhow::Result<u8> {
 
 fn import(args: &ImportArgs) -> anyhow::Result<u8> {
     let expectations = expectations(&args.expect)?;
+    output::reads([&args.file]);
     let all = formats::import(&args.file).map_err(|e| BadInput(e.to_string()))?;
     let reports: Vec<RunReport> = all.iter().map(|i| RunReport::new(&i.record, 0.0)).collect();
     let summaries: Vec<_> = all
@@ -527,6 +550,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
         .map(|(i, r)| i.summary(r))
         .collect();
     if let Some(dir) = &args.csv {
+        let mut files = FileSet::new();
         for (i, imported) in all.iter().enumerate() {
             // A folder each where the file holds several.
             let dir = if all.len() > 1 {
@@ -537,14 +561,15 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
             std::fs::create_dir_all(&dir)
                 .with_context(|| format!("cannot create {}", dir.display()))?;
             if let Some(rows) = &imported.record.request_rows {
-                write_file(&dir.join("requests.csv"), |out| {
+                files.write(&dir.join("requests.csv"), |out| {
                     csv::write_requests(out, rows)
                 })?;
             }
-            write_file(&dir.join("summary.json"), |out| {
+            files.write(&dir.join("summary.json"), |out| {
                 Ok(serde_json::to_writer_pretty(out, &summaries[i])?)
             })?;
         }
+        files.commit()?;
     }
     if args.json {
         print_json(&summaries)?;
@@ -561,18 +586,17 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
 
 fn write_csv(dir: &Path, bench: &Bench) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let [requests, client, summary, scenario] = TABLES.map(|name| dir.join(name));
+    let mut files = FileSet::new();
     if let Some(rows) = &bench.record.request_rows {
-        write_file(&dir.join("requests.csv"), |out| {
-            csv::write_requests(out, rows)
-        })?;
+        files.write(&requests, |out| csv::write_requests(out, rows))?;
     }
-    write_file(&dir.join("client.csv"), |out| {
-        client_csv::write(out, &bench.raw)
-    })?;
-    write_file(&dir.join("summary.json"), |out| {
+    files.write(&client, |out| client_csv::write(out, &bench.raw))?;
+    files.write(&summary, |out| {
         Ok(serde_json::to_writer_pretty(out, &bench.report())?)
     })?;
-    write_file(&dir.join("scenario.toml"), |out| {
+    files.write(&scenario, |out| {
         std::io::Write::write_all(out, bench.record.info.config.as_bytes())
-    })
+    })?;
+    files.commit()
 }

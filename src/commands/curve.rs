@@ -11,7 +11,8 @@ use sim::workload::Arrival;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{print, print_json, write_file};
+use crate::output::{print, print_json};
+use crate::picture;
 use crate::plot;
 use crate::progress;
 use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, simulate};
@@ -55,7 +56,7 @@ pub struct Args {
     /// Points of a chosen range of rates.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_POINTS)))]
     points: u32,
-    /// Write the curve as an SVG plot.
+    /// Write the curve as a picture: .svg or .png.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Print one JSON object (docs/machine-contracts.md).
@@ -66,6 +67,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
+    if let Some(file) = &args.plot {
+        picture::check(file)?;
+    }
     let (axis, runs) = if !args.rates.is_empty() {
         (LoadAxis::Rate, rates(&scenario, &args.rates)?)
     } else if !args.concurrency.is_empty() {
@@ -85,8 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     };
     let curve = Curve::new(axis, runs);
     if let Some(file) = &args.plot {
-        let svg = plot::curve_svg(&curve)?;
-        write_file(file, |out| std::io::Write::write_all(out, svg.as_bytes()))?;
+        picture::write(file, &plot::curve_svg(&curve)?)?;
     }
     if args.json {
         print_json(&curve)?;

@@ -22,7 +22,7 @@ use super::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json, write_file};
 use crate::simulate::{Keep, Path as SimPath, Seeds, simulate};
-use crate::{plot, progress};
+use crate::{message, plot, progress};
 
 /// KV blocks of each replica; the demo never fills them, so that one number holds for all.
 const KV_BLOCKS: u64 = 4096;
@@ -145,7 +145,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         print(&heading(&profile, &paces))?;
         print(&table.render())?;
     }
-    eprintln!(
+    note!(
         "records, step logs, scenarios, profile and plot are in {}",
         lab.out.display()
     );
@@ -298,7 +298,7 @@ impl Lab {
         let shared = shared_token_s(runs, &logs);
         let outcome = steps::fit(&logs, &[], &setup)?;
         for warning in &outcome.report.steadiness.warnings {
-            eprintln!("warning: {warning}");
+            note!("warning: {warning}");
         }
         let mut profile = outcome.profile;
         // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
@@ -409,6 +409,7 @@ impl Engine {
             .arg("--step-log")
             .arg(log)
             .args(flags)
+            .args(message::is_quiet().then_some("--quiet"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

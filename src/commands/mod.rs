@@ -1,19 +1,20 @@
 //! The subcommands, one file each. A command takes its parsed arguments, calls a library, and returns the exit code
 //! of `crate::exit_code`; what failed comes back as an error and is printed once, here.
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit_code;
+use crate::{exit_code, message, output};
 
 pub mod bench;
 pub mod calibrate;
 pub mod catalog;
 pub mod compare;
+pub mod completions;
 pub mod curve;
 pub mod demo;
+pub mod man;
 pub mod model;
 pub mod replay;
 pub mod run;
@@ -30,6 +31,9 @@ pub mod validate;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Say nothing on standard error but errors: no progress, no warnings, no notes.
+    #[arg(long, short, global = true)]
+    quiet: bool,
 }
 
 const EXIT_CODES: &str =
@@ -52,11 +56,16 @@ enum Command {
     Twin(Box<twin::Args>),
     Bench(Box<bench::Args>),
     Replay(replay::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Cli {
     /// Runs the chosen subcommand and returns the exit code.
     pub fn run(self) -> anyhow::Result<u8> {
+        if self.quiet {
+            message::set_quiet();
+        }
         match self.command {
             Command::Run(args) => run::run(*args),
             Command::Curve(args) => curve::run(args),
@@ -72,6 +81,8 @@ impl Cli {
             Command::Twin(args) => twin::run(*args),
             Command::Bench(args) => bench::run(*args),
             Command::Replay(args) => replay::run(args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         }
     }
 }
@@ -90,10 +101,10 @@ impl std::error::Error for BadInput {}
 
 /// Prints an error once, on stderr, and says how the process ends.
 pub fn report_error(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(is_broken_pipe) {
+    if output::is_closed(error) {
         return ExitCode::from(exit_code::OK);
     }
-    eprintln!("error: {}", in_words(error));
+    complain!("error: {}", in_words(error));
     let bad_input = error.chain().any(|e| e.is::<BadInput>());
     ExitCode::from(if bad_input {
         exit_code::BAD_INPUT
@@ -111,13 +122,6 @@ fn in_words(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// The reader of our output has gone (`servetwin ... | head`): not an error.
-fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

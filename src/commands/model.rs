@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{print, print_json};
+use crate::output::{self, print, print_json};
 use crate::progress;
 
 /// Make models for `servetwin serve`, and time their steps.
@@ -209,6 +209,9 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         pp: args.pp as usize,
         ..ModelOptions::default()
     });
+    if let Some(log) = &args.step_log {
+        output::check_step_log(log, args.dir.as_deref())?;
+    }
     // Before anything is allocated.
     let facts = inspect(args.dir.as_deref(), args.dtype).map_err(told)?;
     let most = facts.config.max_position;

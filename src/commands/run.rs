@@ -1,5 +1,6 @@
 //! `servetwin run`: one scenario, simulated and reported.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -7,16 +8,26 @@ use rayon::prelude::*;
 use sim::record::RunRecord;
 use sim::report::draws::{Draws, draw};
 use sim::report::replications::Replications;
+use sim::report::trace::Limit;
 use sim::report::{Expectation, RunReport, csv, text, trace};
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{print, print_json, write_file};
+use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::progress;
 use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, simulate};
 
 /// Most replications: each keeps its report in memory.
 const MAX_SEEDS: u64 = 10_000;
+
+/// What `--csv` writes.
+const TABLES: [&str; 5] = [
+    "requests.csv",
+    "steps.csv",
+    "series.csv",
+    "summary.json",
+    "scenario.toml",
+];
 
 /// Simulate a scenario and report what its users and its owner would see.
 #[derive(Debug, clap::Args)]
@@ -35,9 +46,13 @@ pub struct Args {
     /// Write requests.csv, steps.csv, series.csv, summary.json and scenario.toml into DIR.
     #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
     csv: Option<PathBuf>,
-    /// Write a trace that Perfetto opens: lanes per replica and stage, requests, counters.
+    /// Write a trace that Perfetto opens: lanes per replica and stage, requests, counters. A name that ends in .gz is compressed.
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+    /// What of the run the trace shows: the first N requests and their steps, 1/N of both, what is under way in a stretch such as
+    /// '60 s..90 s', or none: all of it.
+    #[arg(long, value_name = "LIMIT", requires = "trace", default_value_t = Limit::DEFAULT)]
+    trace_limit: Limit,
     /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
     #[arg(long, value_name = "CONDITION")]
     expect: Vec<String>,
@@ -74,6 +89,14 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 
 fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
+    if let Some(dir) = &args.csv {
+        output::check_dir(dir, &TABLES)?;
+        // The trace may go there too.
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    if let Some(file) = &args.trace {
+        output::check(file)?;
+    }
     let keep = if args.csv.is_some() || args.trace.is_some() {
         Keep::Everything
     } else {
@@ -95,7 +118,7 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
             ))
             .into());
         }
-        write_file(file, |out| trace::write(out, &record))?;
+        write_trace(file, &record, args.trace_limit)?;
     }
     let verdicts: Vec<_> = expectations
         .iter()
@@ -110,7 +133,11 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
         }
     }
     for verdict in &verdicts {
-        eprintln!("{}", verdict.line);
+        if verdict.met {
+            note!("{}", verdict.line);
+        } else {
+            complain!("{}", verdict.line);
+        }
     }
     Ok(code(verdicts.iter().all(|v| v.met)))
 }
@@ -160,9 +187,9 @@ fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow
     for (e, n) in &failed {
         let expectation = &expectations[*e];
         if *n == 0 {
-            eprintln!("expectation met: {expectation} (in all {seeds} runs)");
+            note!("expectation met: {expectation} (in all {seeds} runs)");
         } else {
-            eprintln!("expectation NOT met: {expectation} (in {n} of {seeds} runs)");
+            complain!("expectation NOT met: {expectation} (in {n} of {seeds} runs)");
         }
     }
     Ok(code(failed.iter().all(|(_, n)| *n == 0)))
@@ -220,29 +247,47 @@ fn code(met: bool) -> u8 {
     }
 }
 
+fn write_trace(file: &Path, record: &RunRecord, limit: Limit) -> anyhow::Result<()> {
+    let mut written = None;
+    write_file(file, |out| {
+        let compressed = file.extension().is_some_and(|e| e == "gz");
+        written = Some(if compressed {
+            trace::write_gzip(out, record, limit)?
+        } else {
+            trace::write(out, record, limit)?
+        });
+        Ok(())
+    })?;
+    if let Some(shown) = written.and_then(|w| w.left_out()) {
+        note!(
+            "note: {} holds {shown}: --trace-limit {limit}; `none` writes all, '60 s..90 s' a stretch, 1/20 every 20th",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
 fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let [requests, steps, series, summary, scenario] = TABLES.map(|name| dir.join(name));
+    let mut files = FileSet::new();
     match &record.request_rows {
-        Some(rows) => write_file(&dir.join("requests.csv"), |out| {
-            csv::write_requests(out, rows)
-        })?,
-        None => eprintln!(
+        Some(rows) => files.write(&requests, |out| csv::write_requests(out, rows))?,
+        None => note!(
             "warning: no requests.csv: the run has more requests than a record keeps rows for"
         ),
     }
     if record.step_rows.is_some() {
-        write_file(&dir.join("steps.csv"), |out| csv::write_steps(out, record))?;
+        files.write(&steps, |out| csv::write_steps(out, record))?;
     } else {
-        eprintln!("warning: no steps.csv: the run has more steps than a record keeps rows for");
+        note!("warning: no steps.csv: the run has more steps than a record keeps rows for");
     }
-    write_file(&dir.join("series.csv"), |out| {
-        csv::write_series(out, record)
-    })?;
-    write_file(&dir.join("summary.json"), |out| {
+    files.write(&series, |out| csv::write_series(out, record))?;
+    files.write(&summary, |out| {
         serde_json::to_writer_pretty(&mut *out, report)?;
-        std::io::Write::write_all(out, b"\n")
+        out.write_all(b"\n")
     })?;
-    write_file(&dir.join("scenario.toml"), |out| {
-        std::io::Write::write_all(out, record.info.config.as_bytes())
-    })
+    files.write(&scenario, |out| {
+        out.write_all(record.info.config.as_bytes())
+    })?;
+    files.commit()
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::print;
+use crate::output::{self, print};
 
 /// Threads that serve HTTP beside those that compute.
 const HTTP_THREADS: usize = 2;
@@ -168,6 +168,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             args.drain_timeout
         ))
     })?;
+    if let Some(log) = &args.step_log {
+        output::check_step_log(log, args.model.as_deref())?;
+    }
     let options = options(&args)?;
     let service = launch(&options).map_err(|e| match e {
         e if e.is_input() => anyhow::Error::from(BadInput(e.to_string())),
@@ -192,9 +195,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     engine.stop().context("cannot write the step log")?;
     if cut > 0 {
-        eprintln!(
-            "warning: {cut} requests were cut off: they did not finish within --drain-timeout"
-        );
+        note!("warning: {cut} requests were cut off: they did not finish within --drain-timeout");
     }
     Ok(exit_code::OK)
 }

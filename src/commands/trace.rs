@@ -1,7 +1,6 @@
 //! `servetwin trace`: statistics of a trace, and synthetic traces with given statistics.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
@@ -11,6 +10,7 @@ use sim::workload::trace;
 
 use super::BadInput;
 use crate::exit_code;
+use crate::output::{self, Stdout, print, write_file};
 
 /// Checks, describes and imitates request traces.
 #[derive(Debug, clap::Args)]
@@ -82,27 +82,26 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
         Command::Check { file, format } => {
             let s = trace::check(&file, format.into()).map_err(BadInput)?;
-            println!("requests        {}", s.rows);
-            println!("span            {:.3} s", s.span_s);
-            println!(
-                "prompt tokens   {} ({:.1} per request)",
+            print(&format!(
+                "requests        {}\n\
+                 span            {:.3} s\n\
+                 prompt tokens   {} ({:.1} per request)\n\
+                 output tokens   {} ({:.1} per request)\n\
+                 failed, skipped {}\n\
+                 shares content  {}\n",
+                s.rows,
+                s.span_s,
                 s.prompt_tokens,
-                s.prompt_tokens as f64 / s.rows as f64
-            );
-            println!(
-                "output tokens   {} ({:.1} per request)",
+                s.prompt_tokens as f64 / s.rows as f64,
                 s.output_tokens,
-                s.output_tokens as f64 / s.rows as f64
-            );
-            println!("failed, skipped {}", s.skipped);
-            println!(
-                "shares content  {}",
+                s.output_tokens as f64 / s.rows as f64,
+                s.skipped,
                 if s.shares_content { "yes" } else { "no" }
-            );
+            ))?;
         }
         Command::Stats { file, format } => {
             let stats = synth::stats(&file, format.into()).map_err(BadInput)?;
-            io::stdout().write_all(synth::to_toml(&stats).as_bytes())?;
+            print(&synth::to_toml(&stats))?;
         }
         Command::Synth {
             stats,
@@ -110,15 +109,19 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             seed,
             out,
         } => {
+            output::reads([&stats]);
+            if let Some(path) = &out {
+                output::check(path)?;
+            }
             let stats = synth::load(&stats).map_err(BadInput)?;
             let mut synthesizer = Synthesizer::new(stats, seed).map_err(BadInput)?;
             match out {
-                Some(path) => {
-                    let file = File::create(&path)
-                        .map_err(|e| anyhow::anyhow!("cannot write {}: {e}", path.display()))?;
-                    synthesizer.write(requests, &mut BufWriter::new(file))?;
+                Some(path) => write_file(&path, |out| synthesizer.write(requests, out))?,
+                None => {
+                    let mut out = BufWriter::new(Stdout);
+                    synthesizer.write(requests, &mut out)?;
+                    out.flush()?;
                 }
-                None => synthesizer.write(requests, &mut BufWriter::new(io::stdout().lock()))?,
             }
         }
     }

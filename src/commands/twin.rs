@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use super::BadInput;
 use super::bench::TlsArgs;
 use crate::exit_code;
-use crate::output::{print, print_json};
+use crate::output::{self, Stdout, print, print_json};
 use crate::progress;
 
 /// How often the server's metrics are read.
@@ -235,9 +235,16 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("cannot start the runtime")
 }
 
+fn read(scenario: &Path, set: &[String]) -> anyhow::Result<Deployment> {
+    let deployment = Deployment::load(scenario, set).map_err(|e| BadInput(e.to_string()))?;
+    output::reads([scenario]);
+    output::reads(deployment.scenario().inputs());
+    Ok(deployment)
+}
+
 impl ScenarioFile {
     fn load(&self) -> anyhow::Result<Deployment> {
-        Ok(Deployment::load(&self.scenario, &self.set).map_err(|e| BadInput(e.to_string()))?)
+        read(&self.scenario, &self.set)
     }
 }
 
@@ -356,7 +363,7 @@ fn proxy_cost(load: CostLoad, json: bool) -> anyhow::Result<u8> {
         measured.dropped_events
     );
     print(&text)?;
-    eprintln!(
+    note!(
         "server, proxy, observer and clients share this process and its cores: the figures err on the high side"
     );
     Ok(exit_code::OK)
@@ -373,8 +380,10 @@ struct Outlet {
 impl Outlet {
     fn tell(&mut self, report: &Report) -> anyhow::Result<()> {
         if let Some(out) = &mut self.jsonl {
-            serde_json::to_writer(&mut *out, report)?;
-            out.write_all(b"\n")?;
+            // At once: a kill leaves whole lines.
+            let mut line = serde_json::to_vec(report)?;
+            line.push(b'\n');
+            out.write_all(&line)?;
             out.flush()?;
         }
         self.page.set(report.prometheus());
@@ -412,7 +421,7 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
     }
     let deployment = match &args.scenario {
         None => None,
-        Some(file) => Some(Deployment::load(file, &args.set).map_err(|e| BadInput(e.to_string()))?),
+        Some(file) => Some(read(file, &args.set)?),
     };
     let tokenizer = match &args.tokenizer {
         None => None,
@@ -423,8 +432,9 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
     }
     let jsonl: Option<Box<dyn std::io::Write + Send>> = match args.jsonl.as_deref() {
         None => None,
-        Some(p) if p == Path::new("-") => Some(Box::new(std::io::stdout())),
+        Some(p) if p == Path::new("-") => Some(Box::new(Stdout)),
         Some(p) => {
+            output::check(p)?;
             let file = File::options().create(true).append(true).open(p);
             Some(Box::new(
                 file.with_context(|| format!("cannot write {}", p.display()))?,
@@ -492,7 +502,7 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
     let mut proxying = None;
     if let Some((address, config)) = w.proxy {
         let listener = bind(address, "--proxy").await?;
-        eprintln!(
+        note!(
             "proxy: http://{} -> {}",
             listener.local_addr()?,
             config.upstream
@@ -513,14 +523,14 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
     }
     if let Some(address) = w.metrics {
         let listener = bind(address, "--metrics").await?;
-        eprintln!("metrics: http://{}/metrics", listener.local_addr()?);
+        note!("metrics: http://{}/metrics", listener.local_addr()?);
         tokio::spawn(export::serve(listener, w.outlet.page.clone()));
     }
     let scraper = Arc::new(Scraper::new(w.client, clock, retention));
     match scraper.read().await {
         Ok(()) => {}
         Err(problem) if observing.is_some() => {
-            eprintln!("the endpoint's own metrics are not used: {problem}");
+            note!("the endpoint's own metrics are not used: {problem}");
         }
         Err(problem) => {
             return Err(BadInput(format!(
@@ -576,7 +586,7 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
     let _ = stop.send(true);
     scraping.abort();
     if let Some(proxying) = proxying {
-        eprintln!("waiting for the requests under way");
+        note!("waiting for the requests under way");
         let _ = proxying.await;
     }
     result

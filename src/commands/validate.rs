@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use calibrate::validate::{Options, Source, serving};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
+use crate::progress;
 
 /// Replay measured runs; print measured, predicted and error, fitted rows and predicted rows apart.
 ///
@@ -53,17 +53,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         sets: args.sets,
         baseline: !args.no_baseline,
     };
-    // Hidden by itself where stderr is no terminal.
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {elapsed}") {
-        bar.set_style(style);
-    }
+    let bar = progress::runs(0, "runs");
     let report = serving(&source, &options, &|done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
-    })
-    .map_err(|e| BadInput(e.to_string()))?;
+    });
     bar.finish_and_clear();
+    let report = report.map_err(|e| BadInput(e.to_string()))?;
     if args.json {
         print_json(&report)?;
     } else {

@@ -2,9 +2,11 @@
 //! hold; beside the folders `endpoint.json`, what the endpoint said of itself.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sim::files::{self, Files};
 use sim::kernel::time::SimTime;
 use sim::record::RequestRow;
 use sim::report::csv;
@@ -90,10 +92,6 @@ pub fn write(dir: &Path, number: usize, load: &Load) -> Result<PathBuf, StoreErr
             outcome: Outcome::Finished,
         })
         .collect();
-    let table = folder.join("requests.csv");
-    let file = fs::File::create(&table).map_err(|e| file_error(&table)(&e))?;
-    csv::write_requests(std::io::BufWriter::new(file), &rows)
-        .map_err(|e| file_error(&table)(&e))?;
     let beside = Beside {
         name: load.name.clone(),
         role: load.role,
@@ -103,7 +101,13 @@ pub fn write(dir: &Path, number: usize, load: &Load) -> Result<PathBuf, StoreErr
     };
     let path = folder.join("load.json");
     let text = serde_json::to_string_pretty(&beside).map_err(|e| file_error(&path)(&e))?;
-    fs::write(&path, text).map_err(|e| file_error(&path)(&e))?;
+    let mut set = Files::new();
+    set.write(&folder.join("requests.csv"), |out| {
+        csv::write_requests(out, &rows)
+    })
+    .and_then(|()| set.write(&path, |out| out.write_all(text.as_bytes())))
+    .and_then(|()| set.commit())
+    .map_err(|e| file_error(&e.path)(&e.source))?;
     Ok(folder)
 }
 
@@ -168,7 +172,8 @@ pub fn read(folder: &Path, role: Role) -> Result<Load, StoreError> {
 pub fn write_facts(dir: &Path, facts: &Facts) -> Result<(), StoreError> {
     let path = dir.join(FACTS);
     let text = serde_json::to_string_pretty(facts).map_err(|e| file_error(&path)(&e))?;
-    fs::write(&path, text).map_err(|e| file_error(&path)(&e))
+    files::write(&path, |out| out.write_all(text.as_bytes()))
+        .map_err(|e| file_error(&e.path)(&e.source))
 }
 
 /// What the endpoint of the loads in `dirs` said of itself: from the folders, or the ones that they lie in.

@@ -1,11 +1,10 @@
 //! The twin at work: every so often it takes the last window, replays it, judges the errors, and says what it found.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sim::files;
 use sim::scenario::{Scenario, ScenarioError};
 
 use super::compare::{Comparison, compare};
@@ -228,8 +227,7 @@ fn text(e: impl std::fmt::Display) -> String {
 fn save(dir: &Path, window: &Window) -> Result<(), String> {
     let end = window.meta.unix_origin_s + window.meta.end_ns as f64 * 1e-9;
     let path = dir.join(format!("window-{end:.0}.jsonl"));
-    let write = || window.write(BufWriter::new(File::create(&path)?));
-    write().map_err(|e| format!("cannot write {}: {e}", path.display()))
+    files::write(&path, |out| window.write(out)).map_err(text)
 }
 
 /// A deployment after a refit.

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use sim::files;
 use sim::scenario::Scenario;
 
 use super::compare::{Comparison, compare};
@@ -177,16 +178,11 @@ pub fn write(
             });
         }
     };
-    let fail = |e: std::io::Error| RefitError::File {
-        path: out.to_owned(),
-        problem: e.to_string(),
-    };
-    let mut new = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(out)
-        .map_err(fail)?;
-    std::io::Write::write_all(&mut new, text.as_bytes()).map_err(fail)
+    let write = |to: &mut files::Out| std::io::Write::write_all(to, text.as_bytes());
+    files::write_new(out, write).map_err(|e| RefitError::File {
+        path: e.path,
+        problem: e.source.to_string(),
+    })
 }
 
 /// The profile with its step times scaled.

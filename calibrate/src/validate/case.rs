@@ -1,11 +1,12 @@
 //! One measured run as a scenario, and the figures it is held against.
 
-use std::io::Read;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use sim::report::RunReport;
 use sim::scenario::Scenario;
+
+use super::input;
 
 /// A measured figure and where the prediction's report has its counterpart.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,11 +125,11 @@ impl Source {
     /// Reads the CSV file `name`, a path within the source; `.gz` is unpacked.
     ///
     /// # Errors
-    /// The file is missing, or a row does not have the expected columns.
+    /// The file is missing or has no rows, or a row does not have the expected columns or has a measurement that is none.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, SetError> {
         match self {
             Source::Published => match PUBLISHED.iter().find(|(n, _)| *n == name) {
-                Some((_, text)) => parse(text.as_bytes(), name),
+                Some((_, text)) => input::parse(text.as_bytes(), name, name),
                 None => Err(SetError {
                     file: name.to_owned(),
                     message: "is not among the published tables; name a folder that holds it"
@@ -145,20 +146,13 @@ impl Source {
                     missing: e.kind() == std::io::ErrorKind::NotFound,
                 })?;
                 if name.ends_with(".gz") {
-                    parse(flate2::read::MultiGzDecoder::new(file), &shown)
+                    input::parse(flate2::read::MultiGzDecoder::new(file), name, &shown)
                 } else {
-                    parse(file, &shown)
+                    input::parse(file, name, &shown)
                 }
             }
         }
     }
-}
-
-fn parse<T: DeserializeOwned>(input: impl Read, shown: &str) -> Result<Vec<T>, SetError> {
-    csv::Reader::from_reader(input)
-        .deserialize()
-        .collect::<Result<Vec<T>, csv::Error>>()
-        .map_err(|e| SetError::new(shown, e.to_string()))
 }
 
 impl Case {

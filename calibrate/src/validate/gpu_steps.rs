@@ -74,15 +74,13 @@ pub fn summaries(dir: &Path) -> Result<Vec<Summary>, SetError> {
         }
         let parts = models[&key].step(&row.batch()).parts;
         let device = parts.weights + parts.kv + parts.compute;
-        if row.device_ms > 0.0 {
-            signed
-                .entry((
-                    format!("{SET} {} {}", row.system, row.model),
-                    format!("{} ({}) device time", row.kind, row.mode),
-                ))
-                .or_default()
-                .push(100.0 * (device * 1e3 / row.device_ms - 1.0));
-        }
+        signed
+            .entry((
+                format!("{SET} {} {}", row.system, row.model),
+                format!("{} ({}) device time", row.kind, row.mode),
+            ))
+            .or_default()
+            .push(100.0 * (device * 1e3 / row.device_ms - 1.0));
     }
     Ok(signed
         .into_iter()

@@ -7,6 +7,7 @@
 pub mod baseline;
 pub mod case;
 pub mod gpu_steps;
+mod input;
 pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
@@ -16,6 +17,7 @@ pub mod trtllm;
 pub mod vllm;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
@@ -62,26 +64,45 @@ pub struct Options {
     pub baseline: bool,
 }
 
-/// Validates the serving sets found in `source`. `progress` is called with (done, total) runs.
+/// Validates the sets found in `source`. `progress` is called with (done, total) runs.
 ///
 /// # Errors
-/// A file is there but malformed. Missing files are noted in the report.
+/// A file is there but malformed, or none of the sets asked for is there. Otherwise missing files are noted in the report.
 pub fn serving(
     source: &Source,
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Report, SetError> {
+    if let Source::Folder(dir) = source
+        && !input::any(dir)
+    {
+        let known = input::known();
+        let message =
+            format!("holds none of the files of measurements (docs/validation.md):{known}");
+        return Err(SetError::new(&dir.display().to_string(), message));
+    }
+    let wanted = |set: &str| options.sets.is_empty() || options.sets.iter().any(|s| s == set);
     let mut cases = Vec::new();
     let mut notes = Vec::new();
-    for (name, load) in SETS {
-        if !options.sets.is_empty() && !options.sets.iter().any(|s| s == name) {
-            continue;
-        }
+    for (name, load) in SETS.into_iter().filter(|(name, _)| wanted(name)) {
         match load(source) {
+            Ok(c) if c.is_empty() => notes.push(format!("set `{name}` skipped: no rows of it")),
             Ok(c) => cases.extend(c),
             Err(e) if e.missing => notes.push(format!("set `{name}` skipped: {e}")),
             Err(e) => return Err(e),
         }
+    }
+    if let Source::Folder(dir) = source {
+        notes.extend(
+            carried(dir)
+                .into_iter()
+                .filter(|(set, _)| wanted(set))
+                .map(|(_, note)| note),
+        );
+    }
+    let tables = present_tables(source, options, &mut notes)?;
+    if cases.is_empty() && tables.is_empty() {
+        return Err(nothing_ran(source, &notes));
     }
     let (done, total) = (AtomicUsize::new(0), cases.len());
     let baselines = if options.baseline {
@@ -98,30 +119,17 @@ pub fn serving(
         })
         .collect();
     let mut rows: Vec<Row> = results.into_iter().flatten().collect();
-    let wanted = |set: &str| options.sets.is_empty() || options.sets.iter().any(|s| s == set);
     let mut groups = Vec::new();
-    if let Source::Folder(dir) = source {
-        for (set, path) in [
-            (neuron::SET, neuron::FILE),
-            (tables::SETS[0], "operators"),
-            (tables::SETS[1], "collectives"),
-            (gpu_steps::SET, gpu_steps::FILE),
-        ] {
-            if !wanted(set) {
-                continue;
-            }
-            if !dir.join(path).exists() {
-                notes.push(format!("set `{set}` skipped: no {path}"));
-            } else if set == neuron::SET {
-                let of = neuron::validate(dir).map_err(|e| SetError::new(path, e.to_string()))?;
-                rows.extend(of);
-            } else if set == gpu_steps::SET {
-                groups.extend(gpu_steps::summaries(dir)?);
-            } else if set == tables::SETS[0] {
-                groups.extend(tables::kernels(dir)?);
-            } else {
-                groups.extend(tables::collectives(dir)?);
-            }
+    for (set, dir) in tables {
+        if set == neuron::SET {
+            let of = neuron::validate(dir);
+            rows.extend(of.map_err(|e| SetError::new(neuron::FILE, e.to_string()))?);
+        } else if set == gpu_steps::SET {
+            groups.extend(gpu_steps::summaries(dir)?);
+        } else if set == tables::SETS[0] {
+            groups.extend(tables::kernels(dir)?);
+        } else {
+            groups.extend(tables::collectives(dir)?);
         }
     }
     let knobs = cases
@@ -133,6 +141,65 @@ pub fn serving(
     report.summaries.extend(groups);
     report.notes = notes;
     Ok(report)
+}
+
+/// The sets of whole tables that are asked for and there, with their folder; `notes` tells of the others.
+fn present_tables<'a>(
+    source: &'a Source,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(&'static str, &'a Path)>, SetError> {
+    let mut present = Vec::new();
+    for (set, path) in [
+        (neuron::SET, neuron::FILE),
+        (tables::SETS[0], "operators"),
+        (tables::SETS[1], "collectives"),
+        (gpu_steps::SET, gpu_steps::FILE),
+    ] {
+        let named = options.sets.iter().any(|s| s == set);
+        match source {
+            _ if !named && !options.sets.is_empty() => {}
+            Source::Folder(dir) if dir.join(path).exists() => {
+                input::check(dir, set)?;
+                present.push((set, dir.as_path()));
+            }
+            Source::Folder(_) => notes.push(format!("set `{set}` skipped: no {path}")),
+            Source::Published if named => {
+                notes.push(format!(
+                    "set `{set}` skipped: name a folder that holds {path}"
+                ));
+            }
+            Source::Published => {}
+        }
+    }
+    Ok(present)
+}
+
+/// The sets whose file the folder lacks and the binary carries, with what is to be said of it.
+fn carried(dir: &Path) -> Vec<(&'static str, String)> {
+    [
+        ("trtllm_overview", trtllm::OVERVIEW),
+        ("trtllm_overview_moe", trtllm::OVERVIEW),
+        ("trtllm_per_gpu", trtllm::PER_GPU),
+    ]
+    .into_iter()
+    .filter(|(_, file)| !dir.join(file).exists())
+    .map(|(set, file)| {
+        (
+            set,
+            format!("set `{set}`: the folder has no {file}, so the built-in one was used"),
+        )
+    })
+    .collect()
+}
+
+/// Why there is nothing to report.
+fn nothing_ran(source: &Source, notes: &[String]) -> SetError {
+    let shown = match source {
+        Source::Folder(dir) => dir.display().to_string(),
+        Source::Published => "published tables".to_owned(),
+    };
+    SetError::new(&shown, format!("no set could be run\n{}", notes.join("\n")))
 }
 
 /// Runs `case` with `params` laid over its profile, and the baseline where its parameters are given.

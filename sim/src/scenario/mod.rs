@@ -15,6 +15,7 @@ pub mod engine;
 pub mod error;
 pub mod file;
 mod fitted;
+mod inputs;
 pub mod reference;
 pub mod resolve;
 pub mod schema;

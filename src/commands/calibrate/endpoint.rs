@@ -17,7 +17,7 @@ use hwmodels::units::Secs;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{print, print_json, write_file};
+use crate::output::{self as files, FileSet, print, print_json};
 use crate::progress;
 
 /// Flags of `servetwin calibrate` without a subcommand.
@@ -120,6 +120,17 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             })?;
         }
     }
+    for record in &args.records {
+        let folders = record.read_dir().into_iter().flatten();
+        let inner = folders.filter_map(|f| Some(f.ok()?.path()));
+        files::reads(
+            inner.flat_map(|path| [path.join("requests.csv"), path.join("load.json"), path]),
+        );
+    }
+    if let Some(path) = &args.out {
+        files::check(path)?;
+        files::check(&path.with_extension("scenario.toml"))?;
+    }
     let mut loaded = match &args.endpoint {
         Some(url) if args.records.is_empty() => measure(&args, url)?,
         _ => read(&args)?,
@@ -156,8 +167,12 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             .map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
         let scenario = output::scenario(&loads, &fitted, &origin, &file);
         let text = toml::to_string_pretty(&profile).context("writing the profile as TOML")?;
-        write_whole(path, &text)?;
-        write_whole(&path.with_extension("scenario.toml"), &scenario)?;
+        let mut files = FileSet::new();
+        files.write(path, |out| out.write_all(text.as_bytes()))?;
+        files.write(&path.with_extension("scenario.toml"), |out| {
+            out.write_all(scenario.as_bytes())
+        })?;
+        files.commit()?;
         if !profile.trusted() {
             let why = if loads.iter().any(|l| l.role == Role::HoldOut) {
                 format!(
@@ -167,7 +182,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             } else {
                 "no load was held out".into()
             };
-            eprintln!("warning: {} stays untrusted: {why}", path.display());
+            note!("warning: {} stays untrusted: {why}", path.display());
         }
     }
     if args.json {
@@ -176,15 +191,6 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         print(&report.to_string())?;
     }
     Ok(exit_code::OK)
-}
-
-/// Writes a file beside its place and moves it there, so that no half of it is ever seen.
-fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    write_file(&part, |out| out.write_all(text.as_bytes()))?;
-    std::fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn engine(name: Option<&str>) -> Result<Option<EngineKind>, BadInput> {

@@ -3,15 +3,17 @@
 pub mod endpoint;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use calibrate::validate::{Report, Source};
 use clap::Subcommand;
-use indicatif::ProgressBar;
 
 use super::BadInput;
 use crate::exit_code;
+use crate::output::{self, FileSet, print, print_json, write_text};
+use crate::progress;
 
 mod steps;
 
@@ -96,6 +98,21 @@ struct Data {
     json: bool,
 }
 
+impl What {
+    /// Nothing is fitted that could not be written.
+    fn check(&self) -> anyhow::Result<()> {
+        let data = match self {
+            What::Collectives(data) | What::Host(data) | What::Neuron(data) => data,
+            What::Operators { data, .. } => data,
+            What::Steps(_) | What::Serving { .. } => return Ok(()),
+        };
+        let folders = ["", "operators", "collectives"].map(|f| data.data.join(f));
+        let entries = folders.iter().filter_map(|f| f.read_dir().ok()).flatten();
+        output::reads(entries.filter_map(|e| Some(e.ok()?.path())));
+        data.out.iter().try_for_each(|out| output::check(out))
+    }
+}
+
 /// Fits, prints the errors on stdout and writes the profile.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let Some(what) = args.what else {
@@ -106,6 +123,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
         return endpoint::run(args.endpoint);
     };
+    what.check()?;
     match what {
         What::Collectives(data) => {
             let (profile, report) = calibrate::collectives::fit(&data.data).map_err(bad_input)?;
@@ -153,36 +171,35 @@ fn serving(
     if let Some(dir) = &out {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    let bar = ProgressBar::new_spinner();
+    let bar = progress::spinner("simulating the fitted runs");
     let (profiles, rows) = calibrate::serving::fit(plan, &source, &|n| {
-        bar.set_message(format!("{n} simulations of the fitted runs"));
-        bar.tick();
+        bar.set_position(n as u64);
     })
     .map_err(|e| BadInput(e.to_string()))?;
     bar.finish_and_clear();
     if let Some(dir) = &out {
+        let mut files = FileSet::new();
         for p in &profiles {
-            let path = dir.join(format!("{}.toml", p.name));
             let text = toml::to_string_pretty(p).context("writing a profile as TOML")?;
-            std::fs::write(&path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            let path = dir.join(format!("{}.toml", p.name));
+            files.write(&path, |out| out.write_all(text.as_bytes()))?;
         }
+        files.commit()?;
     }
     let report = Report::new(rows, &BTreeMap::new());
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{report}");
-        for p in &profiles {
-            for (name, v) in &p.params {
-                let error = v
-                    .std_error
-                    .map_or_else(String::new, |e| format!(" +- {e:.2e}"));
-                println!("{}: {name} = {:.4e}{error} {}", p.name, v.value, v.unit);
-            }
+        return print_json(&report);
+    }
+    let mut text = report.to_string();
+    for p in &profiles {
+        for (name, v) in &p.params {
+            let error = v
+                .std_error
+                .map_or_else(String::new, |e| format!(" +- {e:.2e}"));
+            text += &format!("{}: {name} = {:.4e}{error} {}\n", p.name, v.value, v.unit);
         }
     }
-    Ok(())
+    print(&text)
 }
 
 /// Tables that are missing, malformed or too short are the caller's.
@@ -198,14 +215,12 @@ impl Data {
     ) -> anyhow::Result<()> {
         if let Some(path) = &self.out {
             let text = toml::to_string_pretty(profile).context("writing the profile as TOML")?;
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            write_text(path, &text)?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(report)?);
+            print_json(report)
         } else {
-            print!("{report}");
+            print(&report.to_string())
         }
-        Ok(())
     }
 }

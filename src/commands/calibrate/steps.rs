@@ -1,15 +1,17 @@
 //! `servetwin calibrate steps`: a step model from the step logs of an engine.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use calibrate::steps::errors::Use;
 use calibrate::steps::log::Facts;
 use calibrate::steps::{Checked, Log, Outcome, Setup, check, distinct, fit, log};
-use indicatif::ProgressBar;
+use engine::step_log::{engine_path, requests_path};
 
 use crate::commands::BadInput;
-use crate::{exit_code, residual_plot};
+use crate::output::{self, FileSet, print, print_json, write_text};
+use crate::{exit_code, progress, residual_plot};
 
 /// Where logs are, and what is known of their engine.
 #[derive(Debug, clap::Args)]
@@ -61,6 +63,13 @@ pub struct Args {
 
 /// Fits, prints the report on stdout and writes profile and plots.
 pub fn run(args: &Args) -> anyhow::Result<u8> {
+    for log in args.logs.iter().chain(&args.hold_out).chain(&args.check) {
+        output::reads([log, &requests_path(log), &engine_path(log)]);
+    }
+    output::reads(args.config.iter().chain(&args.profile));
+    if let Some(path) = &args.out {
+        output::check(path)?;
+    }
     let read = |paths: &[PathBuf]| -> Result<Vec<Log>, BadInput> {
         paths
             .iter()
@@ -77,9 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         command: "servetwin calibrate steps LOG... --out FILE".to_owned(),
         facts: facts(args)?,
     };
-    let bar = ProgressBar::new_spinner();
-    bar.set_message(format!("fitting {} log(s)", logs.len()));
-    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    let bar = progress::spinner(&format!("fitting {} log(s)", logs.len()));
     let mut outcome = fit(&logs, &hold_out, &setup).map_err(|e| BadInput(e.to_string()))?;
     bar.finish_and_clear();
     if !checks.is_empty() {
@@ -94,15 +101,15 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(path) = &args.out {
         let text =
             toml::to_string_pretty(&outcome.profile).context("writing the profile as TOML")?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_text(path, &text)?;
     }
     if let Some(dir) = &args.plot {
         plots(dir, &outcome)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome.report)?);
+        print_json(&outcome.report)?;
     } else {
-        print!("{}", outcome.report);
+        print(&outcome.report.to_string())?;
     }
     Ok(exit_code::OK)
 }
@@ -120,9 +127,9 @@ fn check_only(path: &Path, logs: &[Log], args: &Args) -> anyhow::Result<u8> {
         .collect::<Result<_, _>>()
         .map_err(|e| BadInput(format!("{}: {e}", path.display())))?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&checked)?);
+        print_json(&checked)?;
     } else {
-        checked.iter().for_each(|c| print!("{c}"));
+        print(&checked.iter().map(ToString::to_string).collect::<String>())?;
     }
     Ok(exit_code::OK)
 }
@@ -157,9 +164,9 @@ fn facts(args: &Args) -> anyhow::Result<Facts> {
 /// Residuals against tokens, context and time, and a line per step.
 fn plots(dir: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut files = FileSet::new();
     for (file, svg) in residual_plot::all(outcome)? {
-        let path = dir.join(file);
-        std::fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+        files.write(&dir.join(file), |out| out.write_all(svg.as_bytes()))?;
     }
-    Ok(())
+    files.commit()
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use half::bf16;
 use serde_json::{Value, json};
+use sim::files::{Files, WriteError};
 
 use super::ModelError;
 use super::config::{Config, RopeScaling};
@@ -305,26 +306,35 @@ pub fn write(
     progress: &mut dyn FnMut(f64),
 ) -> Result<Config, ModelError> {
     let config = shape(parameters)?;
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ModelError::Io { path, source }
+    std::fs::create_dir_all(dir).map_err(|source| ModelError::Io {
+        path: dir.to_owned(),
+        source,
+    })?;
+    let io = |e: WriteError| ModelError::Io {
+        path: e.path,
+        source: e.source,
     };
-    std::fs::create_dir_all(dir).map_err(io(dir))?;
+    // A folder that holds a configuration holds the whole model, so the configuration comes last.
+    let mut files = Files::new();
+    files
+        .write(&dir.join("model.safetensors"), |out| {
+            write_safetensors(out, &config, seed, progress)
+        })
+        .map_err(io)?;
     let generation = json!({"bos_token_id": BOS, "eos_token_id": [EOS, IM_END], "do_sample": true});
     for (name, value) in [
-        ("config.json", config_json(&config)),
         ("generation_config.json", generation),
         ("tokenizer.json", tokenizer_json()),
         ("tokenizer_config.json", tokenizer_config_json(&config)),
+        ("config.json", config_json(&config)),
     ] {
         let path = dir.join(name);
         let text = serde_json::to_string_pretty(&value).unwrap_or_default() + "\n";
-        std::fs::write(&path, text).map_err(io(&path))?;
+        files
+            .write(&path, |out| out.write_all(text.as_bytes()))
+            .map_err(io)?;
     }
-    let path = dir.join("model.safetensors");
-    let file = std::fs::File::create(&path).map_err(io(&path))?;
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
-    write_safetensors(&mut out, &config, seed, progress).map_err(io(&path))?;
+    files.commit().map_err(io)?;
     Ok(config)
 }
 

@@ -1,5 +1,6 @@
 //! A step's way: planned by the scheduler, submitted to the forward pass, collected, completed.
 
+use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -228,9 +229,13 @@ impl Driver {
             }
             self.scheduler.complete(&c.step.plan, Given::default());
             self.log_step(now, c.step, c.times, c.sample);
-            eprintln!(
+            // A closed standard error must not end the replica.
+            let _ = writeln!(
+                std::io::stderr(),
                 "error: replica {}: step {} failed, and with it {} requests: {message}",
-                self.spec.index, self.completed, failed
+                self.spec.index,
+                self.completed,
+                failed
             );
             return;
         }
