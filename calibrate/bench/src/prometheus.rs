@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::printable::printable;
+
 /// Most samples that are read of one page; more is no engine's page.
 const MAX_SAMPLES: usize = 200_000;
 
@@ -25,7 +27,7 @@ pub struct PageError {
     pub line: usize,
     /// What is wrong.
     pub problem: &'static str,
-    /// Beginning of the line.
+    /// Beginning of the line, fit for a terminal.
     pub text: String,
 }
 
@@ -61,7 +63,7 @@ impl Page {
             let fail = |problem| PageError {
                 line: i + 1,
                 problem,
-                text: line.chars().take(120).collect(),
+                text: printable(&line.chars().take(120).collect::<String>()).into_owned(),
             };
             samples.push(sample(line).map_err(fail)?);
             if samples.len() > MAX_SAMPLES {

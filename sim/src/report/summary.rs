@@ -505,7 +505,7 @@ fn warnings(record: &RunRecord) -> Vec<String> {
     let lost = c.rejected + c.timed_out + c.failed;
     if lost * 100 > c.offered {
         warnings.push(format!(
-            "{lost} of {} requests were refused, timed out or failed; latencies are those of the finished ones only",
+            "{lost} of {} requests were refused, timed out or failed; latencies but ITL are those of the finished ones only",
             c.offered
         ));
     }

@@ -14,6 +14,7 @@ use hyper::{HeaderMap, Method, Request, Response};
 use super::connection::{Connection, ConnectionCounts, Connector};
 use super::sse::EventSplitter;
 use super::trace::{ErrorKind, RawChunk, RequestError, RequestTrace, count};
+use super::usage::{self, UsageFault};
 use super::wire::{self, Optional, Refused};
 use super::{ApiKind, Endpoint, EndpointError, GenerateRequest};
 
@@ -21,8 +22,6 @@ use super::{ApiKind, Endpoint, EndpointError, GenerateRequest};
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// Of a refusal, this much is read for its message [bytes].
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Of a failure's text, this much is kept [characters].
-const MAX_MESSAGE: usize = 500;
 
 /// Sends requests to one endpoint. Cheap to share; every method takes `&self`.
 pub struct Client {
@@ -58,11 +57,9 @@ impl Client {
             problem: e.to_string(),
         };
         let authority = endpoint.url.authority().map_or("", |a| a.as_str());
-        // Credentials in the address are not a part of the host's name.
-        let host = authority.rsplit('@').next().unwrap_or(authority);
         headers.insert(
             HOST,
-            HeaderValue::from_str(host).map_err(|e| bad("Host", &e))?,
+            HeaderValue::from_str(authority).map_err(|e| bad("Host", &e))?,
         );
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(
@@ -191,7 +188,7 @@ impl Client {
                 .and_then(|v| v.to_str().ok())
                 .unwrap_or("")
                 .to_string();
-            let body = read_all(&mut connection, response, MAX_BODY_BYTES).await?;
+            let (body, _) = read_all(&mut connection, response, MAX_BODY_BYTES).await?;
             Ok(Answer {
                 status,
                 content_type,
@@ -237,9 +234,12 @@ impl Client {
             let status = response.status().as_u16();
             trace.status = Some(status);
             if !response.status().is_success() {
-                let text = read_all(&mut connection, response, MAX_ERROR_BYTES)
+                let (text, whole) = read_all(&mut connection, response, MAX_ERROR_BYTES)
                     .await
                     .unwrap_or_default();
+                if whole {
+                    self.connector.keep(connection);
+                }
                 let message = error_text(&text);
                 if matches!(status, 400 | 422)
                     && let Some(field) =
@@ -390,12 +390,15 @@ impl Reading {
             }
         };
         if let Some(message) = event.error {
-            self.failure = Some(RequestError::new(ErrorKind::Server, shorten(&message)));
+            self.failure = Some(RequestError::new(ErrorKind::Server, message));
             return;
         }
         self.done |= event.done;
         if let Some(usage) = event.usage {
             trace.usage = Some(usage);
+        }
+        if event.no_count {
+            disbelieve(trace, UsageFault::NotACount);
         }
         trace.timings = event.timings.or(trace.timings);
         self.generated = event.generated_tokens.or(self.generated);
@@ -435,11 +438,41 @@ impl Reading {
         self.finished || self.done || (api == ApiKind::Triton && !self.raw.is_empty())
     }
 
-    fn close(&mut self, request: &GenerateRequest, trace: &mut RequestTrace) {
-        let total = self
-            .generated
+    /// Output tokens of the whole answer as the server counts them [tokens].
+    fn total(&self, trace: &RequestTrace) -> Option<u32> {
+        self.generated
             .or(trace.usage.and_then(|u| u.completion_tokens))
-            .filter(|_| self.finished || self.done);
+            .filter(|_| self.finished || self.done)
+    }
+
+    /// Forgets what the server's counts say that cannot be true.
+    fn check_usage(&mut self, request: &GenerateRequest, trace: &mut RequestTrace) {
+        let running = self.raw.iter().filter_map(|r| r.so_far).max();
+        let fault = [self.total(trace), running]
+            .into_iter()
+            .flatten()
+            .find_map(|said| usage::output_fault(said, request.max_tokens, &self.raw));
+        let cached = trace.timings.and_then(|t| t.cached_tokens);
+        let mut prompt_fault = None;
+        if let Some(u) = &mut trace.usage {
+            u.cached_tokens = u.cached_tokens.or(cached);
+            prompt_fault = usage::check_prompt(u, &request.prompt);
+            if fault.is_some() {
+                u.completion_tokens = None;
+            }
+        }
+        if fault.is_some() {
+            self.generated = None;
+            self.raw.iter_mut().for_each(|r| r.so_far = None);
+        }
+        for fault in fault.into_iter().chain(prompt_fault) {
+            disbelieve(trace, fault);
+        }
+    }
+
+    fn close(&mut self, request: &GenerateRequest, trace: &mut RequestTrace) {
+        self.check_usage(request, trace);
+        let total = self.total(trace);
         (trace.chunks, trace.counted) = count(&self.raw, total);
         if request.keep_output {
             trace.text = self.text.take();
@@ -450,11 +483,19 @@ impl Reading {
     }
 }
 
+/// Notes once that a count is not believed.
+fn disbelieve(trace: &mut RequestTrace, fault: UsageFault) {
+    if !trace.usage_faults.contains(&fault) {
+        trace.usage_faults.push(fault);
+    }
+}
+
+/// Reads `most` bytes of a body, and says whether that was all of it.
 async fn read_all(
     connection: &mut Connection,
     response: Response<Incoming>,
     most: usize,
-) -> Result<Bytes, RequestError> {
+) -> Result<(Bytes, bool), RequestError> {
     let mut body = response.into_body();
     let mut all = Vec::new();
     while let Some(frame) = connection.drive(body.frame()).await {
@@ -462,12 +503,12 @@ async fn read_all(
         if let Ok(data) = frame.into_data() {
             if all.len() + data.len() > most {
                 all.extend_from_slice(&data[..most - all.len()]);
-                break;
+                return Ok((all.into(), false));
             }
             all.extend_from_slice(&data);
         }
     }
-    Ok(all.into())
+    Ok((all.into(), true))
 }
 
 /// A connection that broke, with all that is known of why.
@@ -495,16 +536,8 @@ fn error_text(body: &[u8]) -> String {
     if text.is_empty() {
         "no message".into()
     } else {
-        shorten(&text)
+        text
     }
-}
-
-fn shorten(text: &str) -> String {
-    if text.chars().count() <= MAX_MESSAGE {
-        return text.to_string();
-    }
-    let head: String = text.chars().take(MAX_MESSAGE).collect();
-    format!("{head}...")
 }
 
 fn nanos(since: Instant) -> u64 {

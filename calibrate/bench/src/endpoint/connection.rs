@@ -5,6 +5,7 @@
 //! sent once more on a fresh one; both are counted.
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -171,9 +172,11 @@ impl Connector {
                 format!("cannot connect to {}:{}: {e}", self.host, self.port),
             )
         };
-        let tcp = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|e| fail(&e))?;
+        let tcp = match loopback(&self.host, self.port) {
+            Some(addresses) => TcpStream::connect(&addresses[..]).await,
+            None => TcpStream::connect((self.host.as_str(), self.port)).await,
+        };
+        let tcp = tcp.map_err(|e| fail(&e))?;
         tcp.set_nodelay(true).map_err(|e| fail(&e))?;
         let stream: Box<dyn Stream> = match &self.tls {
             Some((tls, name)) => Box::new(
@@ -219,6 +222,19 @@ impl Connector {
             stale_retries: get(&self.counters.stale_retries),
         }
     }
+}
+
+/// Addresses of `localhost` and of names that end in `.localhost`: this machine, whatever a resolver says or does not say (RFC 6761
+/// 6.3). `None` for other names.
+pub(super) fn loopback(host: &str, port: u16) -> Option<[SocketAddr; 2]> {
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    (name == "localhost" || name.ends_with(".localhost")).then(|| {
+        [
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ]
+        .map(|ip| SocketAddr::new(ip, port))
+    })
 }
 
 /// How certificates are checked, for rustls.

@@ -5,16 +5,20 @@
 //! - [`sse`] cuts a response into events
 //! - [`wire`] what each API wants and answers
 //! - [`trace`] when each token came, and how many tokens a chunk holds
+//! - [`usage`] whether the server's own counts can be true
 //! - [`client`] one request from connection to last byte
 //!
 //! It speaks HTTP/1.1, which is what the known servers speak for streams, and runs on whatever tokio runtime it is called on.
 
 pub mod client;
 pub mod connection;
+#[cfg(test)]
+mod distrust_tests;
 pub mod sse;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub mod usage;
 pub mod wire;
 
 use std::path::PathBuf;
@@ -24,6 +28,7 @@ use hyper::Uri;
 
 pub use client::Client;
 pub use trace::{Chunk, CountSource, ErrorKind, RequestError, RequestTrace, ServerTimings, Usage};
+pub use usage::UsageFault;
 
 /// The API that an endpoint speaks.
 #[derive(
@@ -147,6 +152,15 @@ impl Endpoint {
         }
         if uri.host().is_none_or(str::is_empty) {
             return Err(fail("it names no host"));
+        }
+        if let Some((_, host)) = uri.authority().and_then(|a| a.as_str().rsplit_once('@')) {
+            return Err(EndpointError::Url {
+                url: format!("***@{host}"),
+                problem:
+                    "user and password in an address are not sent; use an API key or a header \
+                          `Authorization: Basic ...`"
+                        .into(),
+            });
         }
         if uri.query().is_some() {
             return Err(fail("it must not have a query"));

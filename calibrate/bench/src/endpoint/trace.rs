@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Token counts as the server gives them.
+use super::usage::UsageFault;
+use crate::printable::printable;
+
+/// Token counts as the server gives them; those that cannot be true are left out ([`UsageFault`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Prompt [tokens].
@@ -20,6 +23,8 @@ pub struct Usage {
 pub struct ServerTimings {
     /// Prompt tokens that were processed [tokens].
     pub prompt_tokens: u32,
+    /// Prompt tokens found in its cache, where it says so [tokens].
+    pub cached_tokens: Option<u32>,
     /// Time they took [s].
     pub prompt_s: f64,
     /// Tokens generated [tokens].
@@ -99,16 +104,16 @@ impl ErrorKind {
 pub struct RequestError {
     /// What kind of failure.
     pub kind: ErrorKind,
-    /// What happened.
+    /// What happened, fit for a terminal.
     pub message: String,
 }
 
 impl RequestError {
-    /// An error of `kind`.
+    /// An error of `kind`; `message` may hold text from a server.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
         RequestError {
             kind,
-            message: message.into(),
+            message: printable(&message.into()).into_owned(),
         }
     }
 }
@@ -138,6 +143,8 @@ pub struct RequestTrace {
     pub end_ns: u64,
     /// Token counts of the server, where it gave any.
     pub usage: Option<Usage>,
+    /// Why counts of the server were not believed.
+    pub usage_faults: Vec<UsageFault>,
     /// Times of the server, where it gave any.
     pub timings: Option<ServerTimings>,
     /// Why the generation ended, where the server said.
@@ -166,6 +173,7 @@ impl RequestTrace {
             counted: CountSource::PerChunk,
             end_ns: 0,
             usage: None,
+            usage_faults: Vec::new(),
             timings: None,
             finish_reason: None,
             short: false,

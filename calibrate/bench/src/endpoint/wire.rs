@@ -242,6 +242,8 @@ pub struct Event<'a> {
     pub finish: Option<String>,
     /// Token counts so far.
     pub usage: Option<Usage>,
+    /// One of the counts is no count, and is left out.
+    pub no_count: bool,
     /// Times that the server took itself.
     pub timings: Option<ServerTimings>,
     /// Tokens generated in all, as a final event says.
@@ -298,9 +300,9 @@ struct ChatDelta<'a> {
 #[derive(Deserialize)]
 struct UsageJson {
     #[serde(default)]
-    prompt_tokens: Option<u32>,
+    prompt_tokens: Option<Value>,
     #[serde(default)]
-    completion_tokens: Option<u32>,
+    completion_tokens: Option<Value>,
     #[serde(default)]
     prompt_tokens_details: Option<DetailsJson>,
 }
@@ -308,11 +310,13 @@ struct UsageJson {
 #[derive(Deserialize)]
 struct DetailsJson {
     #[serde(default)]
-    cached_tokens: Option<u32>,
+    cached_tokens: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct TimingsJson {
+    #[serde(default)]
+    cache_n: Option<f64>,
     #[serde(default)]
     prompt_n: Option<f64>,
     #[serde(default)]
@@ -346,9 +350,9 @@ struct TgiDetails {
     #[serde(default)]
     finish_reason: Option<String>,
     #[serde(default)]
-    generated_tokens: Option<u32>,
+    generated_tokens: Option<Value>,
     #[serde(default)]
-    input_length: Option<u32>,
+    input_length: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -396,15 +400,30 @@ pub fn event(api: ApiKind, data: &[u8]) -> Result<Event<'_>, String> {
     }
 }
 
+/// A count as a server wrote it; `no_count` is raised where there is something else in its place.
+fn token_count(value: Option<Value>, no_count: &mut bool) -> Option<u32> {
+    let value = value?;
+    let whole = |f: &f64| f.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(f);
+    // Some servers write counts as 5.0.
+    let n = value.as_f64().filter(whole).map(|f| f as u32);
+    *no_count |= n.is_none();
+    n
+}
+
 fn open_ai(chunk: OpenAiChunk<'_>) -> Event<'_> {
+    let mut no_count = false;
+    let mut count = |value| token_count(value, &mut no_count);
+    let usage = chunk.usage.map(|u| Usage {
+        prompt_tokens: count(u.prompt_tokens),
+        completion_tokens: count(u.completion_tokens),
+        cached_tokens: count(u.prompt_tokens_details.and_then(|d| d.cached_tokens)),
+    });
     let mut event = Event {
-        usage: chunk.usage.map(|u| Usage {
-            prompt_tokens: u.prompt_tokens,
-            completion_tokens: u.completion_tokens,
-            cached_tokens: u.prompt_tokens_details.and_then(|d| d.cached_tokens),
-        }),
+        usage,
+        no_count,
         timings: chunk.timings.map(|t| ServerTimings {
             prompt_tokens: t.prompt_n.unwrap_or(0.0).max(0.0) as u32,
+            cached_tokens: t.cache_n.filter(|n| *n >= 0.0).map(|n| n as u32),
             prompt_s: t.prompt_ms.unwrap_or(0.0) * 1e-3,
             predicted_tokens: t.predicted_n.unwrap_or(0.0).max(0.0) as u32,
             predicted_s: t.predicted_ms.unwrap_or(0.0) * 1e-3,
@@ -447,10 +466,10 @@ fn tgi(chunk: TgiChunk<'_>) -> Event<'_> {
     }
     if let Some(details) = chunk.details {
         event.finish = details.finish_reason.or(Some(String::new()));
-        event.generated_tokens = details.generated_tokens;
+        event.generated_tokens = token_count(details.generated_tokens, &mut event.no_count);
         event.usage = Some(Usage {
-            prompt_tokens: details.input_length,
-            completion_tokens: details.generated_tokens,
+            prompt_tokens: token_count(details.input_length, &mut event.no_count),
+            completion_tokens: event.generated_tokens,
             cached_tokens: None,
         });
     }

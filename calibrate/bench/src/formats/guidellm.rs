@@ -44,17 +44,18 @@ pub fn read(file: &Value, name: &str) -> Result<Vec<Imported>, String> {
 
 fn one(b: &Value, name: &str) -> Result<Imported, String> {
     let mut requests = Vec::new();
+    let mut notes = vec![
+        "GuideLLM's time_per_output_token includes the first token and counts from the request's start; TPOT here leaves it out".to_string(),
+        "E2E ends with the last token; GuideLLM's request_latency with the end of the stream".to_string(),
+    ];
     for (kind, outcome) in [
         ("successful", Outcome::Finished),
         ("errored", Outcome::Failed),
         ("incomplete", Outcome::InFlight),
     ] {
-        for (i, r) in b["requests"][kind]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .enumerate()
-        {
+        let list = b["requests"][kind].as_array().map_or(&[][..], |v| v);
+        notes.extend(sampled(b, kind, list.len()));
+        for (i, r) in list.iter().enumerate() {
             match request(r, outcome) {
                 Some(r) => requests.push(r),
                 // What never started was never sent.
@@ -67,10 +68,6 @@ fn one(b: &Value, name: &str) -> Result<Imported, String> {
             }
         }
     }
-    let mut notes = vec![
-        "GuideLLM's time_per_output_token includes the first token and counts from the request's start; TPOT here leaves it out".to_string(),
-        "E2E ends with the last token; GuideLLM's request_latency with the end of the stream".to_string(),
-    ];
     let stated = METRICS
         .iter()
         .filter_map(|m| {
@@ -101,6 +98,27 @@ fn one(b: &Value, name: &str) -> Result<Imported, String> {
         )?,
         stated,
         notes,
+    })
+}
+
+/// A note where the file lists fewer requests of a kind than it counts: `--sample-requests` keeps some at random, and the file's own
+/// figures are of all.
+fn sampled(b: &Value, kind: &str, listed: usize) -> Option<String> {
+    // What was queued and never sent is counted among the incomplete, but no request.
+    if kind == "incomplete" {
+        return None;
+    }
+    let all = [
+        "/metrics/request_totals",
+        "/scheduler_metrics/requests_made",
+    ]
+    .iter()
+    .find_map(|p| number(b, &format!("{p}/{kind}")))?;
+    (all > listed as f64).then(|| {
+        format!(
+            "the file lists {listed} of {all} {kind} requests, a sample: counts and rates here are those of the sample, \
+             so too low; the file's own figures are of all"
+        )
     })
 }
 

@@ -25,6 +25,7 @@ use sim::report::text::{field, figure};
 use sim::request::Outcome;
 
 use crate::driver::collect::{self, Measured};
+use crate::printable::printable;
 
 /// Largest file that is read [bytes].
 const MAX_BYTES: u64 = 2 << 30;
@@ -399,10 +400,11 @@ fn tokens(value: &Value, pointer: &str) -> u32 {
         .map_or(0, |n| n.min(f64::from(u32::MAX)) as u32)
 }
 
+/// A text at `pointer`, fit for a terminal; empty where there is none.
 fn text_at(value: &Value, pointer: &str) -> String {
     value
         .pointer(pointer)
         .and_then(Value::as_str)
-        .unwrap_or("")
-        .to_string()
+        .map(|text| printable(text).into_owned())
+        .unwrap_or_default()
 }

@@ -97,6 +97,71 @@ fn aiperf_records_become_rows_and_its_summary_is_kept_as_stated() {
 }
 
 #[test]
+fn counts_of_the_server_stand_before_those_that_aiperf_made_of_the_text() {
+    let record = |usage: &str| {
+        format!(
+            r#"{{"metadata":{{"benchmark_phase":"profiling","request_start_ns":2000000000,"request_end_ns":2165000000}},"metrics":{{"time_to_first_token":{{"value":100.0,"unit":"ms"}},"request_latency":{{"value":160.0,"unit":"ms"}},"input_sequence_length":{{"value":128,"unit":"tokens"}},"output_sequence_length":{{"value":5,"unit":"tokens"}}{usage}}},"error":null}}"#
+        )
+    };
+    let of_server = record(
+        r#","usage_prompt_tokens":{"value":140,"unit":"tokens"},"usage_completion_tokens":{"value":4,"unit":"tokens"},"usage_prompt_cache_read_tokens":{"value":16,"unit":"tokens"}"#,
+    );
+    let i = read(&of_server);
+    let t = i.record.tokens;
+    assert_eq!((t.prompt, t.output, t.cached), (140, 4, 16));
+    close(ms(&i, Metric::Tpot), 20.0);
+    assert!(
+        !i.notes.iter().any(|n| n.contains("own tokenizer")),
+        "{:?}",
+        i.notes
+    );
+    let of_client = read(&record(""));
+    assert_eq!(
+        (
+            of_client.record.tokens.prompt,
+            of_client.record.tokens.output
+        ),
+        (128, 5)
+    );
+    assert!(
+        of_client
+            .notes
+            .iter()
+            .any(|n| n.contains("tokens of 1 answers")),
+        "{:?}",
+        of_client.notes
+    );
+}
+
+#[test]
+fn a_guidellm_file_that_keeps_a_sample_says_so() {
+    let mut value: Value = serde_json::from_str(include_str!("fixtures/guidellm.json")).unwrap();
+    let whole = read(&value.to_string());
+    assert!(
+        !whole.notes.iter().any(|n| n.contains("a sample")),
+        "{:?}",
+        whole.notes
+    );
+    value["benchmarks"][0]["scheduler_metrics"]["requests_made"]["successful"] = 400.into();
+    let sampled = read(&value.to_string());
+    let told = |n: &String| n.contains("lists 2 of 400 successful requests, a sample");
+    assert!(sampled.notes.iter().any(told), "{:?}", sampled.notes);
+    // Where the file counts what it measured, that is what the lists are held against.
+    value["benchmarks"][0]["metrics"]["request_totals"] =
+        serde_json::json!({"successful": 2, "errored": 1, "incomplete": 2});
+    let warmed = read(&value.to_string());
+    assert!(!warmed.notes.iter().any(told), "{:?}", warmed.notes);
+}
+
+#[test]
+fn names_in_a_file_cannot_act_on_a_terminal() {
+    let mut value: Value = serde_json::from_str(include_str!("fixtures/vllm.json")).unwrap();
+    value["model_id"] = "m\u{1b}[2J".into();
+    let i = read(&value.to_string());
+    assert_eq!(i.record.info.deployment, "m\\u{1b}[2J");
+}
+
+#[test]
 fn inference_perf_is_read_in_seconds_from_both_of_its_files() {
     let i = read(include_str!("fixtures/inference_perf_requests.json"));
     assert_eq!((i.record.counts.finished, i.record.counts.failed), (2, 1));
