@@ -7,6 +7,7 @@
 //! - [`driver`] keeps the schedule and collects the record
 //! - [`session`] all of that in one call: prepare an endpoint, run scenarios on it
 //! - [`report`] what it found, for people and machines
+//! - [`printable`] text from a server, made fit for a terminal
 //! - [`formats`] reads and writes the result files of other benchmarks
 //! - [`sweep`] several loads in one go
 //! - [`client_csv`] a table of what only a client knows
@@ -17,6 +18,7 @@ pub mod driver;
 pub mod echo;
 pub mod endpoint;
 pub mod formats;
+pub mod printable;
 pub mod probe;
 pub mod prometheus;
 pub mod prompts;
