@@ -8,3 +8,5 @@ pub const FAILURE: u8 = 1;
 pub const BAD_INPUT: u8 = 2;
 /// The run succeeded, but an `--expect` was not met.
 pub const EXPECTATION_NOT_MET: u8 = 3;
+/// The command ended with its report, but a part of what was asked for failed; the report names it and says why.
+pub const INCOMPLETE: u8 = 4;

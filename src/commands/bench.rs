@@ -445,7 +445,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     if args.json
         && let Some(warning) = bench.client.cache.warning()
     {
-        crate::note!("warning: {warning}");
+        note!("warning: {warning}");
     }
     match complaint(&bench, args.max_error_rate) {
         Some(text) => anyhow::bail!(text),

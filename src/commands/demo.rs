@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use bench::driver::Options;
 use bench::endpoint::Endpoint;
+use bench::printable::printable;
 use bench::session::{Preparation, Session};
-use calibrate::demo::{BUSY, CASES, Case, Figures, Measured, Paces, Table, order, way};
+use calibrate::demo::cases::Pace;
+use calibrate::demo::{BUSY, CASES, Case, Failed, Figures, Measured, Paces, Table, order, way};
 use calibrate::drift::COURSES;
+use calibrate::endpoint::plan::words;
 use calibrate::statistics::median;
 use calibrate::steps;
 use hwmodels::{Evidence, Profile};
@@ -32,11 +35,15 @@ const THREADS: u32 = 1;
 const LAYOUTS: [[u32; 2]; 2] = [[2, 1], [1, 2]];
 /// How long an engine may take to come up or to go.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What starting and stopping an engine takes, before it was seen [s].
+const AROUND_S: f64 = 2.0;
 
 /// Measure the bundled engine, fit a step model on three loads, predict eleven others, and print how far off it was.
 ///
 /// The loads are measured in rounds, each of them once a round, fitted and held-out ones in turns and every other round
 /// backwards, so that a machine whose speed drifts disturbs all alike. What ranks and stages take to communicate comes from steps timed without a load (`servetwin model time`).
+///
+/// A load that does not work is left out; the report then names it and says why, and the exit code is 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin demo
@@ -99,42 +106,41 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .iter()
         .filter(|c| c.fitted || args.only.is_empty() || args.only.iter().any(|n| n == c.name))
         .collect();
-    let repeats = args.repeats as usize;
-    let bar = progress::runs((cases.len() * repeats) as u64, "loads");
-    let mut paces = Paces {
-        busy_per_s: f64::INFINITY,
-        seconds: args.seconds,
-    };
-    let mut runs: Vec<(&Case, Vec<Run>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
-    for round in 0..repeats {
-        for i in order(&cases, round) {
-            let (case, records) = &mut runs[i];
-            bar.set_message(case.name);
-            let run = lab.measure(case, &paces, round)?;
-            if round == 0 && case.name == BUSY {
-                paces = Paces::of(&run.record, args.seconds).ok_or_else(|| {
-                    anyhow!(
-                        "no request of `{}` finished in {} s",
-                        case.name,
-                        args.seconds
-                    )
-                })?;
-            }
-            records.push(run);
-            bar.inc(1);
+    let mut failed = Vec::new();
+    let (runs, paces) = lab.measure_all(&cases, &args, &mut failed);
+    let spinner = progress::spinner("fitting the step model and predicting the loads");
+    let profile = match lab.fit(&runs, &mut failed) {
+        Ok(profile) => Some(profile),
+        Err(e) => {
+            failed.push(failure("step model", &e));
+            None
         }
-    }
-    bar.finish_and_clear();
-    let profile = lab.fit(&runs)?;
-
+    };
     let mut loads = Vec::new();
     for (case, records) in &runs {
-        loads.push(lab.compare(case, records)?);
+        if records.is_empty() {
+            // It has been named already.
+            continue;
+        }
+        let compared = match profile {
+            Some(_) => lab.compare(case, records, &mut failed),
+            None => Err(anyhow!(
+                "measured, and not predicted: there is no step model"
+            )),
+        };
+        match compared {
+            Ok(load) => loads.push(load),
+            Err(e) => failed.push(failure(case.name, &e)),
+        }
     }
-    let table = Table::new(loads);
-    let svg = lab.out.join("demo.svg");
-    let text = plot::demo_svg(&table)?;
-    write_file(&svg, |w| std::io::Write::write_all(w, text.as_bytes()))?;
+    spinner.finish_and_clear();
+    let table = Table::new(loads, failed);
+    if !table.loads.is_empty() {
+        let text = plot::demo_svg(&table)?;
+        write_file(&lab.out.join("demo.svg"), |w| {
+            std::io::Write::write_all(w, text.as_bytes())
+        })?;
+    }
     write_file(&lab.out.join("demo.json"), |w| {
         serde_json::to_writer_pretty(&mut *w, &table)?;
         std::io::Write::write_all(w, b"\n")
@@ -142,21 +148,36 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     if args.json {
         print_json(&table)?;
     } else {
-        print(&heading(&profile, &paces))?;
+        if let Some(profile) = &profile {
+            print(&heading(profile, &paces))?;
+        }
         print(&table.render())?;
     }
     note!(
         "records, step logs, scenarios, profile and plot are in {}",
         lab.out.display()
     );
-    Ok(exit_code::OK)
+    if table.failed.is_empty() {
+        Ok(exit_code::OK)
+    } else {
+        Ok(exit_code::INCOMPLETE)
+    }
+}
+
+/// What did not work, with all its causes.
+fn failure(name: &str, error: &anyhow::Error) -> Failed {
+    Failed {
+        name: name.into(),
+        why: printable(&format!("{error:#}")).into_owned(),
+    }
 }
 
 fn heading(profile: &Profile, paces: &Paces) -> String {
-    let mut out = format!(
-        "16 users are served at {:.2} req/s. Step model fitted on the step logs of three loads, comm.* on steps timed without load:\n",
-        paces.busy_per_s
-    );
+    let mut out = String::new();
+    if paces.busy_per_s.is_finite() {
+        out += &format!("16 users are served at {:.2} req/s. ", paces.busy_per_s);
+    }
+    out += "Step model fitted on the step logs of the loads below, comm.* on steps timed without load:\n";
     for (name, p) in &profile.params {
         out += &format!("  {name:<28} {:>12.4e} {}", p.value, p.unit);
         if let Some(e) = p.std_error {
@@ -169,6 +190,7 @@ fn heading(profile: &Profile, paces: &Paces) -> String {
 
 /// A load, measured.
 struct Run {
+    round: usize,
     record: RunRecord,
     /// Processor time of engine and client together [s]; none where the system does not tell.
     processor_s: Option<f64>,
@@ -185,13 +207,12 @@ fn processor_s(id: u32) -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
-/// Processor time that server and client take per token beside the forward pass [s], of the loads called [`BUSY`]; `logs` are
-/// those of the fitted loads, in the order of `runs`. None where the system does not tell.
-fn shared_token_s(runs: &[(&Case, Vec<Run>)], logs: &[steps::Log]) -> Option<f64> {
-    let fitted = runs.iter().filter(|(case, _)| case.fitted);
-    let each = fitted.flat_map(|(case, runs)| runs.iter().map(|r| (case.name, r)));
+/// Processor time that server and client take per token beside the forward pass [s], of the loads called [`BUSY`] among the fitted ones
+/// with their logs. None where the system does not tell.
+fn shared_token_s(fitted: &[(&Case, &Run)], logs: &[steps::Log]) -> Option<f64> {
     let (mut seconds, mut tokens) = (0.0, 0.0);
-    for ((_, run), log) in each.zip(logs).filter(|((name, _), _)| *name == BUSY) {
+    let busy = |case: &Case| case.name == BUSY;
+    for ((_, run), log) in fitted.iter().zip(logs).filter(|((c, _), _)| busy(c)) {
         seconds += run.processor_s?;
         for step in &log.steps {
             seconds -= step.seconds;
@@ -245,6 +266,65 @@ impl Lab {
         Ok(Scenario::load(&file, &[])?)
     }
 
+    /// Measures all loads, round after round; what did not work goes to `failed`.
+    fn measure_all<'c>(
+        &self,
+        cases: &[&'c Case],
+        args: &Args,
+        failed: &mut Vec<Failed>,
+    ) -> (Vec<(&'c Case, Vec<Run>)>, Paces) {
+        let rounds = args.repeats as usize;
+        let mut paces = Paces {
+            busy_per_s: f64::INFINITY,
+            seconds: args.seconds,
+        };
+        let mut runs: Vec<(&Case, Vec<Run>)> = cases.iter().map(|c| (*c, Vec::new())).collect();
+        let mut todo: Vec<(usize, usize)> = (0..rounds)
+            .flat_map(|round| order(cases, round).into_iter().map(move |i| (round, i)))
+            .collect();
+        todo.reverse();
+        let bar = progress::runs(todo.len() as u64, "loads");
+        let (start, mut sent_s, mut done) = (Instant::now(), 0.0, 0u32);
+        while let Some((round, i)) = todo.pop() {
+            let case = cases[i];
+            // What is around a load is as long as it was around those before.
+            let around = match done {
+                0 => AROUND_S,
+                n => (start.elapsed().as_secs_f64() - sent_s) / f64::from(n),
+            };
+            let rest = todo.iter().map(|(_, i)| cases[*i]).chain([case]);
+            let left: f64 = rest.map(|c| c.seconds(&paces) + around).sum();
+            bar.set_message(format!("{}, about {} left", case.name, words(left)));
+            if done <= 1 {
+                // Before the first load, and once it has shown how fast the engine is.
+                bar.suspend(|| {
+                    eprintln!("{} loads to measure: about {}", todo.len() + 1, words(left));
+                });
+            }
+            let measured = if case.paced(&paces) {
+                self.measure(case, &paces, round)
+            } else {
+                Err(anyhow!(
+                    "its rate is a share of what `{BUSY}` reaches, which is not known"
+                ))
+            };
+            done += 1;
+            sent_s += case.seconds(&paces);
+            bar.inc(1);
+            match measured {
+                Ok(run) => {
+                    if round == 0 && case.name == BUSY {
+                        paces = Paces::of(&run.record, args.seconds).unwrap_or(paces);
+                    }
+                    runs[i].1.push(run);
+                }
+                Err(e) => failed.push(failure(case.name, &e)),
+            }
+        }
+        bar.finish_and_clear();
+        (runs, paces)
+    }
+
     /// Starts an engine for `case`, puts the load on it, and stops it.
     fn measure(&self, case: &Case, paces: &Paces, repeat: usize) -> anyhow::Result<Run> {
         let scenario = self.scenario(case, paces)?;
@@ -274,40 +354,62 @@ impl Lab {
             })?;
         }
         Ok(Run {
+            round: repeat,
             record: bench.record,
             processor_s,
         })
     }
 
-    /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records.
-    fn fit(&self, runs: &[(&Case, Vec<Run>)]) -> anyhow::Result<Profile> {
-        let mut logs = Vec::new();
+    /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records. Logs that cannot be used go to
+    /// `failed`.
+    fn fit(&self, runs: &[(&Case, Vec<Run>)], failed: &mut Vec<Failed>) -> anyhow::Result<Profile> {
+        let (mut fitted, mut logs) = (Vec::new(), Vec::new());
         for (case, records) in runs.iter().filter(|(case, _)| case.fitted) {
-            for round in 0..records.len() {
-                logs.push(steps::log::read(&self.path(case, round, "steps.csv"))?);
+            for run in records {
+                match steps::log::read(&self.path(case, run.round, "steps.csv")) {
+                    Ok(log) => {
+                        fitted.push((*case, run));
+                        logs.push(log);
+                    }
+                    Err(e) => failed.push(failure(case.name, &e.into())),
+                }
             }
         }
-        for layout in LAYOUTS {
-            logs.push(steps::log::read(&self.time(layout)?)?);
+        if logs.is_empty() {
+            return Err(anyhow!(
+                "none of the loads that it is fitted on was measured"
+            ));
+        }
+        for [tp, pp] in LAYOUTS {
+            let timed = self.time([tp, pp]);
+            match timed.and_then(|path| Ok(steps::log::read(&path)?)) {
+                Ok(log) => logs.push(log),
+                Err(e) => failed.push(failure(&format!("steps of TP {tp}, PP {pp}"), &e)),
+            }
         }
         let setup = steps::Setup {
             name: "demo".into(),
             command: "servetwin demo".into(),
             facts: steps::log::Facts::default(),
         };
-        let shared = shared_token_s(runs, &logs);
+        let shared = shared_token_s(&fitted, &logs);
         let outcome = steps::fit(&logs, &[], &setup)?;
         for warning in &outcome.report.steadiness.warnings {
             note!("warning: {warning}");
         }
         let mut profile = outcome.profile;
         // What a request spends outside of steps: one user waits for nothing else. Half of it is taken as the way in.
-        let (case, records) = &runs[0];
         let mut ways = Vec::new();
-        for (round, run) in records.iter().enumerate() {
-            let log = self.path(case, round, "steps.csv");
-            let engine = way::engine_ttft(&log, &self.path(case, round, "steps.requests.csv"))?;
-            ways.extend(way::ways(&run.record, &engine));
+        for (case, run) in fitted
+            .iter()
+            .filter(|(case, _)| case.pace == Pace::Users(1))
+        {
+            let log = self.path(case, run.round, "steps.csv");
+            let requests = self.path(case, run.round, "steps.requests.csv");
+            match way::engine_ttft(&log, &requests) {
+                Ok(engine) => ways.extend(way::ways(&run.record, &engine)),
+                Err(e) => failed.push(failure(&format!("way in of {}", case.name), &e.into())),
+            }
         }
         let half = median(ways).map(|way| way / 2.0);
         for (name, value) in [
@@ -366,16 +468,39 @@ impl Lab {
             .collect()
     }
 
-    fn compare(&self, case: &Case, runs: &[Run]) -> anyhow::Result<Measured> {
-        let records: Vec<&RunRecord> = runs.iter().map(|r| &r.record).collect();
-        let none = |what: &str| anyhow!("load `{}`: no request was {what}", case.name);
+    /// Measured beside predicted. Runs of which nothing can be said go to `failed`.
+    fn compare(
+        &self,
+        case: &Case,
+        runs: &[Run],
+        failed: &mut Vec<Failed>,
+    ) -> anyhow::Result<Measured> {
+        let mut records: Vec<&RunRecord> = Vec::new();
+        let (mut measured, mut empty) = (Vec::new(), Vec::new());
+        for run in runs {
+            match Figures::of(&run.record) {
+                Some(figures) => {
+                    records.push(&run.record);
+                    measured.push(figures);
+                }
+                None => empty.push(format!(
+                    "run {}: none of its {} requests arrived after the warm-up and finished with two tokens or more in the {:.0} s after it; a larger --seconds may do",
+                    run.round + 1,
+                    run.record.counts.offered,
+                    run.record.window.length.as_secs()
+                )),
+            }
+        }
+        if measured.is_empty() {
+            return Err(anyhow!(empty.join("; ")));
+        }
+        failed.extend(empty.into_iter().map(|why| Failed {
+            name: case.name.into(),
+            why,
+        }));
         let predicted = self.predict(case)?;
-        let figures = |records: &[&RunRecord], what: &str| {
-            let each = records.iter().map(|r| Figures::of(r));
-            each.collect::<Option<Vec<_>>>().ok_or_else(|| none(what))
-        };
-        let runs = figures(&records, "measured")?;
-        let courses = figures(&predicted.iter().collect::<Vec<_>>(), "predicted")?;
+        let courses: Option<Vec<Figures>> = predicted.iter().map(Figures::of).collect();
+        let courses = courses.ok_or_else(|| anyhow!("no request was predicted to finish"))?;
         Ok(Measured {
             name: case.name.into(),
             shows: case.shows.into(),
@@ -385,7 +510,7 @@ impl Lab {
                 .iter()
                 .map(|r| r.counts.offered - r.counts.finished)
                 .sum(),
-            runs,
+            runs: measured,
             predicted: Figures::mean_of(&courses),
             warnings: (predicted.into_iter().next()).map_or_else(Vec::new, |r| r.info.warnings),
         })

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bench::endpoint::{Client, Endpoint};
+use bench::printable::printable;
 use calibrate::twin::ask::{Answer, Question, engine_keys};
 use calibrate::twin::cost::{self, CostLoad};
-use calibrate::twin::drift::{DriftConfig, UNVALIDATED, sigma_of_profile};
+use calibrate::twin::drift::{DriftConfig, Sigmas};
 use calibrate::twin::live::{Deployment, Live, LiveConfig, refit_to, replay_once};
 use calibrate::twin::observe::{Observer, ObserverConfig};
 use calibrate::twin::prefix::Salt;
@@ -184,15 +185,16 @@ struct LiveArgs {
         hide_env_values = true
     )]
     api_key: Option<String>,
-    /// Standard deviation of the profile's error. Default: from its validation, 10 % without one.
+    /// Standard deviation of the profile's own error, of every figure. Default: each figure's from the profile's validations,
+    /// 10 % without any.
     #[arg(long, value_name = "RATIO")]
     profile_error: Option<Ratio>,
-    /// Errors up to this are never drift.
+    /// Deviations from the usual error up to this are never drift.
     #[arg(long, value_name = "RATIO", default_value = "5 %")]
     tolerance: Ratio,
-    /// Consecutive windows that raise or clear drift.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    drift_windows: u32,
+    /// Drift is raised by chance once in this time on average.
+    #[arg(long, value_name = "TIME", default_value = "30 days", value_parser = time)]
+    false_alarm_every: Duration,
     /// Refit to the newest window when drift is raised, into a new file, and go on with it.
     #[arg(long, requires = "scenario")]
     refit_on_drift: bool,
@@ -448,11 +450,15 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
         refresh: table && std::io::stdout().is_terminal(),
         page: export::Page::default(),
     };
-    let sigma = args
-        .profile_error
-        .map(|r| r.get())
-        .or_else(|| sigma_of_profile(deployment.as_ref()?.scenario()))
-        .unwrap_or(UNVALIDATED);
+    let sigma_profile = match args.profile_error {
+        Some(ratio) => Sigmas::all(ratio.get()),
+        None => deployment
+            .as_ref()
+            .and_then(|d| Sigmas::of_profile(d.scenario()))
+            .unwrap_or_default(),
+    };
+    // Windows that are judged do not overlap.
+    let apart = args.window.max(args.every).as_secs_f64();
     let lead = args
         .lead
         .unwrap_or_else(|| args.window.min(Duration::from_secs(120)));
@@ -462,8 +468,8 @@ fn live(args: LiveArgs) -> anyhow::Result<u8> {
         lead,
         drift: DriftConfig {
             floor: args.tolerance.get(),
-            sigma_profile: sigma,
-            windows: args.drift_windows,
+            sigma_profile,
+            windows_per_false_alarm: (args.false_alarm_every.as_secs_f64() / apart).max(1.0),
             ..DriftConfig::default()
         },
         windows: args.windows.clone(),
@@ -530,11 +536,15 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
     match scraper.read().await {
         Ok(()) => {}
         Err(problem) if observing.is_some() => {
-            note!("the endpoint's own metrics are not used: {problem}");
+            note!(
+                "the endpoint's own metrics are not used: {}",
+                printable(&problem.to_string())
+            );
         }
         Err(problem) => {
             return Err(BadInput(format!(
-                "{problem}; without --proxy the twin needs the endpoint's metrics"
+                "{}; without --proxy the twin needs the endpoint's metrics",
+                printable(&problem.to_string())
             ))
             .into());
         }

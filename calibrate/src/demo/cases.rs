@@ -197,16 +197,23 @@ impl Paces {
     }
 }
 
+/// Requests that an open load sends after the warm-up at least, on average.
+const LEAST_REQUESTS: f64 = 12.0;
+
 impl Case {
-    /// How long it sends [s]: so long that every user sends again after the warm-up, also where the default engine is slow.
+    /// How long it sends [s]: so long that every user sends again after the warm-up, and that an open load sends some requests, also
+    /// where the default engine is slow.
     pub fn seconds(&self, paces: &Paces) -> f64 {
-        match self.pace {
-            Pace::Users(n) => {
-                let turn = f64::from(n) / paces.busy_per_s;
-                paces.seconds.max((WARMUP_S + 2.0 * turn).ceil())
-            }
-            Pace::Share(_) => paces.seconds,
-        }
+        let needed = match self.pace {
+            Pace::Users(n) => 2.0 * f64::from(n) / paces.busy_per_s,
+            Pace::Share(share) => LEAST_REQUESTS / (share * paces.busy_per_s),
+        };
+        paces.seconds.max((WARMUP_S + needed).ceil())
+    }
+
+    /// Whether it can be sent: open loads need the rate of the busy one.
+    pub fn paced(&self, paces: &Paces) -> bool {
+        matches!(self.pace, Pace::Users(_)) || paces.busy_per_s.is_finite()
     }
 
     /// Its scenario file. `model` is the path of the model's `config.json` and `profile` that of the fitted step model, both
@@ -345,5 +352,13 @@ mod tests {
         assert_eq!(case(32).seconds(&paces(100.0)), 3.0);
         assert_eq!(case(32).seconds(&paces(10.0)), 8.0);
         assert_eq!(case(4).seconds(&paces(10.0)), 3.0);
+        let open = Case {
+            pace: Pace::Share(0.25),
+            ..DEFAULT
+        };
+        // 0.5 req/s, where three seconds would see one request or none after the warm-up.
+        assert_eq!(open.seconds(&paces(2.0)), 25.0);
+        assert_eq!(open.seconds(&paces(100.0)), 3.0);
+        assert!(!open.paced(&paces(f64::INFINITY)) && case(4).paced(&paces(f64::INFINITY)));
     }
 }

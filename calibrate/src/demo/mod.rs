@@ -11,4 +11,4 @@ pub mod table;
 pub mod way;
 
 pub use cases::{BUSY, CASES, Case, Paces, order};
-pub use table::{Figures, Measured, Table};
+pub use table::{Failed, Figures, Measured, Table};

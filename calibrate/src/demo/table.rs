@@ -131,6 +131,15 @@ impl Measured {
     }
 }
 
+/// Something that did not work; the others go on without it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// The load, or what else it was.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
 /// Summary of one column over the held-out loads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -153,11 +162,13 @@ pub struct Table {
     pub loads: Vec<Measured>,
     /// Over the loads that were not fitted, by column.
     pub held_out: Vec<Summary>,
+    /// What did not work, in the order in which it was tried.
+    pub failed: Vec<Failed>,
 }
 
 impl Table {
-    /// Summarises `loads`.
-    pub fn new(loads: Vec<Measured>) -> Table {
+    /// Summarises `loads`; `failed` is what is missing.
+    pub fn new(loads: Vec<Measured>, failed: Vec<Failed>) -> Table {
         let out: Vec<&Measured> = loads.iter().filter(|l| !l.fitted).collect();
         let held_out = COLUMNS
             .iter()
@@ -177,36 +188,55 @@ impl Table {
                 })
             })
             .collect();
-        Table { loads, held_out }
+        Table {
+            loads,
+            held_out,
+            failed,
+        }
     }
 
     /// The table on the terminal.
     pub fn render(&self) -> String {
         let mut out = String::new();
-        for (fitted, title) in [(true, "fitted on"), (false, "predicted, nothing fitted")] {
-            out += &format!("{title}\n  {:<14}", "");
-            for column in COLUMNS {
-                out += &format!(" {:>22}", column.label);
+        if !self.loads.is_empty() {
+            self.render_loads(&mut out);
+        }
+        if !self.failed.is_empty() {
+            let width = self.failed.iter().map(|f| f.name.len()).max().unwrap_or(0);
+            out += if out.is_empty() { "" } else { "\n" };
+            out += "did not work, and is missing above\n";
+            for f in &self.failed {
+                out += &format!("  {:<width$}  {}\n", f.name, f.why);
             }
-            out += "\n";
+        }
+        out
+    }
+
+    fn render_loads(&self, out: &mut String) {
+        for (fitted, title) in [(true, "fitted on"), (false, "predicted, nothing fitted")] {
+            *out += &format!("{title}\n  {:<14}", "");
+            for column in COLUMNS {
+                *out += &format!(" {:>22}", column.label);
+            }
+            *out += "\n";
             for load in self.loads.iter().filter(|l| l.fitted == fitted) {
                 let (measured, errors, noise) = (load.measured(), load.errors(), load.noise());
-                out += &format!("  {:<14}", load.name);
+                *out += &format!("  {:<14}", load.name);
                 for (i, column) in COLUMNS.iter().enumerate() {
                     let noise = noise.map_or(String::new(), |n| format!(" ~{:.1}", n[i]));
-                    out += &format!(
+                    *out += &format!(
                         " {:>22}",
                         format!("{:.1} {:+.1} %{noise}", (column.of)(&measured), errors[i])
                     );
                 }
-                out += "\n";
+                *out += "\n";
             }
-            out += "\n";
+            *out += "\n";
         }
-        out += "  each cell: measured [ms or tokens/s], error of the prediction, ~ largest deviation of a run from the mean of its runs [%]\n\n";
-        out += "held-out loads      median error   largest   on                run-to-run\n";
+        *out += "  each cell: measured [ms or tokens/s], error of the prediction, ~ largest deviation of a run from the mean of its runs [%]\n\n";
+        *out += "held-out loads      median error   largest   on                run-to-run\n";
         for s in &self.held_out {
-            out += &format!(
+            *out += &format!(
                 "  {:<16} {:>12} {:>9}   {:<16} {:>11}\n",
                 s.figure,
                 format!("{:.1} %", s.median_ape),
@@ -215,7 +245,6 @@ impl Table {
                 s.noise.map_or("-".into(), |n| format!("{n:.1} %")),
             );
         }
-        out
     }
 }
 
@@ -249,12 +278,15 @@ mod tests {
 
     #[test]
     fn errors_are_against_the_mean_of_the_runs_and_fitted_loads_do_not_count() {
-        let table = Table::new(vec![
-            load("fit", true, &[10.0], 20.0),
-            load("a", false, &[9.0, 11.0], 11.0),
-            load("b", false, &[10.0, 10.0], 7.0),
-            load("c", false, &[10.0, 10.0], 10.0),
-        ]);
+        let table = Table::new(
+            vec![
+                load("fit", true, &[10.0], 20.0),
+                load("a", false, &[9.0, 11.0], 11.0),
+                load("b", false, &[10.0, 10.0], 7.0),
+                load("c", false, &[10.0, 10.0], 10.0),
+            ],
+            Vec::new(),
+        );
         let s = &table.held_out[0];
         assert!((s.median_ape - 10.0).abs() < 1e-9);
         assert!((s.worst_ape - 30.0).abs() < 1e-9);
@@ -270,11 +302,30 @@ mod tests {
 
     #[test]
     fn the_table_names_every_load() {
-        let text = Table::new(vec![
+        let loads = vec![
             load("fit", true, &[1.0], 1.0),
             load("x", false, &[1.0], 1.1),
-        ])
-        .render();
+        ];
+        let text = Table::new(loads, Vec::new()).render();
         assert!(text.contains("fit") && text.contains("+10.0 %"), "{text}");
+        assert!(!text.contains("did not work"), "{text}");
+    }
+
+    #[test]
+    fn what_failed_stands_below_what_worked_or_alone() {
+        let failed = || {
+            vec![Failed {
+                name: "poisson-25".into(),
+                why: "no request finished".into(),
+            }]
+        };
+        let some = Table::new(vec![load("x", false, &[1.0], 1.1)], failed()).render();
+        assert!(some.contains("+10.0 %"), "{some}");
+        for text in [some, Table::new(Vec::new(), failed()).render()] {
+            assert!(
+                text.ends_with("  poisson-25  no request finished\n"),
+                "{text}"
+            );
+        }
     }
 }

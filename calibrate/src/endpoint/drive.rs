@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bench::endpoint::{
     Client, CountSource, EndpointError, ErrorKind, GenerateRequest, Prompt, RequestTrace,
 };
+use bench::printable::printable;
 use rand::RngExt;
 use sim::kernel::rng::Stream;
 use sim::kernel::time::SimDuration;
@@ -62,7 +63,7 @@ pub enum MeasureError {
     Probe(#[from] bench::probe::ProbeError),
     /// Too many requests failed.
     #[error(
-        "stopped: {failed} of {requests} requests failed (limit {limit:.0} %); last: {last}; nothing was written"
+        "stopped: {failed} of {requests} requests failed (limit {limit:.0} %); last: {last}; no profile was written"
     )]
     Errors {
         /// Failed.
@@ -74,16 +75,17 @@ pub enum MeasureError {
         /// The last failure.
         last: String,
     },
-    /// The budget ends before there is enough to fit.
-    #[error(
-        "the budget was spent ({spent}) before the loads were measured that a fit needs: {missing}; allow more time or tokens"
-    )]
+    /// The budget is too small for what a fit needs.
+    #[error("the budget is too small: {missing}; {needed}")]
     Budget {
-        /// What was spent.
-        spent: String,
-        /// What is missing.
+        /// What is missing, or how slow the endpoint is.
         missing: String,
+        /// What would have been enough.
+        needed: String,
     },
+    /// A load cannot be kept.
+    #[error("{0}")]
+    Keep(String),
     /// A load came out empty.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -193,7 +195,8 @@ impl Stand {
         })
     }
 
-    fn last_error(&self) -> String {
+    /// The last failure of a request, fit for a terminal.
+    pub fn last_error(&self) -> String {
         let last = self.last_error.lock().unwrap_or_else(|e| e.into_inner());
         last.clone().unwrap_or_else(|| "none".into())
     }
@@ -246,7 +249,7 @@ impl Stand {
         let trace = self.client.send_until(&request, stop).await;
         if let Some(e) = &trace.error {
             let mut last = self.last_error.lock().unwrap_or_else(|e| e.into_inner());
-            *last = Some(e.message.clone());
+            *last = Some(printable(&e.message).into_owned());
         }
         trace
     }

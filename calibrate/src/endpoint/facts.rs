@@ -1,6 +1,7 @@
 //! What an endpoint says of itself: limits that need no fit.
 
 use bench::endpoint::Client;
+use bench::printable::printable;
 use bench::probe::{Probe, ServerKind, scrape};
 use hwmodels::EngineKind;
 use serde::{Deserialize, Serialize};
@@ -93,5 +94,5 @@ async fn props(client: &Client, s: &mut Server, notes: &mut Vec<String>) -> Opti
             notes.push(format!("{ctx} tokens of context per slot, from /props"));
         }
     }
-    v["build_info"].as_str().map(str::to_owned)
+    v["build_info"].as_str().map(|b| printable(b).into_owned())
 }

@@ -21,20 +21,50 @@ struct Counts {
     last: Option<Instant>,
 }
 
-/// A completions server that streams a token a millisecond and keeps count; from request `fails_from` on it answers 500.
+/// How a server answers.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    /// From this request on it answers 500.
+    fails_from: u64,
+    /// It answers more output tokens with 500 [tokens].
+    most_output: u64,
+    /// Time per token.
+    token: Duration,
+}
+
+/// A completions server that streams and keeps count.
 struct Counting {
     url: String,
     counts: Arc<Mutex<Counts>>,
 }
 
+impl Default for Habit {
+    /// A token a millisecond, and no failure.
+    fn default() -> Habit {
+        Habit {
+            fails_from: u64::MAX,
+            most_output: u64::MAX,
+            token: Duration::from_millis(1),
+        }
+    }
+}
+
 async fn start(fails_from: u64) -> Counting {
+    start_with(Habit {
+        fails_from,
+        ..Habit::default()
+    })
+    .await
+}
+
+async fn start_with(habit: Habit) -> Counting {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let counts = Arc::new(Mutex::new(Counts::default()));
     let shared = Arc::clone(&counts);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, Arc::clone(&shared), fails_from));
+            tokio::spawn(answer(stream, Arc::clone(&shared), habit));
         }
     });
     Counting { url, counts }
@@ -63,7 +93,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<(String, String)> {
     }
 }
 
-async fn answer(mut stream: TcpStream, counts: Arc<Mutex<Counts>>, fails_from: u64) {
+async fn answer(mut stream: TcpStream, counts: Arc<Mutex<Counts>>, habit: Habit) {
     let Some((head, body)) = read_request(&mut stream).await else {
         return;
     };
@@ -102,7 +132,7 @@ async fn answer(mut stream: TcpStream, counts: Arc<Mutex<Counts>>, fails_from: u
         let now = Instant::now();
         c.first.get_or_insert(now);
         c.last = Some(now);
-        c.requests > fails_from
+        c.requests > habit.fails_from || output > habit.most_output
     };
     if failing {
         let _ = stream
@@ -113,7 +143,7 @@ async fn answer(mut stream: TcpStream, counts: Arc<Mutex<Counts>>, fails_from: u
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
         let mut sent = stream.write_all(head.as_bytes()).await;
         for i in 1..=output {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(habit.token).await;
             let reason = if i == output { "\"length\"" } else { "null" };
             let event = format!(
                 "data: {{\"choices\":[{{\"text\":\"x\",\"finish_reason\":{reason}}}],\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{i}}}}}\n\n"
@@ -128,7 +158,36 @@ async fn answer(mut stream: TcpStream, counts: Arc<Mutex<Counts>>, fails_from: u
     counts.lock().unwrap().under_way -= 1;
 }
 
+/// What a measurement says and keeps.
+#[derive(Debug, Default)]
+struct Notes {
+    said: Mutex<Vec<String>>,
+    kept: Mutex<Vec<Load>>,
+    facts: Mutex<Option<facts::Facts>>,
+}
+
+impl Watch for Notes {
+    fn say(&self, text: &str) {
+        self.said.lock().unwrap().push(text.into());
+    }
+
+    fn keep(&self, _: usize, load: &Load, facts: &facts::Facts) -> Result<(), String> {
+        self.kept.lock().unwrap().push(load.clone());
+        *self.facts.lock().unwrap() = Some(facts.clone());
+        Ok(())
+    }
+}
+
 async fn measured(server: &Counting, budget: Budget) -> Result<Measured, MeasureError> {
+    going_on(server, budget, Before::default(), &Notes::default()).await
+}
+
+async fn going_on(
+    server: &Counting,
+    budget: Budget,
+    before: Before,
+    notes: &Notes,
+) -> Result<Measured, MeasureError> {
     let mut endpoint = Endpoint::new(&server.url).unwrap();
     let probe = Probe::run(&endpoint).await.unwrap();
     endpoint.model = probe.models.first().cloned();
@@ -137,7 +196,8 @@ async fn measured(server: &Counting, budget: Budget) -> Result<Measured, Measure
         longest_prompt: 200,
         seed: 7,
     };
-    measure(Client::new(endpoint).unwrap(), &probe, options, &|_, _| {}).await
+    let client = Client::new(endpoint).unwrap();
+    measure(client, &probe, options, before, notes).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,7 +236,7 @@ async fn a_measurement_stops_when_requests_fail() {
     assert!(matches!(error, MeasureError::Errors { .. }), "{error}");
     let message = error.to_string();
     assert!(
-        message.contains("500") && message.contains("nothing was written"),
+        message.contains("500") && message.contains("no profile was written"),
         "{message}"
     );
     // A tenth of what went well before, and what was under way.
@@ -195,4 +255,89 @@ async fn a_budget_that_is_too_small_is_said_to_be() {
     let error = measured(&server, budget).await.unwrap_err();
     assert!(matches!(error, MeasureError::Budget { .. }), "{error}");
     assert!(server.counts.lock().unwrap().tokens <= 700);
+    assert!(error.to_string().contains("--max-tokens"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_too_slow_for_the_budget_is_said_to_be_after_the_first_requests() {
+    let server = start_with(Habit {
+        token: Duration::from_millis(100),
+        ..Habit::default()
+    })
+    .await;
+    let budget = Budget {
+        time: Duration::from_secs(8),
+        ..Budget::default()
+    };
+    let error = measured(&server, budget).await.unwrap_err();
+    assert!(matches!(error, MeasureError::Budget { .. }), "{error}");
+    let message = error.to_string();
+    assert!(
+        message.contains("the smallest plan that makes a profile needs --budget"),
+        "{message}"
+    );
+    // The probe's questions, and the two that show how fast it is.
+    assert!(server.counts.lock().unwrap().requests <= 3 + 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_server_gets_a_smaller_plan_that_still_makes_a_profile() {
+    let server = start_with(Habit {
+        token: Duration::from_millis(15),
+        ..Habit::default()
+    })
+    .await;
+    let budget = Budget {
+        time: Duration::from_secs(12),
+        ..Budget::default()
+    };
+    let notes = Notes::default();
+    let found = going_on(&server, budget, Before::default(), &notes)
+        .await
+        .unwrap();
+    let said = notes.said.lock().unwrap().join("\n");
+    assert!(said.contains("the whole plan of"), "{said}");
+    assert!(said.contains("does not fit: it needs --budget"), "{said}");
+    let held = found.loads.iter().filter(|l| l.role == Role::HoldOut);
+    assert!(held.count() >= 1);
+    assert!(found.loads.iter().filter(|l| l.role == Role::Fit).count() >= 3);
+    assert_eq!(*notes.kept.lock().unwrap(), found.loads);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_measurement_that_broke_off_is_gone_on_with() {
+    // The first loads ask for no more than 64 tokens.
+    let broken = start_with(Habit {
+        most_output: 64,
+        ..Habit::default()
+    })
+    .await;
+    let budget = Budget {
+        time: Duration::from_secs(10),
+        max_concurrency: 4,
+        max_errors: 0.0,
+        ..Budget::default()
+    };
+    let notes = Notes::default();
+    let error = going_on(&broken, budget, Before::default(), &notes).await;
+    assert!(
+        matches!(error, Err(MeasureError::Errors { .. })),
+        "{error:?}"
+    );
+    let before = Before {
+        loads: std::mem::take(&mut *notes.kept.lock().unwrap()),
+        facts: notes.facts.lock().unwrap().take(),
+    };
+    let left: Vec<String> = before.loads.iter().map(|l| l.name.clone()).collect();
+    assert!(left.contains(&"prompts one by one".to_owned()), "{left:?}");
+    let healthy = start(u64::MAX).await;
+    let found = going_on(&healthy, budget, before.clone(), &notes)
+        .await
+        .unwrap();
+    assert_eq!(found.loads[..left.len()], before.loads);
+    let new = notes.kept.lock().unwrap();
+    assert!(!new.is_empty());
+    assert!(new.iter().all(|l| !left.contains(&l.name)), "{new:?}");
+    let said = notes.said.lock().unwrap().join("\n");
+    assert!(said.contains("of the parts are there already"), "{said}");
 }

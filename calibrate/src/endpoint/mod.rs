@@ -5,8 +5,8 @@
 //!   what the scheduler allows; [`fit()`] puts them together
 //! - `alone` what requests that met no other show: how the machine's speed drifts
 //! - [`server`] and [`params`] what is sought; [`mod@simulate`] and [`replay`] a load through the simulator
-//! - [`mod@measure`] which loads to put on a live endpoint; [`drive`] sends them; [`budget`] what that may cost; [`facts`] what
-//!   the endpoint says of itself
+//! - `survey` how fast the endpoint is; [`mod@measure`] which loads to put on a live endpoint; [`names`] what they are called; [`plan`] which of them fit into the budget; [`drive`] sends them; [`budget`]
+//!   what that may cost; [`facts`] what the endpoint says of itself
 //! - [`report`] errors of predictions; [`output`] profile and scenario; [`store`] loads as files
 
 mod alone;
@@ -21,20 +21,23 @@ pub mod limits;
 mod live_tests;
 pub mod load;
 pub mod measure;
+pub mod names;
 pub mod output;
 pub mod params;
+pub mod plan;
 pub mod replay;
 pub mod report;
 pub mod server;
 pub mod simulate;
 pub mod store;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use budget::Budget;
 pub use fit::{Effort, EndpointFitError, Fitted, fit};
 pub use load::{Load, Request, Role};
-pub use measure::{Measured, Options, measure};
+pub use measure::{Before, Measured, Options, Progress, Unwatched, Watch, measure};
 pub use params::{Params, UNKNOWNS};
 pub use report::EndpointReport;
 pub use server::{Known, Server, Source};

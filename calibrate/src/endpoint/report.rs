@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::fit::Fitted;
 use super::joint::figures;
 use super::load::{Load, Request, Role};
-use super::measure::AGAIN;
+use super::names::AGAIN;
 use super::params::UNKNOWNS;
 use super::simulate::{Look, simulate};
 use crate::drift::{COURSES, Drift};

@@ -49,6 +49,8 @@ pub enum StoreError {
 }
 
 const FACTS: &str = "endpoint.json";
+/// There while a measurement into the folder has not ended.
+const UNFINISHED: &str = "unfinished";
 
 fn file_error(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> StoreError {
     let path = path.to_owned();
@@ -202,6 +204,29 @@ pub fn read_facts(dirs: &[PathBuf]) -> Result<Option<Facts>, StoreError> {
         }
     }
     Ok(found.map(|(_, facts)| facts))
+}
+
+/// Marks `dir` as the folder of a measurement that has not ended, or that it has.
+///
+/// # Errors
+/// The mark cannot be written or taken away.
+pub fn mark(dir: &Path, unfinished: bool) -> Result<(), StoreError> {
+    let path = dir.join(UNFINISHED);
+    let done = if unfinished {
+        fs::create_dir_all(dir)
+            .and_then(|()| fs::write(&path, "a measurement into this folder has not ended\n"))
+    } else {
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    };
+    done.map_err(|e| file_error(&path)(&e))
+}
+
+/// The first of `dirs` whose measurement has not ended.
+pub fn unfinished(dirs: &[PathBuf]) -> Option<&PathBuf> {
+    dirs.iter().find(|d| d.join(UNFINISHED).is_file())
 }
 
 /// Folders with a `requests.csv`: those of `dirs` themselves, or else the folders in them, in the order of their names.

@@ -293,8 +293,16 @@ fn itl_figures(
             "the server sends {c:.2} chunks per token, so gaps between chunks are not gaps between tokens; see TPOT"
         ));
     }
-    for (name, p) in [("itl_p50", 0.5), ("itl_p99", 0.99)] {
-        let of = |record: &RunRecord| record.latencies.itl.quantile_ns(p).map(|ns| ns / 1e6);
+    for (name, p) in [
+        ("itl_mean", None),
+        ("itl_p50", Some(0.5)),
+        ("itl_p99", Some(0.99)),
+    ] {
+        let of = |record: &RunRecord| {
+            let itl = &record.latencies.itl;
+            let ns = p.map_or_else(|| itl.mean_ns(), |p| itl.quantile_ns(p));
+            ns.map(|ns| ns / 1e6)
+        };
         let measured = of(measured).filter(|_| comparable);
         out.push(Figure::new(name, "ms", measured, of(predicted)));
     }

@@ -89,7 +89,7 @@ impl Live {
         unix_origin_s: f64,
     ) -> Live {
         Live {
-            drift: Drift::new(config.drift),
+            drift: Drift::new(config.drift.clone()),
             config,
             deployment,
             observer,

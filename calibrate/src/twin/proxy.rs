@@ -3,33 +3,37 @@
 //! Nothing is buffered: each frame of a body is passed on when it arrives, in both directions, trailers included. When
 //! the client goes away its upstream request is dropped, and when the upstream breaks off, so does the response. Of the
 //! headers, those that RFC 9110 7.6.1 calls connection-specific stay on their connection, and requests get a `Via` as
-//! 7.6.3 demands of a gateway. An upgraded connection (WebSocket) becomes a tunnel.
+//! 7.6.3 demands of a gateway. An upgraded connection (WebSocket) becomes a tunnel. Informational responses pass
+//! ([`super::door`]), and the body of a request that expects `100 Continue` waits for the upstream's ([`super::passing`]).
+//!
+//! How long a body is says one header only (RFC 9112 6.3): `Transfer-Encoding` beside `Content-Length` wins, and the connection
+//! that brought both is not used again.
 //!
 //! The observer gets copies (`super::tap`); whatever happens to them, the traffic does not notice.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bench::endpoint::connection::tls_config;
 use bench::endpoint::{EndpointError, TlsOptions};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::door::{Bell, Door};
 use super::observe::observed_path;
+use super::passing::{Gate, Side, TapBody, Unsent};
 use super::tap::{End, RequestTap, Tap, What};
 
 /// How long an idle connection to the upstream is kept: less than the 5 s after which uvicorn (vLLM) and llama.cpp's
@@ -43,6 +47,9 @@ const CLIENT_IDLE: Duration = Duration::from_secs(600);
 /// Most headers of a message.
 const MAX_HEADERS: usize = 256;
 
+/// Informational responses of one request that wait to be passed on at most; more are left out.
+const MAX_EARLY: usize = 16;
+
 /// How the proxy reaches its upstream.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
@@ -54,6 +61,8 @@ pub struct ProxyConfig {
     pub tls: TlsOptions,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
+    /// How long a body that waits for the upstream's `100 Continue` waits.
+    pub continue_timeout: Duration,
     /// How long the requests under way may take to finish once the proxy is told to stop.
     pub drain: Duration,
 }
@@ -85,6 +94,7 @@ impl ProxyConfig {
             tls: TlsOptions::default(),
             upstream,
             connect_timeout: Duration::from_secs(5),
+            continue_timeout: Duration::from_secs(1),
             drain: Duration::from_secs(30),
         })
     }
@@ -107,7 +117,7 @@ pub enum ProxyError {
 }
 
 type Upstream = Client<HttpsConnector<HttpConnector>, TapBody>;
-type ProxyBody = Either<TapBody, Full<Bytes>>;
+type ProxyBody = Either<TapBody, Either<Full<Bytes>, Unsent>>;
 
 struct Shared {
     client: Upstream,
@@ -180,14 +190,15 @@ async fn told(stop: &mut watch::Receiver<bool>) {
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| forward(Arc::clone(&shared), request));
+    let (door, bell) = Door::new(stream);
+    let service = service_fn(move |request| forward(Arc::clone(&shared), bell.clone(), request));
     let connection = hyper::server::conn::http1::Builder::new()
         .preserve_header_case(true)
         .auto_date_header(false)
         .max_headers(MAX_HEADERS)
         .timer(TokioTimer::new())
         .header_read_timeout(CLIENT_IDLE)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(door), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     // An error ends this connection only: the client left, or the upstream broke off.
@@ -201,6 +212,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stop: watch::Rec
 
 async fn forward(
     shared: Arc<Shared>,
+    bell: Bell,
     mut request: Request<Incoming>,
 ) -> Result<Response<ProxyBody>, Infallible> {
     let observe = request.method() == Method::POST && observed_path(request.uri().path());
@@ -214,32 +226,15 @@ async fn forward(
     };
     let upgrade = upgrade_wanted(request.headers());
     let client_side = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    let (mut parts, body) = request.into_parts();
-    strip_connection_headers(&mut parts.headers, upgrade.as_ref());
-    if shared.config.rewrite_host {
-        parts.headers.remove(header::HOST);
-    }
-    let via = match parts.version {
-        Version::HTTP_10 => "1.0 servetwin",
-        _ => "1.1 servetwin",
-    };
-    parts
-        .headers
-        .append(header::VIA, HeaderValue::from_static(via));
-    parts.uri = uri;
-    // The connection to the upstream is one of its own, whatever the client speaks.
-    parts.version = Version::HTTP_11;
-    let body = TapBody {
-        inner: body,
-        tap: tap.clone(),
-        side: Side::Request,
-        over: false,
-    };
-    let mut response = match shared
-        .client
-        .request(Request::from_parts(parts, body))
-        .await
-    {
+    let head = request.method() == Method::HEAD;
+    let gate = expects_continue(&request).then(|| Gate::new(shared.config.continue_timeout));
+    let gate = gate.map(Arc::new);
+    let speaks_1_1 = request.version() == Version::HTTP_11;
+    let request = outgoing(&shared.config, request, uri, upgrade.as_ref());
+    let request = request.map(|b| TapBody::new(b, tap.clone(), Side::Request, gate.clone()));
+    let early = speaks_1_1.then_some(&bell);
+    let (answer, connection) = exchange(&shared.client, request, gate.as_deref(), early).await;
+    let mut response = match answer {
         Ok(response) => response,
         Err(e) => {
             tap.end(End::UpstreamFailed);
@@ -260,9 +255,150 @@ async fn forward(
         tokio::spawn(tunnel(client_side, upstream_side));
     }
     let (mut parts, body) = response.into_parts();
+    if parts.headers.contains_key(header::TRANSFER_ENCODING)
+        && parts.headers.remove(header::CONTENT_LENGTH).is_some()
+    {
+        // Whoever sends both may mean another length than the one that was read.
+        if let Some(connection) = connection.connection_metadata().as_ref() {
+            connection.poison();
+        }
+    }
     strip_connection_headers(&mut parts.headers, upgrade.as_ref().filter(|_| upgraded));
+    let length = one_length(&mut parts.headers);
+    let refused = gate.as_ref().is_some_and(|g| g.answered());
+    if refused {
+        // The client may send the body or not: only a new connection tells the next request from it.
+        let close = HeaderValue::from_static("close");
+        parts.headers.insert(header::CONNECTION, close);
+    }
     // Each connection speaks its own version (RFC 9110 2.5); hyper sets that of the client's.
     parts.version = Version::HTTP_11;
+    tell_head(&tap, &parts);
+    let bodiless = parts.status == StatusCode::NOT_MODIFIED && !head;
+    let body = TapBody::new(body, tap, Side::Response, gate);
+    Ok(match length.filter(|_| bodiless) {
+        Some(n) => Response::from_parts(parts, Either::Right(Either::Right(Unsent(n)))),
+        None => Response::from_parts(parts, Either::Left(body)),
+    })
+}
+
+/// The request as it goes to the upstream.
+fn outgoing(
+    config: &ProxyConfig,
+    request: Request<Incoming>,
+    uri: Uri,
+    upgrade: Option<&HeaderValue>,
+) -> Request<Incoming> {
+    let (mut parts, body) = request.into_parts();
+    strip_connection_headers(&mut parts.headers, upgrade);
+    if config.rewrite_host {
+        parts.headers.remove(header::HOST);
+    }
+    if body.size_hint().exact().is_none() {
+        // It came in chunks and goes on in chunks, whatever its method (RFC 9112 6.3); hyper would send none with a GET.
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let chunked = HeaderValue::from_static("chunked");
+        parts.headers.insert(header::TRANSFER_ENCODING, chunked);
+    }
+    let via = match parts.version {
+        Version::HTTP_10 => "1.0 servetwin",
+        _ => "1.1 servetwin",
+    };
+    parts
+        .headers
+        .append(header::VIA, HeaderValue::from_static(via));
+    parts.uri = uri;
+    // The connection to the upstream is one of its own, whatever the client speaks.
+    parts.version = Version::HTTP_11;
+    Request::from_parts(parts, body)
+}
+
+type Answer = Result<Response<Incoming>, hyper_util::client::legacy::Error>;
+
+/// Sends `request` and waits for its answer. Informational responses go to `early` as they come; `100 Continue` opens the
+/// `gate` of a request that waits for it, whose client then gets its own.
+async fn exchange(
+    client: &Upstream,
+    mut request: Request<TapBody>,
+    gate: Option<&Gate>,
+    early: Option<&Bell>,
+) -> (Answer, CaptureConnection) {
+    let connection = capture_connection(&mut request);
+    let (tx, mut rx) = mpsc::channel(MAX_EARLY);
+    hyper::ext::on_informational(&mut request, move |r| {
+        let _ = tx.try_send((r.status(), r.headers().clone()));
+    });
+    let pass = |(status, headers): (StatusCode, HeaderMap)| match (gate, early) {
+        (Some(gate), _) if status == StatusCode::CONTINUE => gate.open(),
+        (_, Some(bell)) => bell.push(&informational(status, headers)),
+        // RFC 9110 15.2: none to a client of HTTP/1.0.
+        (_, None) => {}
+    };
+    let mut answer = std::pin::pin!(client.request(request));
+    let answer = loop {
+        tokio::select! {
+            biased;
+            Some(head) = rx.recv() => pass(head),
+            answer = &mut answer => break answer,
+        }
+    };
+    while let Ok(head) = rx.try_recv() {
+        pass(head);
+    }
+    if let Some(bell) = early {
+        bell.passed().await;
+    }
+    (answer, connection)
+}
+
+/// An informational response as it goes to the client.
+fn informational(status: StatusCode, mut headers: HeaderMap) -> Vec<u8> {
+    strip_connection_headers(&mut headers, None);
+    headers.remove(header::CONTENT_LENGTH);
+    let reason = status.canonical_reason().unwrap_or("");
+    let mut out = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
+    for (name, value) in &headers {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// Whether the client holds back the body until it is asked for.
+fn expects_continue(request: &Request<Incoming>) -> bool {
+    let expect = request.headers().get(header::EXPECT);
+    expect.is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+        && request.version() == Version::HTTP_11
+        && !request.body().is_end_stream()
+}
+
+/// The length that `headers` say, which is then said once; fields that contradict each other are removed. hyper refuses them where a
+/// body follows.
+fn one_length(headers: &mut HeaderMap) -> Option<u64> {
+    let mut length = None;
+    let mut agree = true;
+    for value in headers.get_all(header::CONTENT_LENGTH) {
+        for one in value.to_str().unwrap_or("?").split(',') {
+            let one = one.trim();
+            let digits = !one.is_empty() && one.bytes().all(|b| b.is_ascii_digit());
+            let n: Option<u64> = one.parse().ok().filter(|_| digits);
+            agree &= n.is_some() && (length.is_none() || length == n);
+            length = n;
+        }
+    }
+    let length = length.filter(|_| agree);
+    headers.remove(header::CONTENT_LENGTH);
+    if let Some(n) = length {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(n));
+    }
+    length
+}
+
+/// Tells the observer of an answer's head.
+fn tell_head(tap: &RequestTap, parts: &hyper::http::response::Parts) {
     let is = |name: HeaderName, what: &str| {
         let value = parts.headers.get(&name).and_then(|v| v.to_str().ok());
         value.is_some_and(|v| v.to_ascii_lowercase().starts_with(what))
@@ -273,13 +409,6 @@ async fn forward(
         encoded: parts.headers.contains_key(header::CONTENT_ENCODING)
             && !is(header::CONTENT_ENCODING, "identity"),
     });
-    let body = TapBody {
-        inner: body,
-        tap,
-        side: Side::Response,
-        over: false,
-    };
-    Ok(Response::from_parts(parts, Either::Left(body)))
 }
 
 /// Bytes both ways until one side closes.
@@ -375,7 +504,8 @@ fn own_answer(status: StatusCode, message: &str) -> Response<ProxyBody> {
             "code": status.as_u16(),
         }
     });
-    let mut response = Response::new(Either::Right(Full::new(Bytes::from(body.to_string()))));
+    let body = Full::new(Bytes::from(body.to_string()));
+    let mut response = Response::new(Either::Right(Either::Left(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(
         header::CONTENT_TYPE,
@@ -393,81 +523,4 @@ fn causes(e: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// Which body of an exchange.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Request,
-    Response,
-}
-
-/// A body that passes its frames on as they come and sends copies of its data to the observer.
-struct TapBody {
-    inner: Incoming,
-    tap: RequestTap,
-    side: Side,
-    over: bool,
-}
-
-impl Body for TapBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    self.tap.send(match self.side {
-                        Side::Request => What::RequestData(data.clone()),
-                        Side::Response => What::ResponseData(data.clone()),
-                    });
-                }
-            }
-            Poll::Ready(Some(Err(_))) => self.tap.end(match self.side {
-                Side::Request => End::ClientGone,
-                Side::Response => End::UpstreamFailed,
-            }),
-            Poll::Ready(None) => self.complete(),
-            Poll::Pending => {}
-        }
-        if self.inner.is_end_stream() {
-            // Whoever knows the length does not ask again after the last byte.
-            self.complete();
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-impl TapBody {
-    fn complete(&mut self) {
-        if std::mem::replace(&mut self.over, true) {
-            return;
-        }
-        match self.side {
-            Side::Request => self.tap.send(What::RequestEnd),
-            Side::Response => self.tap.end(End::Complete),
-        }
-    }
-}
-
-impl Drop for TapBody {
-    /// An empty body is dropped without being asked at all.
-    fn drop(&mut self) {
-        if self.inner.is_end_stream() {
-            self.complete();
-        }
-    }
 }

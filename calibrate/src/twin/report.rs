@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
+use bench::printable::printable;
 use serde::Serialize;
 
 use super::compare::{Comparison, Figure};
@@ -75,7 +76,8 @@ fn percent(v: Option<f64>) -> String {
     }
 }
 
-/// The figures as a table: what, measured, predicted, error, and how much of the error may be chance.
+/// The figures as a table: what, measured, predicted, error, how much of the error may be chance, and of judged figures the interval
+/// around the usual error that this one was expected in.
 pub fn figures_table(figures: &[Figure], verdicts: &[Verdict]) -> String {
     let mut out = format!(
         "{:<22} {:>12} {:>12} {:>10} {:>10}  {}\n",
@@ -93,7 +95,11 @@ pub fn figures_table(figures: &[Figure], verdicts: &[Verdict]) -> String {
                 (false, 0) => String::new(),
                 (false, n) => format!("  outside for {} window(s)", n.unsigned_abs()),
             };
-            format!("+-{:.1} %{state}", v.limit_ratio * 100.0)
+            format!(
+                "{:+.1} +-{:.1} %{state}",
+                v.usual_ratio * 100.0,
+                v.limit_ratio * 100.0
+            )
         });
         let noise = f
             .noise_ratio
@@ -129,7 +135,7 @@ impl Report {
         match &self.comparison {
             None => {
                 let why = self.problem.as_deref().unwrap_or("nothing recorded yet");
-                let _ = writeln!(out, "no comparison: {why}");
+                let _ = writeln!(out, "no comparison: {}", printable(why));
             }
             Some(c) => {
                 let _ = writeln!(
@@ -142,7 +148,7 @@ impl Report {
                     let _ = writeln!(out, "note: {note}");
                 }
                 if let Some(problem) = &self.problem {
-                    let _ = writeln!(out, "note: {problem}");
+                    let _ = writeln!(out, "note: {}", printable(problem));
                 }
                 if self.drift {
                     out += "DRIFT: the deployment no longer behaves as its profile says; see `servetwin twin refit`\n";
@@ -242,8 +248,18 @@ impl Report {
         };
         gauge(
             "error_limit_ratio",
-            "Half width of the interval that the error is expected in.",
+            "Half width of the interval around the usual error that the error is expected in.",
             &verdicts(|v| v.limit_ratio),
+        );
+        gauge(
+            "usual_error_ratio",
+            "The error that is usual, by the windows before.",
+            &verdicts(|v| v.usual_ratio),
+        );
+        gauge(
+            "drift_score_ratio",
+            "What the sequential test has summed up, over what raises drift.",
+            &verdicts(|v| v.score_ratio),
         );
         gauge(
             "drift",
@@ -331,7 +347,9 @@ mod tests {
             verdicts: vec![Verdict {
                 figure: "ttft_p50".into(),
                 error_ratio: -0.25,
+                usual_ratio: -0.012,
                 limit_ratio: 0.08,
+                score_ratio: 1.5,
                 streak: -3,
                 drift: true,
             }],
@@ -348,7 +366,7 @@ mod tests {
             "ttft_p50 [ms]",
             "-25.0 %",
             "2.0 %",
-            "+-8.0 %  DRIFT",
+            "-1.2 +-8.0 %  DRIFT",
             "note: something",
             "1 refused",
         ] {

@@ -2,15 +2,19 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use bench::endpoint::{ApiKind, Client, Endpoint};
+use bench::printable::printable;
 use bench::probe::{Probe, ServerKind};
+use calibrate::endpoint::drive::MeasureError;
 use calibrate::endpoint::facts::{self, Facts};
 use calibrate::endpoint::output::{self, Origin};
 use calibrate::endpoint::{
-    self, Budget, Effort, EndpointReport, Known, Load, Options, Role, Server, store,
+    self, Before, Budget, Effort, EndpointReport, Known, Load, Options, Progress, Role, Server,
+    Watch, plan, store,
 };
 use hwmodels::EngineKind;
 use hwmodels::units::Secs;
@@ -29,7 +33,8 @@ pub struct Args {
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
     /// Fit measured loads instead: folders with requests.csv, or folders of such folders. What the endpoint says of itself is then asked
-    /// of --endpoint, if given, or read from where --keep left it.
+    /// of --endpoint, if given, or read from where --keep left it. With --endpoint, a measurement that did not end goes on: what is missing
+    /// is measured into its folder.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     records: Vec<PathBuf>,
     /// Hold out the loads whose folder's name holds this text; `none`: fit all. Default: as load.json says, else every third.
@@ -79,7 +84,7 @@ pub struct Args {
     /// Write the profile here, and beside it a scenario that reproduces the endpoint (NAME.scenario.toml).
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Keep the measured loads in this folder, for --records.
+    /// Keep the measured loads in this folder, each as soon as it is measured, for --records.
     #[arg(long, value_name = "DIR", conflicts_with = "records")]
     keep: Option<PathBuf>,
     /// Print the report as JSON.
@@ -131,9 +136,28 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         files::check(path)?;
         files::check(&path.with_extension("scenario.toml"))?;
     }
-    let mut loaded = match &args.endpoint {
-        Some(url) if args.records.is_empty() => measure(&args, url)?,
-        _ => read(&args)?,
+    let unfinished = store::unfinished(&args.records).cloned();
+    let mut loaded = match (&args.endpoint, unfinished) {
+        (Some(url), None) if args.records.is_empty() => {
+            if let Some(dir) = store::unfinished(args.keep.as_slice()) {
+                return Err(BadInput(format!(
+                    "--keep: {} holds a measurement that has not ended; go on with it by --records {}, or give another folder",
+                    dir.display(),
+                    dir.display()
+                ))
+                .into());
+            }
+            measure(&args, url, args.keep.clone(), Before::default())?
+        }
+        (Some(url), Some(dir)) => {
+            let earlier = read(&args, false)?;
+            let before = Before {
+                loads: earlier.loads,
+                facts: Some(earlier.facts),
+            };
+            measure(&args, url, Some(dir), before)?
+        }
+        _ => read(&args, args.endpoint.is_some())?,
     };
     if let Some(kind) = engine {
         loaded.known.kind = Known::read(kind);
@@ -142,15 +166,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         loads,
         known,
         mut origin,
-        facts,
+        ..
     } = loaded;
-    if let Some(dir) = &args.keep {
-        store::write_facts(dir, &facts)?;
-        for (i, load) in loads.iter().enumerate() {
-            store::write(dir, i, load)?;
-        }
-    }
-    let bar = progress::spinner("simulations of the measured loads");
+    let bar = progress::spinner(
+        "fitting, until neither limits nor parameters come nearer: simulations of the measured loads",
+    );
     let fitted = endpoint::fit(&loads, &known, Effort::default(), &|n| {
         bar.set_position(n as u64)
     })
@@ -204,7 +224,8 @@ fn engine(name: Option<&str>) -> Result<Option<EngineKind>, BadInput> {
     }
 }
 
-fn read(args: &Args) -> anyhow::Result<Loaded> {
+/// The loads of `--records`; `asked`: what the endpoint says of itself is asked again.
+fn read(args: &Args, asked: bool) -> anyhow::Result<Loaded> {
     let bad = |e: store::StoreError| BadInput(e.to_string());
     let folders = store::folders(&args.records).map_err(bad)?;
     let mut loads = Vec::new();
@@ -235,7 +256,7 @@ fn read(args: &Args) -> anyhow::Result<Loaded> {
         .iter()
         .map(|t| format!(" --hold-out '{t}'"))
         .collect();
-    let facts = match &args.endpoint {
+    let facts = match args.endpoint.as_ref().filter(|_| asked) {
         Some(url) => Some(ask(args, url)?),
         None => store::read_facts(&args.records).map_err(bad)?,
     };
@@ -275,7 +296,7 @@ fn ask(args: &Args, url: &str) -> anyhow::Result<Facts> {
     let facts = runtime()?.block_on(async {
         let probe = Probe::run(&endpoint).await?;
         let client = Client::new(endpoint)?;
-        Ok::<_, endpoint::drive::MeasureError>(facts::read(&client, &probe).await)
+        Ok::<_, MeasureError>(facts::read(&client, &probe).await)
     })?;
     Ok(facts)
 }
@@ -330,7 +351,91 @@ fn budget(args: &Args) -> anyhow::Result<Budget> {
     })
 }
 
-fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
+/// Shows how far a measurement is, and keeps its loads.
+struct Keeper {
+    bar: indicatif::ProgressBar,
+    /// Where loads go at once.
+    folder: Option<PathBuf>,
+    /// Those measured, with their numbers, and what is known of the endpoint.
+    kept: Mutex<(Vec<(usize, Load)>, Facts)>,
+}
+
+impl Keeper {
+    fn kept(&self) -> std::sync::MutexGuard<'_, (Vec<(usize, Load)>, Facts)> {
+        self.kept.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Writes `loads` into `dir`, marked as not ended.
+    fn write(dir: &Path, loads: &[(usize, Load)], facts: &Facts) -> Result<(), store::StoreError> {
+        store::mark(dir, true)?;
+        store::write_facts(dir, facts)?;
+        for (number, load) in loads {
+            store::write(dir, *number, load)?;
+        }
+        Ok(())
+    }
+
+    /// The error with where to find what was measured before it, and how to go on from there.
+    fn after(&self, error: &MeasureError) -> anyhow::Error {
+        let kept = self.kept();
+        let (loads, facts) = &*kept;
+        if loads.is_empty() {
+            return anyhow!("{error}");
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let name = format!("servetwin-calibrate-{}", since.map_or(0, |d| d.as_secs()));
+        let spare = std::env::temp_dir().join(name);
+        let (dir, written) = match &self.folder {
+            Some(dir) => (dir, Ok(())),
+            None => (&spare, Keeper::write(&spare, loads, facts)),
+        };
+        let n = loads.len();
+        match written {
+            Ok(()) => anyhow!(
+                "{error}; the {n} load(s) measured until then are in {dir}: --endpoint URL --records {dir} goes on from them",
+                dir = dir.display()
+            ),
+            Err(e) => anyhow!("{error}; the {n} load(s) measured until then are lost: {e}"),
+        }
+    }
+}
+
+impl Watch for Keeper {
+    fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
+    fn at(&self, p: Progress<'_>) {
+        let left = plan::words(p.left.as_secs_f64());
+        self.bar.set_message(format!(
+            "part {} of {}: {}; {} requests sent, at most {left} left",
+            p.part[0], p.part[1], p.load, p.requests
+        ));
+        let elapsed = self.bar.elapsed().as_secs();
+        let whole = self.bar.length().unwrap_or(elapsed);
+        self.bar.set_position(elapsed.min(whole));
+    }
+
+    fn keep(&self, number: usize, load: &Load, facts: &Facts) -> Result<(), String> {
+        let one = (number, load.clone());
+        let written = match &self.folder {
+            Some(dir) => Keeper::write(dir, std::slice::from_ref(&one), facts),
+            None => Ok(()),
+        };
+        let mut kept = self.kept();
+        kept.0.push(one);
+        kept.1 = facts.clone();
+        written.map_err(|e| e.to_string())
+    }
+}
+
+/// Measures what `before` does not hold, into `folder` where there is one.
+fn measure(
+    args: &Args,
+    url: &str,
+    folder: Option<PathBuf>,
+    before: Before,
+) -> anyhow::Result<Loaded> {
     let mut endpoint = target(args, url)?;
     let budget = budget(args)?;
     let seed = args.seed.unwrap_or_else(|| {
@@ -338,10 +443,10 @@ fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
         now.map_or(1, |d| d.as_nanos() as u64)
     });
     let runtime = runtime()?;
-    let bar = progress::runs(budget.time.as_secs(), "measuring");
-    let show = |name: &str, requests: u64| {
-        bar.set_message(format!("{name}, {requests} requests sent"));
-        bar.set_position(bar.elapsed().as_secs().min(budget.time.as_secs()));
+    let keeper = Keeper {
+        bar: progress::runs(budget.time.as_secs(), "measuring"),
+        folder,
+        kept: Mutex::default(),
     };
     let measured = runtime.block_on(async {
         let probe = Probe::run(&endpoint).await?;
@@ -354,13 +459,17 @@ fn measure(args: &Args, url: &str) -> anyhow::Result<Loaded> {
             longest_prompt: args.longest_prompt,
             seed,
         };
-        let found = endpoint::measure(client, &probe, options, &show).await?;
-        Ok::<_, endpoint::drive::MeasureError>((probe, found))
+        let found = endpoint::measure(client, &probe, options, before, &keeper).await?;
+        Ok::<_, MeasureError>((probe, found))
     });
-    bar.finish_and_clear();
-    let (probe, found) = measured?;
+    keeper.bar.finish_and_clear();
+    let (probe, found) = measured.map_err(|e| keeper.after(&e))?;
+    if let Some(dir) = &keeper.folder {
+        store::write_facts(dir, &found.facts)?;
+        store::mark(dir, false)?;
+    }
     let mut notes = found.facts.notes.clone();
-    notes.extend(probe.notes.iter().cloned());
+    notes.extend(probe.notes.iter().map(|n| printable(n).into_owned()));
     notes.push(format!(
         "measured with {} requests and {} tokens; most under way {}",
         found.spent.requests, found.spent.tokens, found.spent.most_under_way
