@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::executor::Executor;
-use crate::metrics::{ReplicaMetrics, ServerInfo, render};
+use crate::metrics::{Family, ReplicaMetrics, ServerInfo, render};
 use crate::policy::Policy;
 use crate::replica::{Replica, ReplicaSpec, Submission};
 use crate::request::{Event, GenerateRequest};
@@ -157,6 +157,7 @@ impl Engine {
                 block_size: spec.policy.block_size,
                 kv_blocks: spec.policy.kv_blocks,
                 prefix_caching: spec.policy.hash_block.is_some(),
+                max_model_len: spec.policy.max_model_len,
             },
             policy: spec.policy,
             text: spec.text,
@@ -175,12 +176,28 @@ impl Engine {
     /// Takes in a request.
     ///
     /// # Errors
-    /// See [`Refusal`]. Requests that the policy refuses are taken in and told by an event.
+    /// As [`Engine::submit_all`].
     pub fn submit(self: &Arc<Engine>, request: GenerateRequest) -> Result<Ticket, Refusal> {
+        let tickets = self.submit_all(vec![request], 1)?;
+        tickets.into_iter().next().ok_or(Refusal::Broken)
+    }
+
+    /// Takes in requests of one client, all or none: each finds its replica by itself, and those of one replica reach its
+    /// scheduler at one instant. Each `n` in a row are answers to the same prompt (`n` divides their number).
+    ///
+    /// # Errors
+    /// See [`Refusal`]. Requests that the policy refuses are taken in and told by an event.
+    pub fn submit_all(
+        self: &Arc<Engine>,
+        requests: Vec<GenerateRequest>,
+        n: usize,
+    ) -> Result<Vec<Ticket>, Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let under_limit = |n| (n < self.queue_limit).then_some(n + 1);
+        let count = requests.len() as u64;
+        let under_limit =
+            |queued: u64| (queued + count <= self.queue_limit).then_some(queued + count);
         let (ordering, failure) = (Ordering::AcqRel, Ordering::Acquire);
         if self
             .queued
@@ -189,36 +206,50 @@ impl Engine {
         {
             return Err(Refusal::QueueFull);
         }
-        let spec = self.route_by(&request);
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        self.taken_in.fetch_add(1, Ordering::AcqRel);
-        let replica = self
-            .router()
-            .route(&spec, |i| self.replicas[i as usize].load());
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (events, receiver) = unbounded_channel();
-        let ticket = Ticket {
-            engine: self.clone(),
-            id,
-            replica,
-            events: receiver,
-        };
-        let to = &self.replicas[replica as usize];
+        self.under_way.fetch_add(count, ordering);
+        self.taken_in.fetch_add(count, ordering);
         let submitted =
             SimTime(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1));
-        if to.is_broken()
-            || !to.submit(Submission {
+        let first = self.next_id.fetch_add(count, Ordering::Relaxed);
+        let mut to: Vec<Vec<Submission>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        let mut tickets = Vec::with_capacity(requests.len());
+        let mut broken = false;
+        let mut family = Arc::new(Family::new(n));
+        for (i, (id, request)) in (first..).zip(requests).enumerate() {
+            if i > 0 && i.is_multiple_of(n) {
+                family = Arc::new(Family::new(n));
+            }
+            let spec = self.route_by(&request);
+            let load = |i: u32| self.replicas[i as usize].load();
+            let replica = self.router().route(&spec, load);
+            let (events, receiver) = unbounded_channel();
+            tickets.push(Ticket {
+                engine: self.clone(),
+                id,
+                replica,
+                events: receiver,
+            });
+            to[replica as usize].push(Submission {
                 id,
                 request,
                 events,
                 submitted,
-            })
-        {
-            self.queued.fetch_sub(1, Ordering::AcqRel);
-            self.taken_in.fetch_sub(1, Ordering::AcqRel);
+                family: family.clone(),
+            });
+        }
+        for (replica, submissions) in self.replicas.iter().zip(to) {
+            let lost = submissions.len() as u64;
+            if lost > 0 && (replica.is_broken() || !replica.submit(submissions)) {
+                // What others have got already is cancelled with its tickets.
+                self.queued.fetch_sub(lost, ordering);
+                self.taken_in.fetch_sub(lost, ordering);
+                broken = true;
+            }
+        }
+        if broken {
             return Err(Refusal::Broken);
         }
-        Ok(ticket)
+        Ok(tickets)
     }
 
     /// What the router looks at: equal blocks of the prompt are equal segments.
@@ -255,6 +286,11 @@ impl Engine {
     /// Longest prompt and output together [tokens].
     pub fn max_model_len(&self) -> u32 {
         self.policy.max_model_len
+    }
+
+    /// Most requests that wait for their first step.
+    pub fn queue_limit(&self) -> u64 {
+        self.queue_limit
     }
 
     /// Name of the model.
@@ -317,6 +353,14 @@ impl Engine {
                 return;
             }
             idle.await;
+        }
+    }
+
+    /// Cancels what is left without waiting for it: clients are told that the server is shutting down.
+    pub fn begin_stop(&self) {
+        self.begin_drain();
+        for r in &self.replicas {
+            r.begin_stop();
         }
     }
 

@@ -9,7 +9,7 @@ use sim::record::StepRow;
 use sim::request::ReqId;
 
 use super::{Driver, lock};
-use crate::executor::{ExecutorError, SeqInput, StepOutput, StepTimes};
+use crate::executor::{ExecutorError, Score, SeqInput, StepOutput, StepTimes};
 use crate::metrics::EndReason;
 use crate::request::{Failure, Finish};
 use crate::step_log::{LogEntry, LogOutcome};
@@ -19,6 +19,8 @@ pub(super) struct InFlight {
     pub(super) row: StepRow,
     pub(super) preempted: Vec<u64>,
     pub(super) entries: Vec<LogEntry>,
+    /// The entries whose tokens are scored, each with its context.
+    pub(super) scored: Vec<(ReqId, u32)>,
     /// Time spent on planning and building it [s].
     pub(super) prepared: f64,
     /// Time spent on handing out its tokens [s].
@@ -37,8 +39,8 @@ pub(super) struct Collected {
     /// How those ended, in the same order.
     pub(super) finishes: Vec<Finish>,
     pub(super) failure: Option<String>,
-    /// Sequences whose output makes no sense.
-    pub(super) broken: Vec<ReqId>,
+    /// Sequences that cannot go on, and why.
+    pub(super) broken: Vec<(ReqId, Failure)>,
 }
 
 impl Driver {
@@ -66,6 +68,10 @@ impl Driver {
                 Ok(inputs) => (inputs, None),
                 Err(e) => (Vec::new(), Some(e)),
             };
+            let scored = (plan.entries.iter().zip(&inputs))
+                .filter(|(_, input)| input.score.is_some())
+                .map(|(e, _)| (e.id, e.context))
+                .collect();
             let prepared = began.elapsed().as_secs_f64();
             let mut step = InFlight {
                 row: StepRow {
@@ -82,6 +88,7 @@ impl Driver {
                 plan,
                 preempted,
                 entries,
+                scored,
                 prepared,
                 handed_out: 0.0,
                 failed,
@@ -163,6 +170,12 @@ impl Driver {
                 context: e.context,
                 blocks,
                 sample: e.samples,
+                score: seq.request.prompt_logprobs.and_then(|top| {
+                    // After the last token of the prompt comes what is chosen.
+                    let prompt = &seq.request.prompt;
+                    let next = prompt.get(from + 1..prompt.len().min(to + 1))?.to_vec();
+                    (!next.is_empty()).then_some(Score { next, top })
+                }),
             });
         }
         Ok(inputs)
@@ -200,6 +213,7 @@ impl Driver {
             let vocab = self.executor.vocab();
             let rows = c.step.plan.entries.iter().filter(|e| e.samples).count();
             if output.logits.len() == rows * vocab && vocab > 0 {
+                self.take_scores(&c.step.scored, output.scores);
                 self.hand_out(&mut c, &mut output.logits, vocab);
             } else {
                 c.failure = Some(format!(
@@ -224,7 +238,7 @@ impl Driver {
             }
             let failed = entries.len();
             for e in entries {
-                self.fail_step(now, e.id, &message);
+                self.fail_step(now, e.id, Failure::Executor(message.clone()));
             }
             self.scheduler.complete(&c.step.plan, &[]);
             self.log_step(now, c.step, c.times, c.sample);
@@ -234,8 +248,8 @@ impl Driver {
             );
             return;
         }
-        for &id in &c.broken {
-            self.fail_step(now, id, "the model's logits are no numbers");
+        for (id, failure) in c.broken {
+            self.fail_step(now, id, failure);
         }
         for e in entries.iter().filter(|e| e.samples) {
             if let Some(seq) = self.seqs[e.id as usize].as_deref_mut() {
@@ -254,7 +268,7 @@ impl Driver {
     }
 
     /// Fails a request whose forward pass did; nobody finds its blocks in the prefix cache.
-    fn fail_step(&mut self, now: SimTime, slot: ReqId, message: &str) {
+    fn fail_step(&mut self, now: SimTime, slot: ReqId, failure: Failure) {
         if self.seqs[slot as usize].is_none() {
             return;
         }
@@ -262,11 +276,6 @@ impl Driver {
             kv.forget_content(slot);
         }
         self.scheduler.cancel(slot);
-        self.fail(
-            now,
-            slot,
-            LogOutcome::Failed,
-            Failure::Executor(message.to_string()),
-        );
+        self.fail(now, slot, LogOutcome::Failed, failure);
     }
 }
