@@ -66,6 +66,8 @@ pub struct Engine {
     next_id: AtomicU64,
     queued: Arc<AtomicU64>,
     queue_limit: u64,
+    /// Times that the queue had no room.
+    kept_out: AtomicU64,
     under_way: AtomicU64,
     taken_in: AtomicU64,
     idle: Notify,
@@ -165,6 +167,7 @@ impl Engine {
             next_id: AtomicU64::new(0),
             queued,
             queue_limit: spec.queue_limit,
+            kept_out: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             taken_in: AtomicU64::new(0),
             idle: Notify::new(),
@@ -204,6 +207,7 @@ impl Engine {
             .fetch_update(ordering, failure, under_limit)
             .is_err()
         {
+            self.kept_out.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::QueueFull);
         }
         self.under_way.fetch_add(count, ordering);
@@ -310,7 +314,8 @@ impl Engine {
 
     /// The series as a scrape gets them.
     pub fn metrics_text(&self) -> String {
-        render(&self.info, &self.metrics())
+        let kept_out = self.kept_out.load(Ordering::Relaxed);
+        render(&self.info, &self.metrics(), kept_out)
     }
 
     /// Whether every replica can compute, and none is shutting down.

@@ -366,6 +366,8 @@ async fn a_full_queue_answers_429_with_a_time_to_try_again() {
         }
     }
     assert!((1..10).contains(&refused), "{refused} of 10 refused");
+    let counted = format!("reason=\"max_num_queued_reqs\"}} {refused}");
+    assert!(r.engine.metrics_text().contains(&counted));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -170,6 +170,8 @@ pub struct ReplicaMetrics {
     cache_queries: u64,
     cache_hits: u64,
     ended: [u64; EndReason::NAMES.len()],
+    /// Requests that the policy's limit on its queue kept out.
+    kept_out: u64,
     iteration: Histogram,
     ttft: Histogram,
     gaps: Histogram,
@@ -200,6 +202,7 @@ impl Default for ReplicaMetrics {
             cache_queries: 0,
             cache_hits: 0,
             ended: [0; EndReason::NAMES.len()],
+            kept_out: 0,
             iteration: Histogram::new(&ITERATION),
             ttft: Histogram::new(&TTFT),
             gaps: Histogram::new(&GAPS),
@@ -278,6 +281,11 @@ impl ReplicaMetrics {
         }
     }
 
+    /// The policy's limit on its queue kept a request out.
+    pub fn kept_out(&mut self) {
+        self.kept_out += 1;
+    }
+
     /// Requests that ended, by `stop`, `length`, `abort` and `error`.
     pub fn ends(&self) -> [u64; 4] {
         let [stop, length, abort, error, _] = self.ended;
@@ -298,6 +306,7 @@ mod tests {
     fn series_are_cumulative_and_named_as_in_vllm() {
         let mut m = ReplicaMetrics::default();
         let family = Family::new(2);
+        m.kept_out();
         m.first_scheduled(100, 32);
         m.step(68, 0);
         m.first_token(0.03, 100, 32);
@@ -345,6 +354,7 @@ mod tests {
                 max_model_len: 150,
             },
             &[m],
+            5,
         );
         for line in [
             r#"vllm:num_requests_running{engine="0",model_name="a\"b"} 1"#,
@@ -369,6 +379,7 @@ mod tests {
             r#"vllm:request_params_n_count{engine="0",model_name="a\"b"} 1"#,
             r#"vllm:request_max_num_generation_tokens_sum{engine="0",model_name="a\"b"} 7"#,
             "# TYPE vllm:request_num_preemptions histogram",
+            r#"vllm:admission_rejections_total{model_name="a\"b",reason="max_num_queued_reqs"} 6"#,
             "# HELP vllm:prompt_tokens_by_source_total Number of prompt tokens by source.",
             r#"vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="11"} 1"#,
         ] {

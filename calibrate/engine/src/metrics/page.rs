@@ -261,8 +261,9 @@ const HISTOGRAMS: [(&str, &str, Histo); 17] = [
     ),
 ];
 
-/// The text that a scrape gets: a snapshot of each replica's series.
-pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics]) -> String {
+/// The text that a scrape gets: a snapshot of each replica's series; `kept_out`: requests that found no room in the queue
+/// before all replicas.
+pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics], kept_out: u64) -> String {
     let model = escape(&info.model);
     let mut page = Page {
         out: String::new(),
@@ -282,6 +283,21 @@ pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics]) -> String {
     }
     for (name, help, label, series) in LABELLED_COUNTERS {
         page.values(&format!("{name}_total"), help, "counter", series, label);
+    }
+    page.head(
+        "admission_rejections_total",
+        "Number of admission attempts rejected by a queue limit, by reason.",
+        "counter",
+    );
+    let kept_out = kept_out + replicas.iter().map(|m| m.kept_out).sum::<u64>();
+    for (reason, count) in [
+        ("max_num_queued_reqs", kept_out),
+        ("max_num_queued_tokens", 0),
+    ] {
+        let _ = writeln!(
+            page.out,
+            "vllm:admission_rejections_total{{model_name=\"{model}\",reason=\"{reason}\"}} {count}"
+        );
     }
     for (name, help, read) in HISTOGRAMS {
         page.histogram(name, help, read);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use sim::kernel::time::SimTime;
 use sim::policy::SeqParams;
-use sim::request::ReqId;
+use sim::request::{RejectReason, ReqId};
 
 use super::sequence::{Hashes, Seq};
 use super::{Driver, Submission, lock};
@@ -57,6 +57,9 @@ impl Driver {
     pub(super) fn refuse(&mut self, now: SimTime, s: &Submission, failure: Failure) {
         self.spec.queued.fetch_sub(1, Ordering::Relaxed);
         self.count_end(EndReason::Error, s, now);
+        if failure == Failure::Rejected(RejectReason::QueueFull) {
+            lock(&self.shared.metrics).kept_out();
+        }
         let _ = s.events.send(Event::Failed(failure));
     }
 

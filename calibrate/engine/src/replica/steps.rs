@@ -170,7 +170,12 @@ impl Driver {
                 context: e.context,
                 blocks,
                 sample: e.samples,
-                score: seq.request.prompt_logprobs.and_then(|top| {
+                // Once: what is computed again after a preemption has been told.
+                score: (seq
+                    .request
+                    .prompt_logprobs
+                    .filter(|_| seq.first_token.is_none()))
+                .and_then(|top| {
                     // After the last token of the prompt comes what is chosen.
                     let prompt = &seq.request.prompt;
                     let next = prompt.get(from + 1..prompt.len().min(to + 1))?.to_vec();
