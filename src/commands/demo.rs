@@ -298,7 +298,7 @@ impl Lab {
             if done <= 1 {
                 // Before the first load, and once it has shown how fast the engine is.
                 bar.suspend(|| {
-                    eprintln!("{} loads to measure: about {}", todo.len() + 1, words(left));
+                    note!("{} loads to measure: about {}", todo.len() + 1, words(left));
                 });
             }
             let measured = if case.paced(&paces) {

@@ -171,6 +171,17 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(log) = &args.step_log {
         output::check_step_log(log, args.model.as_deref())?;
     }
+    if args
+        .api_key
+        .as_ref()
+        .is_some_and(|k| k.trim() != k || k.is_empty())
+    {
+        return Err(BadInput(
+            "--api-key must not be empty, nor begin or end with a space: no caller could send it"
+                .into(),
+        )
+        .into());
+    }
     let options = options(&args)?;
     let service = launch(&options).map_err(|e| match e {
         e if e.is_input() => anyhow::Error::from(BadInput(e.to_string())),
@@ -183,21 +194,61 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .context("cannot start the threads that serve HTTP")?;
     let engine = service.engine.clone();
     let address = SocketAddr::new(args.host, args.port);
-    let cut = runtime.block_on(async {
+    let drained = runtime.block_on(async {
         let (stop, hurry) = signals().context("cannot listen for signals")?;
+        let under_way = engine.clone();
+        let stop = async move {
+            stop.await;
+            eprintln!(
+                "shutting down: {} under way may take {} s; a second signal ends them at once",
+                requests(under_way.under_way()),
+                args.drain_timeout
+            );
+        };
         let server = Server::bind(address, service)
             .await
             .with_context(|| format!("cannot listen on {address}"))?;
+        warn_if_open(server.address()?, args.api_key.is_some());
         let url = format!("http://{}", server.address()?);
         ready(&url, engine.model(), engine.max_model_len(), args.json)?;
         anyhow::Ok(server.run(stop, hurry, drain).await)
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     engine.stop().context("cannot write the step log")?;
+<<<<<<< HEAD
     if cut > 0 {
         note!("warning: {cut} requests were cut off: they did not finish within --drain-timeout");
-    }
+=======
+    eprintln!(
+        "shut down: of the requests under way {} finished, {} were cut off{}",
+        drained.finished,
+        drained.cut,
+        if drained.cut > 0 {
+            " (a longer --drain-timeout gives them more time)"
+        } else {
+            ""
+        }
+    );
     Ok(exit_code::OK)
+}
+
+fn requests(n: u64) -> String {
+    match n {
+        1 => "1 request".into(),
+        n => format!("{n} requests"),
+    }
+}
+
+/// Whoever reaches the port may use the server: says so where that is more than this machine.
+fn warn_if_open(address: SocketAddr, has_key: bool) {
+    if !address.ip().is_loopback() && !has_key {
+        eprintln!(
+            "warning: {address} can be reached from other machines, and there is no API key: whoever reaches it can use \
+             this server\n\
+             warning: set --api-key or SERVETWIN_API_KEY, or listen on 127.0.0.1"
+        );
+>>>>>>> a233b8adcefaad32341620001b815f702a160a7c
+    }
 }
 
 fn options(args: &Args) -> anyhow::Result<LaunchOptions> {

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::executor::Executor;
-use crate::metrics::{ReplicaMetrics, ServerInfo, render};
+use crate::metrics::{Family, ReplicaMetrics, ServerInfo, render};
 use crate::policy::Policy;
 use crate::replica::{Replica, ReplicaSpec, Submission};
 use crate::request::{Event, GenerateRequest};
@@ -66,6 +66,8 @@ pub struct Engine {
     next_id: AtomicU64,
     queued: Arc<AtomicU64>,
     queue_limit: u64,
+    /// Times that the queue had no room.
+    kept_out: AtomicU64,
     under_way: AtomicU64,
     taken_in: AtomicU64,
     idle: Notify,
@@ -162,6 +164,7 @@ impl Engine {
                 block_size: spec.policy.block_size,
                 kv_blocks: spec.policy.kv_blocks,
                 prefix_caching: spec.policy.hash_block.is_some(),
+                max_model_len: spec.policy.max_model_len,
             },
             policy: spec.policy,
             text: spec.text,
@@ -169,6 +172,7 @@ impl Engine {
             next_id: AtomicU64::new(0),
             queued,
             queue_limit: spec.queue_limit,
+            kept_out: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             taken_in: AtomicU64::new(0),
             idle: Notify::new(),
@@ -180,51 +184,86 @@ impl Engine {
     /// Takes in a request.
     ///
     /// # Errors
-    /// See [`Refusal`]. Requests that the policy refuses are taken in and told by an event.
+    /// As [`Engine::submit_all`].
     pub fn submit(self: &Arc<Engine>, request: GenerateRequest) -> Result<Ticket, Refusal> {
+        let tickets = self.submit_all(vec![request], 1)?;
+        tickets.into_iter().next().ok_or(Refusal::Broken)
+    }
+
+    /// Takes in requests of one client, all or none: each finds its replica by itself, and those of one replica reach its
+    /// scheduler at one instant. Each `n` in a row are answers to the same prompt (`n` divides their number).
+    ///
+    /// # Errors
+    /// See [`Refusal`]. Requests that the policy refuses are taken in and told by an event.
+    pub fn submit_all(
+        self: &Arc<Engine>,
+        requests: Vec<GenerateRequest>,
+        n: usize,
+    ) -> Result<Vec<Ticket>, Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let under_limit = |n| (n < self.queue_limit).then_some(n + 1);
+        let count = requests.len() as u64;
+        let under_limit =
+            |queued: u64| (queued + count <= self.queue_limit).then_some(queued + count);
         let (ordering, failure) = (Ordering::AcqRel, Ordering::Acquire);
         if self
             .queued
             .fetch_update(ordering, failure, under_limit)
             .is_err()
         {
+            self.kept_out.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::QueueFull);
         }
-        let spec = self.route_by(&request);
-        let Some(replica) = self.route(&spec) else {
-            self.queued.fetch_sub(1, Ordering::AcqRel);
-            return Err(Refusal::Broken);
-        };
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        self.taken_in.fetch_add(1, Ordering::AcqRel);
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (events, receiver) = unbounded_channel();
-        let ticket = Ticket {
-            engine: self.clone(),
-            id,
-            replica,
-            events: receiver,
-        };
-        let to = &self.replicas[replica as usize];
+        self.under_way.fetch_add(count, ordering);
+        self.taken_in.fetch_add(count, ordering);
         let submitted =
             SimTime(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1));
-        if to.is_broken()
-            || !to.submit(Submission {
+        let first = self.next_id.fetch_add(count, Ordering::Relaxed);
+        let mut to: Vec<Vec<Submission>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        let mut tickets = Vec::with_capacity(requests.len());
+        let mut broken = false;
+        let mut family = Arc::new(Family::new(n));
+        for (i, (id, request)) in (first..).zip(requests).enumerate() {
+            if i > 0 && i.is_multiple_of(n) {
+                family = Arc::new(Family::new(n));
+            }
+            let spec = self.route_by(&request);
+            let Some(replica) = self.route(&spec) else {
+                self.under_way.fetch_sub(1, ordering);
+                self.queued.fetch_sub(1, ordering);
+                self.taken_in.fetch_sub(1, ordering);
+                broken = true;
+                continue;
+            };
+            let (events, receiver) = unbounded_channel();
+            tickets.push(Ticket {
+                engine: self.clone(),
+                id,
+                replica,
+                events: receiver,
+            });
+            to[replica as usize].push(Submission {
                 id,
                 request,
                 events,
                 submitted,
-            })
-        {
-            self.queued.fetch_sub(1, Ordering::AcqRel);
-            self.taken_in.fetch_sub(1, Ordering::AcqRel);
+                family: family.clone(),
+            });
+        }
+        for (replica, submissions) in self.replicas.iter().zip(to) {
+            let lost = submissions.len() as u64;
+            if lost > 0 && (replica.is_broken() || !replica.submit(submissions)) {
+                // What others have got already is cancelled with its tickets.
+                self.queued.fetch_sub(lost, ordering);
+                self.taken_in.fetch_sub(lost, ordering);
+                broken = true;
+            }
+        }
+        if broken {
             return Err(Refusal::Broken);
         }
-        Ok(ticket)
+        Ok(tickets)
     }
 
     /// The replica for a request, by the replicas' state as it is; `None` where there is none.
@@ -274,6 +313,11 @@ impl Engine {
         self.policy.max_model_len
     }
 
+    /// Most requests that wait for their first step.
+    pub fn queue_limit(&self) -> u64 {
+        self.queue_limit
+    }
+
     /// Name of the model.
     pub fn model(&self) -> &str {
         &self.info.model
@@ -291,7 +335,8 @@ impl Engine {
 
     /// The series as a scrape gets them.
     pub fn metrics_text(&self) -> String {
-        render(&self.info, &self.metrics())
+        let kept_out = self.kept_out.load(Ordering::Relaxed);
+        render(&self.info, &self.metrics(), kept_out)
     }
 
     /// Whether every replica can compute, and none is shutting down.
@@ -334,6 +379,14 @@ impl Engine {
                 return;
             }
             idle.await;
+        }
+    }
+
+    /// Cancels what is left without waiting for it: clients are told that the server is shutting down.
+    pub fn begin_stop(&self) {
+        self.begin_drain();
+        for r in &self.replicas {
+            r.begin_stop();
         }
     }
 

@@ -5,6 +5,7 @@
 
 pub mod engine;
 pub mod executor;
+pub mod grammar;
 pub mod http;
 pub mod launch;
 pub mod metrics;

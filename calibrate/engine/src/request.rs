@@ -1,6 +1,10 @@
 //! What is asked of the engine, and what it tells back while it works on it.
 
+use std::sync::Arc;
+
 use sim::request::RejectReason;
+
+use crate::grammar::Matcher;
 
 /// How the next token is drawn from the logits.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +25,12 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Seed of the draws; none: one that no other request of this server has.
     pub seed: Option<u64>,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Arc<[(u32, f32)]>,
+    /// Only these tokens, in ascending order; none: all.
+    pub allowed_token_ids: Option<Arc<[u32]>>,
+    /// Sequences of tokens whose last one is not chosen after the others.
+    pub bad_words: Arc<[Vec<u32>]>,
 }
 
 impl Default for Sampling {
@@ -35,6 +45,9 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             seed: None,
+            logit_bias: Arc::default(),
+            allowed_token_ids: None,
+            bad_words: Arc::default(),
         }
     }
 }
@@ -62,6 +75,13 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
     /// Log probabilities wanted with each token: that of the token, and of so many likeliest ones.
     pub logprobs: Option<u32>,
+    /// Log probabilities wanted with each token of the prompt but its first: that of the token, and of so many likeliest
+    /// ones. Such a prompt is computed whole; nothing of it is found in the prefix cache.
+    pub prompt_logprobs: Option<u32>,
+    /// What the text must keep to.
+    pub matcher: Option<Matcher>,
+    /// Prompts are found in the prefix cache only by requests with the same salt; 0: none.
+    pub cache_salt: u64,
     /// Priority, lower is more urgent.
     pub priority: i32,
     /// Session, for routers that keep one on its replica.
@@ -132,6 +152,8 @@ pub enum Failure {
     NeverRuns,
     /// The forward pass failed.
     Executor(String),
+    /// What the text must keep to leaves no token to choose, or cannot be followed.
+    Constraint(String),
     /// The engine is shutting down.
     ShuttingDown,
 }
@@ -139,6 +161,8 @@ pub enum Failure {
 /// What the engine tells about a request, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Log probabilities of the prompt's tokens from the second on; comes before the first token.
+    Prompt(Vec<TokenLogprobs>),
     /// A step made a token.
     Output {
         /// The token.

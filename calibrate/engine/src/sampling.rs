@@ -8,7 +8,7 @@ use sim::kernel::rng::{self, Stream};
 use crate::request::{Sampling, TokenLogprobs};
 
 /// Temperatures below this mean the likeliest token (vLLM's `_SAMPLING_EPS`).
-const GREEDY_BELOW: f32 = 1e-5;
+pub const GREEDY_BELOW: f32 = 1e-5;
 
 /// Draws the tokens of one request.
 #[derive(Debug)]
@@ -29,27 +29,25 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. `banned` tokens are not chosen; `prompt` and `output` are what penalties look at. None: no logit
-    /// is a number, so the forward pass is broken.
+    /// Chooses a token. `banned` tokens are not chosen, nor any but those `allowed`; `prompt` and `output` are what
+    /// penalties look at. None: nothing is left, or no logit is a number, so the forward pass is broken.
     pub fn choose(
         &mut self,
         logits: &mut [f32],
+        allowed: Option<&dyn Fn(u32) -> bool>,
         banned: &[u32],
         prompt: &[u32],
         output: &[u32],
     ) -> Option<u32> {
+        self.restrict(logits, allowed, banned, output);
         self.penalise(logits, prompt, output);
-        for &b in banned {
-            if let Some(l) = logits.get_mut(b as usize) {
-                *l = f32::NEG_INFINITY;
-            }
-        }
-        if self.sampling.temperature < GREEDY_BELOW {
-            return argmax(logits);
-        }
-        let best = logits[argmax(logits)? as usize];
+        let likeliest = argmax(logits)?;
+        let best = logits[likeliest as usize];
         if best == f32::NEG_INFINITY {
             return None;
+        }
+        if self.sampling.temperature < GREEDY_BELOW {
+            return Some(likeliest);
         }
         let s = &self.sampling;
         let weigh = |l: f32| ((l - best) / s.temperature).exp();
@@ -88,6 +86,45 @@ impl Sampler {
             }
         }
         c.last().map(|x| x.0)
+    }
+
+    /// Leaves out tokens, and adds biases: in vLLM's order, before penalties.
+    fn restrict(
+        &self,
+        logits: &mut [f32],
+        allowed: Option<&dyn Fn(u32) -> bool>,
+        banned: &[u32],
+        output: &[u32],
+    ) {
+        let s = &self.sampling;
+        let mut keep = |kept: &dyn Fn(u32) -> bool| {
+            for (id, l) in (0u32..).zip(logits.iter_mut()) {
+                if !kept(id) {
+                    *l = f32::NEG_INFINITY;
+                }
+            }
+        };
+        if let Some(allowed) = allowed {
+            keep(allowed);
+        }
+        if let Some(ids) = &s.allowed_token_ids {
+            keep(&|id| ids.binary_search(&id).is_ok());
+        }
+        let ends_bad_word = |word: &Vec<u32>| {
+            let (&last, before) = word.split_last()?;
+            output.ends_with(before).then_some(last)
+        };
+        let bad = s.bad_words.iter().filter_map(ends_bad_word);
+        for id in banned.iter().copied().chain(bad) {
+            if let Some(l) = logits.get_mut(id as usize) {
+                *l = f32::NEG_INFINITY;
+            }
+        }
+        for &(id, bias) in s.logit_bias.iter() {
+            if let Some(l) = logits.get_mut(id as usize) {
+                *l += bias;
+            }
+        }
     }
 
     fn penalise(&self, logits: &mut [f32], prompt: &[u32], output: &[u32]) {
@@ -161,7 +198,7 @@ mod tests {
     fn draw(sampling: Sampling, logits: &[f32], n: usize) -> Vec<u32> {
         let mut s = Sampler::new(sampling, 7);
         (0..n)
-            .map(|_| s.choose(&mut logits.to_vec(), &[], &[], &[]).unwrap())
+            .map(|_| s.choose(&mut logits.to_vec(), None, &[], &[], &[]).unwrap())
             .collect()
     }
 
@@ -217,9 +254,9 @@ mod tests {
     fn banned_tokens_are_not_chosen_and_broken_logits_are_told() {
         let mut s = Sampler::new(Sampling::default(), 0);
         for _ in 0..100 {
-            assert_eq!(s.choose(&mut [9.0, 0.0], &[0], &[], &[]), Some(1));
+            assert_eq!(s.choose(&mut [9.0, 0.0], None, &[0], &[], &[]), Some(1));
         }
-        assert_eq!(s.choose(&mut [f32::NAN; 3], &[], &[], &[]), None);
+        assert_eq!(s.choose(&mut [f32::NAN; 3], None, &[], &[], &[]), None);
     }
 
     #[test]
@@ -232,7 +269,7 @@ mod tests {
                 },
                 0,
             );
-            s.choose(&mut [2.0, 1.5], &[], &[], output)
+            s.choose(&mut [2.0, 1.5], None, &[], &[], output)
         };
         let d = Sampling::default;
         let presence = Sampling {

@@ -1,6 +1,10 @@
 //! Text to tokens, and tokens to text as they come: never half a character, never part of a stop string.
 
+use std::sync::OnceLock;
+
 use tokenizers::Tokenizer;
+
+use crate::grammar::Vocabulary;
 
 /// A tokenizer with the bytes of each of its tokens.
 #[derive(Debug)]
@@ -10,6 +14,8 @@ pub struct Text {
     bytes: Vec<u8>,
     starts: Vec<u32>,
     special: Vec<bool>,
+    /// For structured output; made when first asked for.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 /// How a vocabulary spells bytes.
@@ -55,6 +61,7 @@ impl Text {
             bytes,
             starts,
             special,
+            vocabulary: OnceLock::new(),
         }
     }
 
@@ -67,6 +74,24 @@ impl Text {
             .encode_fast(text, add_special)
             .map(|e| e.get_ids().to_vec())
             .map_err(|e| e.to_string())
+    }
+
+    /// The sequences of tokens that spell a word, at the beginning of a text and behind a space, as vLLM looks for them.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses, or the word is no token.
+    pub fn bad_word(&self, word: &str) -> Result<Vec<Vec<u32>>, String> {
+        let word = word.trim_start();
+        let plain = self.encode(word, false)?;
+        let Some(&first) = plain.first() else {
+            return Err("it has no tokens".into());
+        };
+        let spaced = self.encode(&format!(" {word}"), false)?;
+        // Otherwise the space is a token of its own, and the word's follow it.
+        let is_new = spaced.len() == plain.len() && spaced.first() != Some(&first);
+        Ok(std::iter::once(plain)
+            .chain(is_new.then_some(spaced))
+            .collect())
     }
 
     /// Bytes of a token; none for an id that there is not.
@@ -99,6 +124,11 @@ impl Text {
     /// How a single token reads: as [`Text::decode`] of it alone.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.token_bytes(id)).into_owned()
+    }
+
+    /// The tokens in the order of their bytes, for structured output.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        self.vocabulary.get_or_init(|| Vocabulary::new(self))
     }
 
     /// Tokens there are.

@@ -67,6 +67,7 @@ impl TimingOptions {
             context: from,
             blocks: (first..first + (from + tokens).div_ceil(BLOCK)).collect(),
             sample: true,
+            score: None,
         }
     }
 }

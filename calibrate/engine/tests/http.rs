@@ -5,123 +5,11 @@ mod testkit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::engine::{Engine, EngineSpec};
-use engine::http::Service;
-use engine::http::chat::ChatTemplate;
-use engine::http::server::Server;
-use hwmodels::EngineKind;
 use serde_json::{Value, json};
+use testkit::server::*;
 use testkit::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
-
-/// A server on a free port.
-struct Running {
-    address: std::net::SocketAddr,
-    engine: Arc<Engine>,
-    stop: Option<oneshot::Sender<()>>,
-    served: tokio::task::JoinHandle<u64>,
-}
-
-async fn serve(delay: Duration, change: impl FnOnce(&mut EngineSpec)) -> Running {
-    serve_with(delay, None, change).await
-}
-
-async fn serve_with(
-    delay: Duration,
-    api_key: Option<String>,
-    change: impl FnOnce(&mut EngineSpec),
-) -> Running {
-    let p = policy(EngineKind::VllmV1, "max_num_seqs = 64", 2000, 1);
-    let mut toy = Toy::new(&p, 1);
-    toy.delay = delay;
-    let mut s = spec(p);
-    change(&mut s);
-    let text = s.text.clone();
-    let engine = Engine::start(s, vec![Box::new(toy)]).unwrap();
-    let template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}";
-    let service = Arc::new(Service {
-        engine: engine.clone(),
-        text,
-        chat: Some(ChatTemplate::new(template, "", "").unwrap()),
-        api_key,
-        max_body_bytes: 100_000,
-        created: 0,
-    });
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), service)
-        .await
-        .unwrap();
-    let address = server.address().unwrap();
-    let (stop, stopped) = oneshot::channel();
-    let served = tokio::spawn(server.run(
-        async {
-            let _ = stopped.await;
-        },
-        std::future::pending(),
-        Duration::from_secs(20),
-    ));
-    Running {
-        address,
-        engine,
-        stop: Some(stop),
-        served,
-    }
-}
-
-/// Sends a request on a connection of its own.
-async fn send(r: &Running, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
-    let mut s = TcpStream::connect(r.address).await.unwrap();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
-        body.len()
-    );
-    s.write_all(head.as_bytes()).await.unwrap();
-    // A server may answer and close before it has read all of a large body.
-    let _ = s.write_all(body.as_bytes()).await;
-    s
-}
-
-/// Status, head and body of the answer.
-async fn answer(mut s: TcpStream) -> (u16, String, String) {
-    let mut bytes = Vec::new();
-    let _ = s.read_to_end(&mut bytes).await;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let status = head.split(' ').nth(1).and_then(|c| c.parse().ok());
-    let body = if head.contains("transfer-encoding: chunked") {
-        unchunk(body)
-    } else {
-        body.to_string()
-    };
-    (status.unwrap_or(0), head.to_lowercase(), body)
-}
-
-fn unchunk(mut body: &str) -> String {
-    let mut out = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let n = usize::from_str_radix(size, 16).unwrap_or(0);
-        if n == 0 || rest.len() < n {
-            break;
-        }
-        out.push_str(&rest[..n]);
-        body = rest[n..].trim_start_matches("\r\n");
-    }
-    out
-}
-
-async fn post(r: &Running, path: &str, body: &Value) -> (u16, Value) {
-    let (status, _, body) = answer(send(r, "POST", path, "", &body.to_string()).await).await;
-    (status, serde_json::from_str(&body).unwrap_or(Value::Null))
-}
-
-fn events(body: &str) -> Vec<Value> {
-    let lines = body.lines().filter_map(|l| l.strip_prefix("data: "));
-    lines
-        .filter(|l| *l != "[DONE]")
-        .map(|l| serde_json::from_str(l).unwrap())
-        .collect()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_and_streamed_completions_are_the_toys_words_with_exact_usage() {
@@ -294,10 +182,17 @@ async fn what_is_wrong_gets_its_status_and_says_why() {
         ),
         (
             "/v1/completions",
-            r#"{"prompt": ["a", "b"]}"#,
+            r#"{"prompt": ["a", 5]}"#,
             400,
-            "one prompt",
+            "list of either",
         ),
+        (
+            "/v1/completions",
+            r#"{"prompt": ["a", "b"], "n": 100, "max_tokens": 4096}"#,
+            400,
+            "maximum context length",
+        ),
+        ("/tokenize", r#"{"prompt": ["a", "b"]}"#, 400, "one prompt"),
         (
             "/v1/completions",
             r#"{"prompt": "a", "max_tokens": 0}"#,
@@ -346,7 +241,13 @@ async fn what_is_wrong_gets_its_status_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_guards_the_interface_but_not_health_and_metrics() {
-    let r = serve_with(Duration::ZERO, Some("secret".into()), |_| {}).await;
+    let r = serve_with(
+        Duration::ZERO,
+        Some("secret".into()),
+        Duration::from_secs(20),
+        |_| {},
+    )
+    .await;
     for (headers, status) in [
         ("", 401),
         ("authorization: Bearer wrong!\r\n", 401),
@@ -465,6 +366,8 @@ async fn a_full_queue_answers_429_with_a_time_to_try_again() {
         }
     }
     assert!((1..10).contains(&refused), "{refused} of 10 refused");
+    let counted = format!("reason=\"max_num_queued_reqs\"}} {refused}");
+    assert!(r.engine.metrics_text().contains(&counted));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -495,7 +398,61 @@ async fn shutting_down_under_load_finishes_what_runs_and_refuses_what_comes() {
         let a: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(a["usage"]["completion_tokens"], 100);
     }
-    assert_eq!(r.served.await.unwrap(), 0, "nothing was cut off");
+    let drained = r.served.await.unwrap();
+    assert_eq!(drained.cut, 0, "nothing was cut off");
+    assert!(drained.finished <= 20);
     assert_empty(&r.engine).await;
+    r.engine.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_announced_as_too_large_is_refused_before_any_of_it_comes() {
+    let r = serve(Duration::ZERO, |_| {}).await;
+    for length in ["100000000000000", "100001"] {
+        let mut s = TcpStream::connect(r.address).await.unwrap();
+        let head =
+            format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        s.write_all(head.as_bytes()).await.unwrap();
+        // Nothing of the body is sent: a server that waits for it never answers.
+        let mut bytes = [0; 1024];
+        let read = tokio::time::timeout(Duration::from_secs(30), s.read(&mut bytes)).await;
+        let n = read.expect("answered at once").unwrap();
+        let text = String::from_utf8_lossy(&bytes[..n]);
+        assert!(text.starts_with("HTTP/1.1 413"), "{text}");
+        assert!(text.contains("at most 100000"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_off_at_shutdown_is_counted_and_its_clients_are_told() {
+    let mut r = serve_with(
+        Duration::from_millis(10),
+        None,
+        Duration::from_millis(300),
+        |_| {},
+    )
+    .await;
+    // Each needs 40 s at least.
+    let ask = |stream: bool| {
+        json!({"prompt": "abc", "max_tokens": 4000, "ignore_eos": true, "stream": stream})
+            .to_string()
+    };
+    let long = send(&r, "POST", "/v1/completions", "", &ask(false)).await;
+    let streamed = send(&r, "POST", "/v1/completions", "", &ask(true)).await;
+    while r.engine.under_way() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    r.stop.take().unwrap().send(()).unwrap();
+    let drained = r.served.await.unwrap();
+    assert_eq!((drained.finished, drained.cut), (0, 2));
+    let (status, _, text) = answer(long).await;
+    assert!(status == 503 && text.contains("shutting down"), "{text}");
+    let (status, _, text) = answer(streamed).await;
+    let last = events(&text).pop().unwrap();
+    assert_eq!(
+        (status, &last["error"]["code"]),
+        (200, &json!(503)),
+        "{text}"
+    );
     r.engine.stop().unwrap();
 }

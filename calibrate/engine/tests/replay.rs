@@ -142,3 +142,47 @@ async fn a_changed_log_is_told_by_its_first_different_step() {
     let e = engine::replay::read(&log).err().unwrap().to_string();
     assert!(e.contains("line 2: start_s"), "{e}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn choices_of_one_prompt_are_requests_of_their_own_and_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("steps.csv");
+    let p = policy(
+        EngineKind::VllmV1,
+        "block_size = 4\nmax_num_seqs = 6",
+        81,
+        1,
+    );
+    let toy = Toy::new(&p, 1);
+    let mut s = spec(p);
+    s.step_log = Some(log.clone());
+    let engine = Engine::start(s, vec![Box::new(toy)]).unwrap();
+    for i in 0..6u32 {
+        let prompt: Vec<u32> = (0..30).map(|t| (t * 7 + i) % 256).collect();
+        let mut r = request(&prompt, 20);
+        // One of them is scored, which the prefix cache does not serve.
+        r.prompt_logprobs = (i == 3).then_some(1);
+        let mut open = engine.submit_all(vec![r; 4], 4).unwrap();
+        for ticket in &mut open {
+            while let Some(event) = ticket.next().await {
+                if matches!(event, engine::request::Event::Output { ended: Some(_), .. }) {
+                    break;
+                }
+            }
+        }
+    }
+    assert_empty(&engine).await;
+    engine.stop().unwrap();
+    check("choices", &log);
+    let read = read(&log).unwrap();
+    let requests = &read.replicas[0].requests;
+    assert_eq!(requests.len(), 24);
+    for four in requests.chunks(4) {
+        let ids: Vec<u64> = four.iter().map(|r| r.id).collect();
+        assert_eq!(ids, [0, 1, 2, 3].map(|i| ids[0] + i));
+        assert!(four.iter().all(|r| r.added == four[0].added), "one instant");
+        let cached: Vec<u32> = four.iter().map(|r| r.cached_tokens).collect();
+        let scored = ids[0] == 12;
+        assert_eq!(cached, if scored { [0; 4] } else { [0, 28, 28, 28] });
+    }
+}

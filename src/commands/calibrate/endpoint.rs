@@ -402,7 +402,7 @@ impl Keeper {
 
 impl Watch for Keeper {
     fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
+        self.bar.suspend(|| note!("{text}"));
     }
 
     fn at(&self, p: Progress<'_>) {

@@ -5,7 +5,9 @@
 //! when it falls behind; here each token keeps its event, so that clients which count events count tokens.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use crate::engine::Ticket;
 use crate::http::body::Delivery;
 use crate::http::error::ApiError;
-use crate::request::{Ended, Event, Failure, StopReason, Token};
+use crate::request::{Ended, Event, Failure, StopReason, Token, TokenLogprobs};
 use crate::text::Text;
 
 /// Which of the two interfaces.
@@ -28,30 +30,119 @@ pub enum Kind {
     Chat,
 }
 
+/// A prompt as an answer tells of it.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// What an answer begins with (`echo`).
+    pub echo: Option<String>,
+}
+
 /// What stays the same over one answer.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    kind: Kind,
-    id: String,
-    created: u64,
-    model: String,
-    delivery: Delivery,
-    prompt: Vec<u32>,
-    skip_special: bool,
+    /// The interface.
+    pub kind: Kind,
+    /// Name of the model.
+    pub model: String,
+    /// How it is sent.
+    pub delivery: Delivery,
+    /// The prompts.
+    pub prompts: Vec<Prompt>,
+    /// Choices for each prompt.
+    pub n: usize,
+    /// Whether special tokens are left out of the text.
+    pub skip_special: bool,
+    /// Whether only the prompt is wanted; the engine makes a token nevertheless, as vLLM does.
+    pub only_echo: bool,
+    /// When the answer began [s since 1970].
+    pub created: u64,
+}
+
+impl Frame {
+    /// Now, for [`Frame::created`].
+    pub fn now() -> u64 {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs())
+    }
+}
+
+/// The sequences of an answer, whose events come in any order.
+pub struct Tickets {
+    open: Vec<Option<Ticket>>,
+    /// Who is asked first, so that none is kept waiting by the others.
+    next: usize,
+    id: u64,
+}
+
+impl Tickets {
+    /// Those of one request, choice by choice.
+    pub fn new(tickets: Vec<Ticket>) -> Tickets {
+        Tickets {
+            id: tickets.first().map_or(0, Ticket::id),
+            open: tickets.into_iter().map(Some).collect(),
+            next: 0,
+        }
+    }
+
+    /// The next event with its choice; none for an engine that has stopped, and no choice once all have ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
+        let count = self.open.len();
+        let mut ended = true;
+        for i in (self.next..count).chain(0..self.next) {
+            let Some(ticket) = &mut self.open[i] else {
+                continue;
+            };
+            ended = false;
+            if let Poll::Ready(event) = ticket.poll_next(cx) {
+                self.next = (i + 1) % count;
+                return Poll::Ready(Some((i, event)));
+            }
+        }
+        if ended {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Choice `i` has ended. True: it was the last.
+    fn end(&mut self, i: usize) -> bool {
+        self.open[i] = None;
+        self.open.iter().all(Option::is_none)
+    }
+}
+
+/// One choice as far as it has come.
+#[derive(Debug, Default)]
+struct Choice {
+    /// Tokens that have been made [tokens].
+    made: usize,
+    /// Characters of the tokens that have been told [characters].
+    told: usize,
+    /// Whether anything has been told.
+    begun: bool,
+    /// Prompt tokens that the prefix cache held [tokens].
+    cached: u32,
+    /// Log probabilities of the prompt's tokens from the second on.
+    prompt: Vec<TokenLogprobs>,
 }
 
 /// Output that goes into one event or one whole answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Piece {
     text: String,
     tokens: Vec<Token>,
-    cached: u32,
     ended: Option<Ended>,
 }
 
 impl Piece {
-    fn add(&mut self, event: Event) -> Result<(), Failure> {
-        match event {
+    /// Takes in what the engine tells of `choice`.
+    fn add(&mut self, event: Option<Event>, choice: &mut Choice) -> Result<(), Failure> {
+        match event.ok_or(Failure::ShuttingDown)? {
+            Event::Prompt(logprobs) => choice.prompt = logprobs,
             Event::Output {
                 token,
                 text,
@@ -60,59 +151,50 @@ impl Piece {
             } => {
                 self.text.push_str(&text);
                 self.tokens.push(token);
-                self.cached = cached_tokens;
                 self.ended = ended;
-                Ok(())
+                choice.cached = cached_tokens;
+                choice.made += 1;
             }
-            Event::Failed(failure) => Err(failure),
+            Event::Failed(failure) => return Err(failure),
         }
+        Ok(())
     }
 }
 
 impl Frame {
-    /// The frame of the answer to the request of `ticket`.
-    pub fn new(
-        kind: Kind,
-        ticket: &Ticket,
-        model: &str,
-        delivery: Delivery,
-        prompt: Vec<u32>,
-        skip_special: bool,
-    ) -> Frame {
-        let prefix = match kind {
-            Kind::Completion => "cmpl",
-            Kind::Chat => "chatcmpl",
-        };
-        Frame {
-            kind,
-            id: format!("{prefix}-{}", ticket.id()),
-            created: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            model: model.to_string(),
-            delivery,
-            prompt,
-            skip_special,
-        }
-    }
-
-    fn usage(&self, made: usize, cached: u32) -> Value {
+    fn usage_of(prompt: usize, made: usize, cached: u32) -> Value {
         json!({
-            "prompt_tokens": self.prompt.len(),
-            "total_tokens": self.prompt.len() + made,
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + made,
             "completion_tokens": made,
             "prompt_tokens_details": {"cached_tokens": cached},
         })
     }
 
-    fn envelope(&self, stream: bool, choices: Value) -> Value {
-        let object = match (self.kind, stream) {
-            (Kind::Completion, _) => "text_completion",
-            (Kind::Chat, false) => "chat.completion",
-            (Kind::Chat, true) => "chat.completion.chunk",
+    /// Usage of the whole answer: each prompt counts once.
+    fn usage(&self, choices: &[Choice]) -> Value {
+        let prompt = self.prompts.iter().map(|p| p.tokens.len()).sum();
+        let made = choices.iter().map(|c| c.made).sum();
+        let cached = choices
+            .iter()
+            .step_by(self.n.max(1))
+            .map(|c| c.cached)
+            .sum();
+        Frame::usage_of(prompt, made, cached)
+    }
+
+    fn prompt(&self, choice: usize) -> &Prompt {
+        &self.prompts[choice / self.n.max(1)]
+    }
+
+    fn envelope(&self, id: u64, stream: bool, choices: Value) -> Value {
+        let (prefix, object) = match (self.kind, stream) {
+            (Kind::Completion, _) => ("cmpl", "text_completion"),
+            (Kind::Chat, false) => ("chatcmpl", "chat.completion"),
+            (Kind::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
         };
         json!({
-            "id": self.id,
+            "id": format!("{prefix}-{id}"),
             "object": object,
             "created": self.created,
             "model": self.model,
@@ -120,19 +202,42 @@ impl Frame {
         })
     }
 
-    fn choice(&self, piece: &Piece, stream: bool, offset: usize, text: &Text) -> Value {
-        let logprobs = self.logprobs(piece, offset, text);
+    /// Tells a chat's prompt, which belongs to the answer and not to a choice.
+    fn tell_chat_prompt(&self, answer: &mut Value) {
+        if self.delivery.token_ids && self.kind == Kind::Chat {
+            let prompt = self.prompts.first();
+            answer["prompt_token_ids"] = json!(prompt.map(|p| &p.tokens));
+        }
+    }
+
+    /// What `piece` adds to choice `index`.
+    fn choice(
+        &self,
+        index: usize,
+        piece: Piece,
+        c: &mut Choice,
+        stream: bool,
+        text: &Text,
+    ) -> Value {
+        let first = !std::mem::replace(&mut c.begun, true);
+        let prompt = self.prompt(index);
+        let echo = prompt.echo.as_ref().filter(|_| first);
+        let logprobs = self.logprobs(echo.map(|_| prompt), &piece, c, text);
+        let mut said = echo.cloned().unwrap_or_default();
+        if !self.only_echo {
+            said.push_str(&piece.text);
+        }
         let mut choice = match (self.kind, stream) {
-            (Kind::Completion, _) => json!({"index": 0, "text": piece.text}),
-            (Kind::Chat, true) => json!({"index": 0, "delta": {"content": piece.text}}),
+            (Kind::Completion, _) => json!({"index": index, "text": said}),
+            (Kind::Chat, true) => json!({"index": index, "delta": {"content": said}}),
             (Kind::Chat, false) => json!({
-                "index": 0,
-                "message": {"role": "assistant", "content": piece.text},
+                "index": index,
+                "message": {"role": "assistant", "content": said},
             }),
         };
         choice["logprobs"] = logprobs;
         choice["finish_reason"] = json!(piece.ended.as_ref().map(|e| e.finish.name()));
-        choice["stop_reason"] = match piece.ended.as_ref().and_then(|e| e.stop_reason.as_ref()) {
+        choice["stop_reason"] = match piece.ended.and_then(|e| e.stop_reason) {
             None => Value::Null,
             Some(StopReason::Text(s)) => json!(s),
             Some(StopReason::Token(t)) => json!(t),
@@ -140,62 +245,88 @@ impl Frame {
         if self.delivery.token_ids {
             let ids: Vec<u32> = piece.tokens.iter().map(|t| t.id).collect();
             choice["token_ids"] = json!(ids);
-            if offset == 0 {
-                choice["prompt_token_ids"] = json!(self.prompt);
+            if first && self.kind == Kind::Completion {
+                choice["prompt_token_ids"] = json!(prompt.tokens);
             }
         }
         choice
     }
 
-    /// Log probabilities in the form of each interface; `offset`: tokens before.
-    fn logprobs(&self, piece: &Piece, offset: usize, text: &Text) -> Value {
-        let wanted = |t: &Token| t.logprobs.clone().map(|l| (t.id, l));
-        let all: Option<Vec<_>> = piece.tokens.iter().map(wanted).collect();
-        let Some(all) = all.filter(|a| !a.is_empty()) else {
+    /// A token beside its log probability.
+    fn token(&self, id: u32, text: &Text) -> String {
+        if self.delivery.tokens_as_ids {
+            format!("token_id:{id}")
+        } else {
+            text.token_text(id)
+        }
+    }
+
+    /// Log probabilities in the form of each interface, those of the prompt first where it is told.
+    fn logprobs(
+        &self,
+        prompt: Option<&Prompt>,
+        piece: &Piece,
+        c: &mut Choice,
+        text: &Text,
+    ) -> Value {
+        let mut all: Vec<(u32, Option<&TokenLogprobs>)> = Vec::new();
+        if let Some(prompt) = prompt {
+            // What comes first follows from nothing.
+            let known = std::iter::once(None).chain(c.prompt.iter().map(Some));
+            all.extend(prompt.tokens.iter().copied().zip(known));
+        }
+        if !self.only_echo {
+            if piece.tokens.iter().any(|t| t.logprobs.is_none()) {
+                return Value::Null;
+            }
+            all.extend(piece.tokens.iter().map(|t| (t.id, t.logprobs.as_ref())));
+        }
+        if all.iter().all(|(_, l)| l.is_none()) {
             return Value::Null;
-        };
+        }
         // JSON has no infinities; vLLM writes this for them too.
         let finite = |x: f32| x.max(-9999.0);
         if self.kind == Kind::Chat {
             let one = |id: u32, p: f32| {
                 json!({
-                    "token": text.token_text(id),
+                    "token": self.token(id, text),
                     "logprob": finite(p),
                     "bytes": text.token_bytes(id),
                 })
             };
-            let content: Vec<Value> = all
-                .iter()
+            let known = all.iter().filter_map(|&(id, l)| Some((id, l?)));
+            let content: Vec<Value> = known
                 .map(|(id, l)| {
-                    let mut v = one(*id, l.chosen);
+                    let mut v = one(id, l.chosen);
                     v["top_logprobs"] = l.top.iter().map(|&(t, p)| one(t, p)).collect();
                     v
                 })
                 .collect();
             return json!({"content": content});
         }
-        let mut at = offset;
         let mut offsets = Vec::new();
-        for (id, _) in &all {
-            offsets.push(at);
-            if !(self.skip_special && text.is_special(*id)) {
-                at += text.token_text(*id).chars().count();
+        for &(id, _) in &all {
+            offsets.push(c.told);
+            if !(self.skip_special && text.is_special(id)) {
+                c.told += text.token_text(id).chars().count();
             }
         }
         let top: Vec<Value> = all
             .iter()
-            .map(|(id, l)| {
+            .map(|&(id, l)| {
+                let Some(l) = l else { return Value::Null };
                 let mut map = serde_json::Map::new();
-                for &(t, p) in l.top.iter().chain(&[(*id, l.chosen)]) {
-                    map.insert(text.token_text(t), json!(finite(p)));
+                for &(t, p) in l.top.iter().chain(&[(id, l.chosen)]) {
+                    map.insert(self.token(t, text), json!(finite(p)));
                 }
                 Value::Object(map)
             })
             .collect();
+        let chosen = |(_, l): &(u32, Option<&TokenLogprobs>)| l.map(|l| finite(l.chosen));
         json!({
             "text_offset": offsets,
-            "token_logprobs": all.iter().map(|(_, l)| finite(l.chosen)).collect::<Vec<_>>(),
-            "tokens": all.iter().map(|(id, _)| text.token_text(*id)).collect::<Vec<_>>(),
+            "token_logprobs": all.iter().map(chosen).collect::<Vec<_>>(),
+            "tokens": all.iter().map(|(id, _)| self.token(*id, text)).collect::<Vec<_>>(),
             "top_logprobs": top,
         })
     }
@@ -204,35 +335,36 @@ impl Frame {
 /// Waits for the whole output.
 ///
 /// # Errors
-/// The status of a request that was not served.
-pub async fn whole(
-    frame: Frame,
-    mut ticket: Ticket,
-    engine_text: &Text,
-) -> Result<Value, ApiError> {
-    let mut piece = Piece::default();
-    while piece.ended.is_none() {
-        match ticket.next().await {
-            Some(event) => piece.add(event).map_err(ApiError::from)?,
-            None => return Err(Failure::ShuttingDown.into()),
+/// The status of a request that was not served, for one of its sequences.
+pub async fn whole(frame: Frame, mut tickets: Tickets, text: &Text) -> Result<Value, ApiError> {
+    let count = tickets.open.len();
+    let mut pieces: Vec<Piece> = (0..count).map(|_| Piece::default()).collect();
+    let mut states: Vec<Choice> = (0..count).map(|_| Choice::default()).collect();
+    while let Some((i, event)) = poll_fn(|cx| tickets.poll(cx)).await {
+        pieces[i].add(event, &mut states[i])?;
+        if pieces[i].ended.is_some() {
+            tickets.end(i);
         }
     }
-    let mut answer = frame.envelope(false, json!([frame.choice(&piece, false, 0, engine_text)]));
-    answer["usage"] = frame.usage(piece.tokens.len(), piece.cached);
+    let choices: Vec<Value> = (pieces.into_iter().zip(&mut states).enumerate())
+        .map(|(i, (piece, state))| frame.choice(i, piece, state, false, text))
+        .collect();
+    let mut answer = frame.envelope(tickets.id, false, json!(choices));
+    answer["usage"] = frame.usage(&states);
+    frame.tell_chat_prompt(&mut answer);
     Ok(answer)
 }
 
 /// An answer as server-sent events.
 pub struct EventStream {
     frame: Frame,
-    ticket: Option<Ticket>,
-    text: std::sync::Arc<Text>,
+    tickets: Tickets,
+    text: Arc<Text>,
+    choices: Vec<Choice>,
     /// The event that was awaited before the stream began.
-    first: Option<Event>,
-    made: usize,
-    characters: usize,
-    cached: u32,
+    first: Option<(usize, Option<Event>)>,
     ready: VecDeque<Bytes>,
+    ended: bool,
 }
 
 impl EventStream {
@@ -242,73 +374,88 @@ impl EventStream {
     /// The status of a request that was not served.
     pub async fn begin(
         frame: Frame,
-        mut ticket: Ticket,
-        text: std::sync::Arc<Text>,
+        mut tickets: Tickets,
+        text: Arc<Text>,
     ) -> Result<EventStream, ApiError> {
-        let first = match ticket.next().await {
-            Some(Event::Failed(failure)) => return Err(failure.into()),
-            None => return Err(Failure::ShuttingDown.into()),
-            first => first,
-        };
+        let first = poll_fn(|cx| tickets.poll(cx)).await;
+        match &first {
+            Some((_, Some(Event::Failed(failure)))) => return Err(failure.clone().into()),
+            None | Some((_, None)) => return Err(Failure::ShuttingDown.into()),
+            Some(_) => {}
+        }
+        let count = tickets.open.len();
         let mut stream = EventStream {
             frame,
-            ticket: Some(ticket),
+            tickets,
             text,
+            choices: (0..count).map(|_| Choice::default()).collect(),
             first,
-            made: 0,
-            characters: 0,
-            cached: 0,
             ready: VecDeque::new(),
+            ended: false,
         };
         if stream.frame.kind == Kind::Chat {
-            let choice = json!([{
-                "index": 0,
-                "delta": {"role": "assistant", "content": ""},
-                "logprobs": null,
-                "finish_reason": null,
-            }]);
-            let chunk = stream.frame.envelope(true, choice);
-            stream.send(chunk, true);
+            for i in 0..count {
+                let choice = json!([{
+                    "index": i,
+                    "delta": {"role": "assistant", "content": ""},
+                    "logprobs": null,
+                    "finish_reason": null,
+                }]);
+                stream.send(choice, Some(i));
+            }
         }
         Ok(stream)
     }
 
-    /// Queues an event; `usage`: whether it may carry the usage so far.
-    fn send(&mut self, mut chunk: Value, usage: bool) {
-        if usage && self.frame.delivery.continuous_usage {
-            chunk["usage"] = self.frame.usage(self.made, self.cached);
-        }
+    fn queue(&mut self, event: &Value) {
         self.ready
-            .push_back(Bytes::from(format!("data: {chunk}\n\n")));
+            .push_back(Bytes::from(format!("data: {event}\n\n")));
     }
 
-    /// Queues what `event` amounts to; none: the engine has gone.
-    fn take(&mut self, event: Option<Event>) {
+    /// Queues an event with `choices`, of choice `i` where it may carry that one's usage so far.
+    fn send(&mut self, choices: Value, i: Option<usize>) {
+        let mut chunk = self.frame.envelope(self.tickets.id, true, choices);
+        if i.is_some_and(|i| !self.choices[i].begun) {
+            self.frame.tell_chat_prompt(&mut chunk);
+        }
+        if let Some(i) = i.filter(|_| self.frame.delivery.continuous_usage) {
+            let c = &self.choices[i];
+            let prompt = self.frame.prompt(i).tokens.len();
+            chunk["usage"] = Frame::usage_of(prompt, c.made, c.cached);
+        }
+        self.queue(&chunk);
+    }
+
+    /// Queues what an event of choice `i` amounts to.
+    fn take(&mut self, i: usize, event: Option<Event>) {
         let mut piece = Piece::default();
-        let failure = event
-            .ok_or(Failure::ShuttingDown)
-            .and_then(|e| piece.add(e))
-            .err();
+        if let Err(failure) = piece.add(event, &mut self.choices[i]) {
+            self.queue(&ApiError::from(failure).body());
+            return self.end();
+        }
+        let ended = piece.ended.is_some();
         if !piece.tokens.is_empty() {
-            let choice = self.frame.choice(&piece, true, self.characters, &self.text);
-            self.made += piece.tokens.len();
-            self.characters += piece.text.chars().count();
-            self.cached = piece.cached;
-            let chunk = self.frame.envelope(true, json!([choice]));
-            self.send(chunk, true);
+            let state = &mut self.choices[i];
+            let choice = self.frame.choice(i, piece, state, true, &self.text);
+            self.send(json!([choice]), Some(i));
         }
-        if let Some(failure) = failure {
-            self.send(ApiError::from(failure).body(), false);
-        } else if piece.ended.is_none() {
+        if !ended || !self.tickets.end(i) {
             return;
-        } else if self.frame.delivery.include_usage {
-            let mut chunk = self.frame.envelope(true, json!([]));
-            chunk["usage"] = self.frame.usage(self.made, self.cached);
-            self.send(chunk, false);
         }
+        if self.frame.delivery.include_usage {
+            let mut chunk = self.frame.envelope(self.tickets.id, true, json!([]));
+            chunk["usage"] = self.frame.usage(&self.choices);
+            self.queue(&chunk);
+        }
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.ready
             .push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-        self.ticket = None;
+        // What still runs is cancelled.
+        self.tickets.open.clear();
+        self.ended = true;
     }
 }
 
@@ -316,16 +463,14 @@ impl Stream for EventStream {
     type Item = Result<Bytes, std::convert::Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(first) = self.first.take() {
-            self.take(Some(first));
+        if let Some((i, event)) = self.first.take() {
+            self.take(i, event);
         }
-        if self.ready.is_empty() {
-            let Some(ticket) = &mut self.ticket else {
-                return Poll::Ready(None);
-            };
-            match ticket.poll_next(cx) {
+        while self.ready.is_empty() && !self.ended {
+            match self.tickets.poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(event) => self.take(event),
+                Poll::Ready(Some((i, event))) => self.take(i, event),
+                Poll::Ready(None) => self.end(),
             }
         }
         Poll::Ready(self.ready.pop_front().map(Ok))

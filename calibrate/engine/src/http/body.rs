@@ -1,31 +1,45 @@
-//! What clients send: the fields of OpenAI's interface and of vLLM's extensions to it, each checked by itself.
-//!
-//! Fields that nothing here knows are ignored, as vLLM does; those it knows but cannot honour are refused.
+//! What clients send: the fields of OpenAI's interface and of vLLM's extensions to it, each checked by itself. `fields.rs` tells
+//! which there may be.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::grammar::Constraint;
+use crate::grammar::json::Json;
 use crate::http::error::ApiError;
 use crate::request::{GenerateRequest, Sampling};
+use crate::sampling::GREEDY_BELOW;
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 32;
 /// Longest stop string [bytes].
 const MAX_STOP_BYTES: usize = 1024;
+/// Most choices for one prompt.
+const MAX_CHOICES: u32 = 128;
+/// Most words that a text must not have.
+const MAX_BAD_WORDS: usize = 1000;
+/// Largest bias of a logit.
+const MAX_BIAS: f64 = 100.0;
 /// Most log probabilities for each token.
 pub const MAX_LOGPROBS: u32 = 20;
 
 /// A JSON object whose fields are read by name. `null` counts as absent.
-pub struct Fields(Map<String, Value>);
+pub struct Fields {
+    map: Map<String, Value>,
+    body: Bytes,
+}
 
 impl Fields {
     /// Reads a body.
     ///
     /// # Errors
     /// 400 when it is no JSON object.
-    pub fn parse(body: &[u8]) -> Result<Fields, ApiError> {
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields(map)),
+    pub fn parse(body: Bytes) -> Result<Fields, ApiError> {
+        match serde_json::from_slice(&body) {
+            Ok(Value::Object(map)) => Ok(Fields { map, body }),
             Ok(_) => Err(ApiError::bad("", "the body must be a JSON object")),
             Err(e) => Err(ApiError::bad("", format!("the body is no valid JSON: {e}"))),
         }
@@ -36,7 +50,7 @@ impl Fields {
     /// # Errors
     /// 400 when it has another type.
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ApiError> {
-        match self.0.get(name) {
+        match self.map.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => T::deserialize(value)
                 .map(Some)
@@ -64,24 +78,22 @@ impl Fields {
         }
     }
 
-    /// Refuses a field whose value is not the only one supported.
-    fn only(&self, name: &str, supported: &Value) -> Result<(), ApiError> {
-        match self.0.get(name) {
-            None | Some(Value::Null) => Ok(()),
-            Some(v) if v == supported => Ok(()),
-            Some(v) => Err(ApiError::bad(
-                name,
-                format!("`{name}`: only {supported} is supported, got {}", short(v)),
-            )),
-        }
+    /// The fields that are there and not `null`.
+    pub fn set(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let set = self.map.iter().filter(|(_, v)| !v.is_null());
+        set.map(|(k, v)| (k.as_str(), v))
     }
-}
 
-fn short(v: &Value) -> String {
-    let text = v.to_string();
-    match text.char_indices().nth(60) {
-        Some((at, _)) => format!("{}...", &text[..at]),
-        None => text,
+    /// The field called `name` with the members of its objects in their order.
+    ///
+    /// # Errors
+    /// 400 when the body cannot be read so.
+    pub fn ordered(&self, name: &str) -> Result<Option<Json>, ApiError> {
+        if self.map.get(name).is_none_or(Value::is_null) {
+            return Ok(None);
+        }
+        let body = Json::parse(&self.body).map_err(|e| ApiError::bad(name, e))?;
+        Ok(body.get(name).cloned())
     }
 }
 
@@ -96,6 +108,8 @@ pub struct Delivery {
     pub continuous_usage: bool,
     /// With the ids of prompt and output tokens.
     pub token_ids: bool,
+    /// With tokens beside log probabilities as `token_id:5` instead of their text.
+    pub tokens_as_ids: bool,
 }
 
 /// What a body asks for, before its prompt is known.
@@ -105,6 +119,12 @@ pub struct Asked {
     pub request: GenerateRequest,
     /// How its answer is sent.
     pub delivery: Delivery,
+    /// Choices for each prompt.
+    pub n: u32,
+    /// Words that the text must not have.
+    pub bad_words: Vec<String>,
+    /// What the text must keep to, with the field that says so.
+    pub constraint: Option<(&'static str, Constraint)>,
 }
 
 #[derive(serde::Deserialize)]
@@ -114,41 +134,24 @@ enum OneOrMore<T> {
     More(Vec<T>),
 }
 
-/// Reads everything but prompt and length.
+/// Reads everything but prompt and length; `vocab`: tokens of the model.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn asked(f: &Fields) -> Result<Asked, ApiError> {
-    f.only("n", &Value::from(1))?;
-    f.only("best_of", &Value::from(1))?;
-    f.only("use_beam_search", &Value::from(false))?;
-    f.only("echo", &Value::from(false))?;
-    f.only("suffix", &Value::from(""))?;
-    for unsupported in [
-        "logit_bias",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "structured_outputs",
-        "prompt_logprobs",
-    ] {
-        if f.0
-            .get(unsupported)
-            .is_some_and(|v| !v.is_null() && *v != Value::Object(Map::new()))
-        {
-            return Err(ApiError::bad(
-                unsupported,
-                format!("`{unsupported}` is not supported"),
-            ));
-        }
+pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
+    let n: u32 = f.get("n")?.unwrap_or(1);
+    if !(1..=MAX_CHOICES).contains(&n) {
+        return Err(ApiError::bad(
+            "n",
+            format!("`n` must be from 1 to {MAX_CHOICES}, got {n}"),
+        ));
     }
-    if let Some(format) = f.get::<Map<String, Value>>("response_format")?
-        && format.get("type") != Some(&Value::from("text"))
+    if let Some(best_of) = f.get::<u32>("best_of")?
+        && best_of != n
     {
         return Err(ApiError::bad(
-            "response_format",
-            "`response_format`: only {\"type\": \"text\"} is supported",
+            "best_of",
+            format!("`best_of` must be `n` ({n}), got {best_of}: all that is made is returned"),
         ));
     }
     let default = Sampling::default();
@@ -161,20 +164,48 @@ pub fn asked(f: &Fields) -> Result<Asked, ApiError> {
             )
         })?,
     };
+    let temperature = f
+        .number("temperature", 0.0, 2.0)?
+        .unwrap_or(default.temperature);
+    if n > 1 && temperature < GREEDY_BELOW {
+        return Err(ApiError::bad(
+            "n",
+            format!(
+                "`n` must be 1 where `temperature` is 0, got {n}: all choices would be the same"
+            ),
+        ));
+    }
+    let top_p = f.number("top_p", 0.0, 1.0)?.unwrap_or(default.top_p);
+    if top_p == 0.0 {
+        return Err(ApiError::bad(
+            "top_p",
+            "`top_p` must be above 0 and at most 1, got 0",
+        ));
+    }
     let sampling = Sampling {
-        temperature: f
-            .number("temperature", 0.0, 100.0)?
-            .unwrap_or(default.temperature),
+        temperature,
         top_k,
-        top_p: f.number("top_p", 0.0, 1.0)?.unwrap_or(default.top_p),
+        top_p,
         min_p: f.number("min_p", 0.0, 1.0)?.unwrap_or(default.min_p),
         presence_penalty: f.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
         frequency_penalty: f.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
         repetition_penalty: f
             .number("repetition_penalty", 0.01, 100.0)?
             .unwrap_or(default.repetition_penalty),
-        seed: f.get::<i64>("seed")?.map(|s| s as u64),
+        // -1 asks for any seed, as with vLLM.
+        seed: f.get::<i64>("seed")?.filter(|&s| s != -1).map(|s| s as u64),
+        logit_bias: logit_bias(f, vocab)?,
+        allowed_token_ids: allowed_token_ids(f, vocab)?,
+        // The words are told apart from tokens once they are tokenised.
+        bad_words: Arc::default(),
     };
+    let bad_words: Vec<String> = f.get("bad_words")?.unwrap_or_default();
+    if bad_words.len() > MAX_BAD_WORDS || bad_words.iter().any(|w| w.trim_start().is_empty()) {
+        return Err(ApiError::bad(
+            "bad_words",
+            format!("`bad_words` takes at most {MAX_BAD_WORDS} words, none of them empty"),
+        ));
+    }
     let stop = match f.get("stop")? {
         None => Vec::new(),
         Some(OneOrMore::One(s)) => vec![s],
@@ -203,7 +234,7 @@ pub fn asked(f: &Fields) -> Result<Asked, ApiError> {
     let include_usage = option("include_usage");
     let session = ["session_id", "user"]
         .iter()
-        .find_map(|k| f.0.get(*k).and_then(Value::as_str))
+        .find_map(|k| f.map.get(*k).and_then(Value::as_str))
         .map(session_of);
     Ok(Asked {
         request: GenerateRequest {
@@ -214,6 +245,7 @@ pub fn asked(f: &Fields) -> Result<Asked, ApiError> {
             include_stop_str_in_output: f.get("include_stop_str_in_output")?.unwrap_or(false),
             skip_special_tokens: f.get("skip_special_tokens")?.unwrap_or(true),
             sampling,
+            cache_salt: f.get("cache_salt")?.map_or(0, |s: String| session_of(&s)),
             priority: f.get("priority")?.unwrap_or(0),
             session,
             ..GenerateRequest::default()
@@ -223,8 +255,168 @@ pub fn asked(f: &Fields) -> Result<Asked, ApiError> {
             include_usage,
             continuous_usage: include_usage && option("continuous_usage_stats"),
             token_ids: f.get("return_token_ids")?.unwrap_or(false),
+            tokens_as_ids: f.get("return_tokens_as_token_ids")?.unwrap_or(false),
         },
+        n,
+        bad_words,
+        constraint: constraint(f)?,
     })
+}
+
+/// A token's number that is in the vocabulary.
+fn token(name: &str, id: Option<u64>, vocab: usize) -> Result<u32, ApiError> {
+    let id = id.filter(|&id| id < vocab as u64);
+    id.and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+        ApiError::bad(
+            name,
+            format!(
+                "`{name}` must name token ids, which go from 0 to {}",
+                vocab.saturating_sub(1)
+            ),
+        )
+    })
+}
+
+/// `logit_bias`, cut to what is allowed as vLLM does.
+fn logit_bias(f: &Fields, vocab: usize) -> Result<Arc<[(u32, f32)]>, ApiError> {
+    let name = "logit_bias";
+    let biases: Map<String, Value> = f.get(name)?.unwrap_or_default();
+    biases
+        .iter()
+        .map(|(id, bias)| {
+            let id = token(name, id.parse().ok(), vocab)?;
+            let bias = bias.as_f64().ok_or_else(|| {
+                ApiError::bad(
+                    name,
+                    format!("`{name}`: the bias of token {id} is no number"),
+                )
+            })?;
+            Ok((id, bias.clamp(-MAX_BIAS, MAX_BIAS) as f32))
+        })
+        .collect()
+}
+
+fn allowed_token_ids(f: &Fields, vocab: usize) -> Result<Option<Arc<[u32]>>, ApiError> {
+    let name = "allowed_token_ids";
+    let Some(ids) = f.get::<Vec<Value>>(name)? else {
+        return Ok(None);
+    };
+    if ids.is_empty() {
+        return Err(ApiError::bad(name, format!("`{name}` must not be empty")));
+    }
+    let mut ids = ids
+        .iter()
+        .map(|id| token(name, id.as_u64(), vocab))
+        .collect::<Result<Vec<u32>, _>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(Some(ids.into()))
+}
+
+/// What the text must keep to, with the field that says so.
+fn constraint(f: &Fields) -> Result<Option<(&'static str, Constraint)>, ApiError> {
+    let fields = [
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+    ];
+    let mut found: Option<(&'static str, Constraint)> = None;
+    for name in fields {
+        let Some(value) = f.ordered(name)? else {
+            continue;
+        };
+        let wrong = |what: String| ApiError::bad(name, format!("`{name}`: {what}"));
+        let one = match name {
+            "response_format" => response_format(&value),
+            "structured_outputs" => structured_outputs(&value).map(Some),
+            "guided_json" => schema(&value, true).map(Some),
+            "guided_regex" => regex(&value).map(Some),
+            _ => choice(&value).map(Some),
+        };
+        if let Some(one) = one.map_err(wrong)? {
+            if let Some((other, _)) = &found {
+                return Err(wrong(format!(
+                    "`{other}` says already what the text must be"
+                )));
+            }
+            found = Some((name, one));
+        }
+    }
+    Ok(found)
+}
+
+fn response_format(value: &Json) -> Result<Option<Constraint>, String> {
+    match value.get("type").and_then(Json::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Constraint::Object { whitespace: true })),
+        Some("json_schema") => {
+            let named = value.get("json_schema").ok_or("`json_schema` is missing")?;
+            let it = named
+                .get("schema")
+                .ok_or("`json_schema.schema` is missing")?;
+            schema(it, true).map(Some)
+        }
+        other => Err(format!(
+            "`type` must be text, json_object or json_schema, got {}",
+            other.unwrap_or("none")
+        )),
+    }
+}
+
+/// vLLM's own field for all kinds.
+fn structured_outputs(value: &Json) -> Result<Constraint, String> {
+    let Json::Object(members) = value else {
+        return Err("must be an object".into());
+    };
+    let flag = |name: &str| value.get(name) == Some(&Json::Bool(true));
+    let whitespace = !flag("disable_any_whitespace");
+    let mut found = Vec::new();
+    for (name, value) in members {
+        match (name.as_str(), value) {
+            (_, Json::Null) | ("json_object", Json::Bool(false)) => {}
+            ("json", v) => found.push(schema(v, whitespace)?),
+            ("regex", v) => found.push(regex(v)?),
+            ("choice", v) => found.push(choice(v)?),
+            ("json_object", Json::Bool(true)) => found.push(Constraint::Object { whitespace }),
+            ("disable_any_whitespace", Json::Bool(_))
+            | ("disable_additional_properties", Json::Bool(false)) => {}
+            (name, _) => return Err(format!("`{name}` is not supported")),
+        }
+    }
+    match found.len() {
+        1 => Ok(found.swap_remove(0)),
+        n => Err(format!(
+            "must have one of `json`, `regex`, `choice` and `json_object`, got {n}"
+        )),
+    }
+}
+
+/// A schema, or the text of one.
+fn schema(value: &Json, whitespace: bool) -> Result<Constraint, String> {
+    let schema = match value {
+        Json::Text(text) => Json::parse(text.as_bytes()).map_err(|e| format!("no JSON: {e}"))?,
+        Json::Object(_) => value.clone(),
+        _ => return Err("the schema must be an object".into()),
+    };
+    Ok(Constraint::Schema { schema, whitespace })
+}
+
+fn regex(value: &Json) -> Result<Constraint, String> {
+    let pattern = value.as_str().ok_or("must be a regular expression")?;
+    Ok(Constraint::Regex(pattern.into()))
+}
+
+fn choice(value: &Json) -> Result<Constraint, String> {
+    let texts = value.as_list().filter(|l| !l.is_empty());
+    let texts = texts.and_then(|l| {
+        l.iter()
+            .map(|t| t.as_str().filter(|t| !t.is_empty()).map(String::from))
+            .collect()
+    });
+    let texts = texts.ok_or("must be a list of texts, none of them empty")?;
+    Ok(Constraint::Choice(texts))
 }
 
 /// Number of a session's name (FNV-1a).
@@ -239,13 +431,44 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Asked, ApiError> {
-        asked(&Fields::parse(body.as_bytes())?)
+        asked(&Fields::parse(body.to_string().into())?, 100)
     }
 
     #[test]
     fn wrong_fields_are_named() {
         for (body, param) in [
-            (r#"{"n": 2}"#, "n"),
+            (r#"{"n": 0}"#, "n"),
+            (r#"{"n": 129}"#, "n"),
+            (r#"{"n": 2, "temperature": 0}"#, "n"),
+            (r#"{"n": 2, "best_of": 3}"#, "best_of"),
+            (r#"{"top_p": 0}"#, "top_p"),
+            (r#"{"temperature": 2.1}"#, "temperature"),
+            (r#"{"logit_bias": {"100": 1}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"1": "x"}}"#, "logit_bias"),
+            (r#"{"allowed_token_ids": []}"#, "allowed_token_ids"),
+            (r#"{"allowed_token_ids": [-1]}"#, "allowed_token_ids"),
+            (r#"{"bad_words": ["a", " "]}"#, "bad_words"),
+            (r#"{"response_format": {"type": "xml"}}"#, "response_format"),
+            (
+                r#"{"response_format": {"type": "json_schema"}}"#,
+                "response_format",
+            ),
+            (r#"{"guided_choice": []}"#, "guided_choice"),
+            (r#"{"guided_regex": 5}"#, "guided_regex"),
+            (r#"{"structured_outputs": {}}"#, "structured_outputs"),
+            (
+                r#"{"structured_outputs": {"grammar": "root ::= x"}}"#,
+                "structured_outputs",
+            ),
+            (
+                r#"{"structured_outputs": {"regex": "a", "choice": ["b"]}}"#,
+                "structured_outputs",
+            ),
+            (
+                r#"{"guided_json": {}, "guided_regex": "a"}"#,
+                "guided_regex",
+            ),
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"temperature": -1}"#, "temperature"),
             (r#"{"top_p": 2}"#, "top_p"),
@@ -253,7 +476,7 @@ mod tests {
             (r#"{"stop": 5}"#, "stop"),
             (r#"{"stop": [""]}"#, "stop"),
             (r#"{"min_tokens": -1}"#, "min_tokens"),
-            (r#"{"guided_json": {"a": 1}}"#, "guided_json"),
+            (r#"{"guided_json": 1}"#, "guided_json"),
             (
                 r#"{"stream_options": {"include_usage": true}}"#,
                 "stream_options",
@@ -270,11 +493,28 @@ mod tests {
 
     #[test]
     fn absent_and_null_fields_get_vllms_defaults() {
-        let a = read(r#"{"temperature": null, "logit_bias": null, "unknown": 1}"#).unwrap();
+        let a = read(r#"{"temperature": null, "logit_bias": null, "n": null}"#).unwrap();
         assert_eq!(a.request.sampling, Sampling::default());
         assert!(a.request.skip_special_tokens && !a.delivery.stream);
         let a = read(r#"{"stop": "x", "top_k": -1, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}}"#).unwrap();
         assert_eq!(a.request.stop, ["x"]);
         assert!(a.delivery.include_usage && a.delivery.continuous_usage);
+        let a = read(r#"{"n": 3, "best_of": 3, "seed": -1, "logit_bias": {"7": 1000, "9": -0.5}, "allowed_token_ids": [9, 7, 9]}"#).unwrap();
+        let s = &a.request.sampling;
+        assert_eq!((a.n, s.seed), (3, None));
+        assert_eq!(*s.logit_bias, [(7, 100.0), (9, -0.5)]);
+        assert_eq!(s.allowed_token_ids.as_deref(), Some(&[7, 9][..]));
+    }
+
+    #[test]
+    fn a_schema_keeps_the_order_of_its_properties() {
+        let body = r#"{"response_format": {"type": "json_schema", "json_schema":
+            {"name": "x", "schema": {"properties": {"b": {}, "a": {}}}}}}"#;
+        let (field, constraint) = read(body).unwrap().constraint.unwrap();
+        let Constraint::Schema { schema, .. } = constraint else {
+            panic!("{constraint:?}");
+        };
+        assert_eq!(field, "response_format");
+        assert_eq!(schema.text(), r#"{"properties":{"b":{},"a":{}}}"#);
     }
 }

@@ -124,6 +124,7 @@ impl From<Failure> for ApiError {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("the forward pass failed: {message}"),
             ),
+            Failure::Constraint(message) => ApiError::bad("", message),
             Failure::ShuttingDown => Refusal::Draining.into(),
         }
     }

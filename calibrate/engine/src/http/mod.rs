@@ -4,11 +4,12 @@ pub mod answer;
 pub mod body;
 pub mod chat;
 pub mod error;
+mod fields;
 pub mod server;
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,17 +19,20 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use subtle::ConstantTimeEq as _;
 
 use crate::engine::Engine;
 use crate::request::GenerateRequest;
 use crate::text::Text;
-use answer::{EventStream, Frame, Kind, whole};
-use body::{Delivery, Fields, MAX_LOGPROBS, asked, session_of};
+use answer::{EventStream, Frame, Kind, Prompt, Tickets, whole};
+use body::{Asked, Fields, MAX_LOGPROBS, asked, session_of};
 use chat::ChatTemplate;
 use error::ApiError;
 
 /// `max_tokens` of a completion that names none (OpenAI's and vLLM's default) [tokens].
 const DEFAULT_MAX_TOKENS: u32 = 16;
+/// Most sequences of one request: choices times prompts.
+const MAX_SEQUENCES: usize = 1024;
 /// Texts longer than this are tokenised on a thread of their own [bytes].
 const LONG_TEXT: usize = 32 << 10;
 
@@ -78,6 +82,7 @@ pub fn routes(service: Arc<Service>) -> Router {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, what)
         })
         .layer(DefaultBodyLimit::max(service.max_body_bytes))
+        .layer(from_fn_with_state(service.clone(), check_length))
         .with_state(service)
 }
 
@@ -88,7 +93,8 @@ async fn check_key(State(s): Shared, request: Request, next: Next) -> Response {
             .get(header::AUTHORIZATION)
             .and_then(|v| v.to_str().ok())
             .and_then(|v| v.strip_prefix("Bearer "));
-        if !given.is_some_and(|g| equal(g.trim().as_bytes(), key.as_bytes())) {
+        // In a time that does not tell where the two differ.
+        if !given.is_some_and(|g| bool::from(g.trim().as_bytes().ct_eq(key.as_bytes()))) {
             return ApiError::new(
                 StatusCode::UNAUTHORIZED,
                 "send the server's key as `Authorization: Bearer KEY`",
@@ -99,10 +105,17 @@ async fn check_key(State(s): Shared, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Compares in a time that does not tell where two keys differ.
-fn equal(a: &[u8], b: &[u8]) -> bool {
-    let differences = a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y));
-    a.len() == b.len() && differences == 0
+/// Refuses a body by the length that is announced, before any of it is read.
+async fn check_length(State(s): Shared, request: Request, next: Next) -> Response {
+    let announced = request.body().size_hint().lower();
+    if announced > s.max_body_bytes as u64 {
+        let what = format!(
+            "the body has {announced} bytes; this server takes at most {}",
+            s.max_body_bytes
+        );
+        return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, what).into_response();
+    }
+    next.run(request).await
 }
 
 async fn health(State(s): Shared) -> Response {
@@ -146,7 +159,7 @@ type RawBody = Result<Bytes, BytesRejection>;
 
 fn fields(body: RawBody) -> Result<Fields, ApiError> {
     let body = body.map_err(|e| ApiError::new(e.status(), e.body_text()))?;
-    Fields::parse(&body)
+    Fields::parse(body)
 }
 
 async fn completions(
@@ -156,19 +169,17 @@ async fn completions(
 ) -> Result<Response, ApiError> {
     let f = fields(body)?;
     s.check_model(&f)?;
-    let asked = asked(&f)?;
-    let mut request = asked.request;
-    request.logprobs = logprobs(&f, "logprobs")?;
-    request.prompt = s.prompt(&f).await?;
+    fields::check(&f, Kind::Completion)?;
+    let mut asked = asked(&f, s.text.vocab())?;
+    asked.request.logprobs = logprobs(&f, "logprobs")?;
+    let echo = f.get("echo")?.unwrap_or(false);
+    if echo {
+        asked.request.prompt_logprobs = asked.request.logprobs;
+    }
+    let prompts = s.prompts(&f, echo, asked.delivery.token_ids).await?;
     let max_tokens = f.get("max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS);
-    s.answer(
-        Kind::Completion,
-        request,
-        Some(max_tokens),
-        asked.delivery,
-        &headers,
-    )
-    .await
+    s.answer(Kind::Completion, asked, prompts, Some(max_tokens), &headers)
+        .await
 }
 
 async fn chat_completions(
@@ -178,17 +189,20 @@ async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let f = fields(body)?;
     s.check_model(&f)?;
-    let asked = asked(&f)?;
-    let mut request = asked.request;
+    fields::check(&f, Kind::Chat)?;
+    let mut asked = asked(&f, s.text.vocab())?;
     if f.get("logprobs")?.unwrap_or(false) {
-        request.logprobs = Some(logprobs(&f, "top_logprobs")?.unwrap_or(0));
+        asked.request.logprobs = Some(logprobs(&f, "top_logprobs")?.unwrap_or(0));
     }
-    request.prompt = s.chat_prompt(&f).await?;
+    let prompt = Prompt {
+        tokens: s.chat_prompt(&f).await?,
+        echo: None,
+    };
     let max_tokens = match f.get("max_completion_tokens")? {
         None => f.get("max_tokens")?,
         given => given,
     };
-    s.answer(Kind::Chat, request, max_tokens, asked.delivery, &headers)
+    s.answer(Kind::Chat, asked, vec![prompt], max_tokens, &headers)
         .await
 }
 
@@ -233,36 +247,51 @@ impl Service {
         done.map_err(|e| ApiError::bad("prompt", format!("the text cannot be tokenised: {e}")))
     }
 
-    /// The prompt of a completion: a text, token ids, or a list of one of either.
-    async fn prompt(&self, f: &Fields) -> Result<Vec<u32>, ApiError> {
+    /// The prompts of a completion: a text, token ids, or a list of either. With `echo` the text that answers begin with is
+    /// theirs, unless their tokens are told.
+    async fn prompts(&self, f: &Fields, echo: bool, told: bool) -> Result<Vec<Prompt>, ApiError> {
         let add_special = f.get("add_special_tokens")?.unwrap_or(true);
-        let mut prompt = f.need::<Value>("prompt")?;
-        if let Value::Array(list) = &mut prompt
-            && list.first().is_some_and(|v| v.is_string() || v.is_array())
-        {
-            if list.len() > 1 {
-                return Err(ApiError::bad(
-                    "prompt",
-                    format!(
-                        "`prompt` must be one prompt, got a list of {}; send a request for each",
-                        list.len()
-                    ),
-                ));
+        let list = match f.need::<Value>("prompt")? {
+            Value::Array(list) if list.first().is_some_and(|v| v.is_string() || v.is_array()) => {
+                list
             }
-            prompt = list.swap_remove(0);
+            one => vec![one],
+        };
+        if list.len() > MAX_SEQUENCES {
+            let what = format!(
+                "`prompt` may have {MAX_SEQUENCES} prompts, got {}",
+                list.len()
+            );
+            return Err(ApiError::bad("prompt", what));
         }
-        match prompt {
-            Value::String(text) => self.encode(text, add_special).await,
-            Value::Array(ids) => ids
-                .iter()
-                .map(|v| v.as_u64().and_then(|id| u32::try_from(id).ok()))
-                .collect::<Option<Vec<u32>>>()
-                .ok_or_else(|| ApiError::bad("prompt", "`prompt` as a list must hold token ids")),
-            _ => Err(ApiError::bad(
-                "prompt",
-                "`prompt` must be a string or a list of token ids",
-            )),
+        let mut prompts = Vec::with_capacity(list.len());
+        for prompt in list {
+            let (tokens, text) = match prompt {
+                Value::String(text) => (self.encode(text.clone(), add_special).await?, Some(text)),
+                Value::Array(ids) => {
+                    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+                    let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
+                    let ids = ids.ok_or_else(|| {
+                        ApiError::bad("prompt", "`prompt` as a list must hold token ids")
+                    })?;
+                    (ids, None)
+                }
+                _ => {
+                    return Err(ApiError::bad(
+                        "prompt",
+                        "`prompt` must be a string, a list of token ids, or a list of either",
+                    ));
+                }
+            };
+            let echo = match (echo, told, text) {
+                (false, ..) => None,
+                (true, true, _) => Some(String::new()),
+                (true, false, Some(text)) => Some(text),
+                (true, false, None) => Some(self.text.decode(&tokens, false)),
+            };
+            prompts.push(Prompt { tokens, echo });
         }
+        Ok(prompts)
     }
 
     /// The prompt of a dialogue.
@@ -274,41 +303,77 @@ impl Service {
                 "this model has no chat template; use /v1/completions",
             )
         })?;
-        let extra: Map<String, Value> = f.get("chat_template_kwargs")?.unwrap_or_default();
+        let mut extra: Map<String, Value> = f.get("chat_template_kwargs")?.unwrap_or_default();
+        // Templates that know them show them to the model.
+        let effort: Option<Value> = f.get("reasoning_effort")?;
+        for (name, value) in [("tools", fields::tools(f)?), ("reasoning_effort", effort)] {
+            if let Some(value) = value {
+                extra.entry(name).or_insert(value);
+            }
+        }
         let add_prompt = f.get("add_generation_prompt")?.unwrap_or(true);
         let text = template.render(&messages, add_prompt, &extra)?;
         let add_special = f.get("add_special_tokens")?.unwrap_or(false);
         self.encode(text, add_special).await
     }
 
-    /// Checks lengths, hands the request in, and sends what comes of it.
+    /// Checks lengths, hands the sequences in, and sends what comes of them.
     async fn answer(
         &self,
         kind: Kind,
-        mut request: GenerateRequest,
+        mut asked: Asked,
+        prompts: Vec<Prompt>,
         max_tokens: Option<u32>,
-        delivery: Delivery,
         headers: &HeaderMap,
     ) -> Result<Response, ApiError> {
-        self.check_lengths(&mut request, max_tokens)?;
+        let n = asked.n as usize;
+        let sequences = n * prompts.len();
+        let most =
+            MAX_SEQUENCES.min(usize::try_from(self.engine.queue_limit()).unwrap_or(MAX_SEQUENCES));
+        if sequences > most {
+            return Err(ApiError::bad(
+                if n > most { "n" } else { "prompt" },
+                format!(
+                    "{n} choices for each of {} prompts are {sequences} sequences; one request may have {most}",
+                    prompts.len()
+                ),
+            ));
+        }
+        let delivery = asked.delivery;
+        let only_echo = max_tokens == Some(0) && prompts.iter().all(|p| p.echo.is_some());
+        let max_tokens = if only_echo { Some(1) } else { max_tokens };
         if let Some(name) = headers.get("x-session-id").and_then(|v| v.to_str().ok()) {
-            request.session = Some(session_of(name));
+            asked.request.session = Some(session_of(name));
         }
-        let prompt = request.prompt.clone();
-        let skip_special = request.skip_special_tokens;
-        let ticket = self.engine.submit(request)?;
-        let frame = Frame::new(
+        self.resolve(&mut asked).await?;
+        let mut requests = Vec::with_capacity(sequences);
+        for prompt in &prompts {
+            let mut request = asked.request.clone();
+            request.prompt.clone_from(&prompt.tokens);
+            self.check_lengths(&mut request, max_tokens)?;
+            for i in 0..asked.n {
+                let mut request = request.clone();
+                // Each choice draws by itself, as vLLM has it.
+                let seed = &mut request.sampling.seed;
+                *seed = seed.map(|s| s.wrapping_add(u64::from(i)));
+                requests.push(request);
+            }
+        }
+        let frame = Frame {
             kind,
-            &ticket,
-            self.engine.model(),
+            model: self.engine.model().to_string(),
             delivery,
-            prompt,
-            skip_special,
-        );
+            prompts,
+            n,
+            skip_special: asked.request.skip_special_tokens,
+            only_echo,
+            created: Frame::now(),
+        };
+        let tickets = Tickets::new(self.engine.submit_all(requests, n)?);
         if !delivery.stream {
-            return Ok(Json(whole(frame, ticket, &self.text).await?).into_response());
+            return Ok(Json(whole(frame, tickets, &self.text).await?).into_response());
         }
-        let events = EventStream::begin(frame, ticket, self.text.clone()).await?;
+        let events = EventStream::begin(frame, tickets, self.text.clone()).await?;
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
             (header::CACHE_CONTROL, "no-cache"),
@@ -316,6 +381,29 @@ impl Service {
             (header::HeaderName::from_static("x-accel-buffering"), "no"),
         ];
         Ok((headers, Body::from_stream(events)).into_response())
+    }
+
+    /// Works out what needs the tokenizer or takes its time: bad words and what the text must keep to.
+    async fn resolve(&self, asked: &mut Asked) -> Result<(), ApiError> {
+        let mut bad_words = Vec::new();
+        for word in &asked.bad_words {
+            let bad = self.text.bad_word(word);
+            bad_words
+                .extend(bad.map_err(|e| ApiError::bad("bad_words", format!("`{word}`: {e}")))?);
+        }
+        asked.request.sampling.bad_words = bad_words.into();
+        if let Some((field, constraint)) = asked.constraint.take() {
+            let text = self.text.clone();
+            let matcher = tokio::task::spawn_blocking(move || {
+                // The replica's thread is to find it made.
+                text.vocabulary();
+                constraint.matcher()
+            });
+            let matcher = matcher.await.unwrap_or_else(|e| Err(e.to_string()));
+            let wrong = |e| ApiError::bad(field, format!("`{field}`: {e}"));
+            asked.request.matcher = Some(matcher.map_err(wrong)?);
+        }
+        Ok(())
     }
 
     fn check_lengths(
@@ -382,7 +470,12 @@ async fn tokenize(State(s): Shared, body: RawBody) -> Result<Json<Value>, ApiErr
     let tokens = if f.get::<Value>("messages")?.is_some() {
         s.chat_prompt(&f).await?
     } else {
-        s.prompt(&f).await?
+        let mut prompts = s.prompts(&f, false, false).await?;
+        if prompts.len() > 1 {
+            let what = format!("`prompt` must be one prompt here, got {}", prompts.len());
+            return Err(ApiError::bad("prompt", what));
+        }
+        prompts.pop().map(|p| p.tokens).unwrap_or_default()
     };
     let mut answer = json!({
         "count": tokens.len(),

@@ -1,7 +1,7 @@
 //! Connections: accepting them, and ending them in good order.
 //!
 //! Shutting down: `/health` and new requests get 503 while requests under way finish, for `drain_timeout` at most. Then
-//! connections are closed after the answer that they are sending, and what still runs is cancelled.
+//! what still runs is cancelled, its clients are told, and connections are closed after the answer that they are sending.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -24,6 +24,15 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKLOG: u32 = 4096;
 /// How long to wait after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What became of the requests that were under way when a server was told to stop; each choice of a request counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// They ended by themselves.
+    pub finished: u64,
+    /// They were cut off.
+    pub cut: u64,
+}
 
 /// A server on its address.
 pub struct Server {
@@ -57,14 +66,13 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done, then drains for at most `drain_timeout`, or until `hurry` is done. Returns how many
-    /// requests were cut off.
+    /// Serves until `stop` is done, then drains for at most `drain_timeout`, or until `hurry` is done.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
         hurry: impl Future<Output = ()>,
         drain_timeout: Duration,
-    ) -> u64 {
+    ) -> Drained {
         let app = routes(self.service.clone());
         let (close, closed) = watch::channel(false);
         let (alive, mut ended) = mpsc::channel::<()>(1);
@@ -75,6 +83,7 @@ impl Server {
             () = stop => {}
         }
         engine.begin_drain();
+        let under_way = engine.under_way();
         tokio::select! {
             () = &mut accept => {}
             () = engine.drained() => {}
@@ -82,11 +91,18 @@ impl Server {
             () = hurry => {}
         }
         let cut = engine.under_way();
+        if cut > 0 {
+            // Their clients are told, within the time to flush.
+            engine.begin_stop();
+        }
         // Every connection sees this at its next chance, and `ended` yields when the last one is gone.
         drop(accept);
         close.send_replace(true);
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, ended.recv()).await;
-        cut
+        Drained {
+            finished: under_way.saturating_sub(cut),
+            cut,
+        }
     }
 }
 

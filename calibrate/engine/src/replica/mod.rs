@@ -28,7 +28,7 @@ use sim::request::ReqId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::executor::Executor;
-use crate::metrics::{EndReason, ReplicaMetrics};
+use crate::metrics::{EndReason, Family, ReplicaMetrics};
 use crate::pages::PageTable;
 use crate::policy::Policy;
 use crate::request::{Event, Failure, GenerateRequest};
@@ -65,10 +65,13 @@ pub struct Submission {
     pub events: UnboundedSender<Event>,
     /// When it reached the engine [ns since its start].
     pub submitted: SimTime,
+    /// The sequences that were asked for together with this one.
+    pub family: Arc<Family>,
 }
 
 enum Command {
-    Add(Box<Submission>),
+    /// Sequences that reach the scheduler at one instant.
+    Add(Vec<Submission>),
     Cancel(u64),
     Stop,
 }
@@ -113,11 +116,9 @@ impl Replica {
         })
     }
 
-    /// Hands in a request. False: the replica has stopped.
-    pub fn submit(&self, submission: Submission) -> bool {
-        self.commands
-            .send(Command::Add(Box::new(submission)))
-            .is_ok()
+    /// Hands in requests that reach the scheduler at one instant. False: the replica has stopped.
+    pub fn submit(&self, submissions: Vec<Submission>) -> bool {
+        self.commands.send(Command::Add(submissions)).is_ok()
     }
 
     /// Drops a request whose client has left; one that has ended is ignored.
@@ -146,9 +147,14 @@ impl Replica {
         self.shared.broken.load(Ordering::Relaxed)
     }
 
+    /// Cancels what is left, without waiting for it.
+    pub fn begin_stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+
     /// Cancels what is left, and waits until the thread has ended.
     pub fn stop(&self) {
-        let _ = self.commands.send(Command::Stop);
+        self.begin_stop();
         if let Some(thread) = lock(&self.thread).take()
             && thread.join().is_err()
         {
@@ -308,7 +314,7 @@ impl Driver {
         let mut adds = Vec::new();
         for c in commands {
             match c {
-                Command::Add(s) => adds.push(s),
+                Command::Add(s) => adds.extend(s),
                 Command::Cancel(id) => cancels.push(id),
                 Command::Stop => self.stopping = true,
             }
@@ -334,7 +340,7 @@ impl Driver {
         for s in adds {
             if cancels.binary_search(&s.id).is_ok() {
                 self.spec.queued.fetch_sub(1, Ordering::Relaxed);
-                self.count_end(EndReason::Abort, s.submitted, now, &s.request);
+                self.count_end(EndReason::Abort, &s, now);
             } else if self.stopping {
                 self.refuse(now, &s, Failure::ShuttingDown);
             } else {

@@ -4,17 +4,17 @@ use std::sync::atomic::Ordering;
 
 use sim::kernel::time::SimTime;
 use sim::policy::SeqParams;
-use sim::request::ReqId;
+use sim::request::{RejectReason, ReqId};
 
 use super::sequence::{Hashes, Seq};
 use super::{Driver, Submission, lock};
 use crate::metrics::{EndReason, RequestTimes};
-use crate::request::{Event, Failure, GenerateRequest};
+use crate::request::{Event, Failure};
 use crate::step_log::LogOutcome;
 
 impl Driver {
     /// Offers a request to the scheduler, which may refuse it.
-    pub(super) fn add(&mut self, now: SimTime, s: Box<Submission>) {
+    pub(super) fn add(&mut self, now: SimTime, s: Submission) {
         while let Some(&(step, id)) = self.resting.front() {
             if step > self.completed {
                 break;
@@ -27,7 +27,12 @@ impl Driver {
             self.seqs.len() as ReqId - 1
         });
         let r = &s.request;
-        let mut hashes = Hashes::new(self.spec.policy.hash_block);
+        // A prompt that is to be scored is computed, so it must not be found. Its own blocks may be, after a preemption.
+        let salt = match r.prompt_logprobs {
+            Some(_) => s.id | 1 << 63,
+            None => r.cache_salt,
+        };
+        let mut hashes = Hashes::new(self.spec.policy.hash_block, salt);
         let block_hashes = hashes.extend(&r.prompt).to_vec();
         let prompt_tokens = u32::try_from(r.prompt.len()).unwrap_or(u32::MAX);
         let params = SeqParams {
@@ -45,34 +50,34 @@ impl Driver {
         }
         self.ask = true;
         self.by_id.insert(s.id, slot);
-        self.seqs[slot as usize] = Some(Box::new(Seq::new(*s, hashes, now)));
+        self.seqs[slot as usize] = Some(Box::new(Seq::new(s, hashes, now)));
     }
 
     /// Answers a request that the scheduler does not have.
     pub(super) fn refuse(&mut self, now: SimTime, s: &Submission, failure: Failure) {
         self.spec.queued.fetch_sub(1, Ordering::Relaxed);
-        self.count_end(EndReason::Error, s.submitted, now, &s.request);
+        self.count_end(EndReason::Error, s, now);
+        if failure == Failure::Rejected(RejectReason::QueueFull) {
+            lock(&self.shared.metrics).kept_out();
+        }
         let _ = s.events.send(Event::Failed(failure));
     }
 
     /// Counts the end of a request that never ran.
-    pub(super) fn count_end(
-        &self,
-        reason: EndReason,
-        submitted: SimTime,
-        now: SimTime,
-        r: &GenerateRequest,
-    ) {
+    pub(super) fn count_end(&self, reason: EndReason, s: &Submission, now: SimTime) {
         lock(&self.shared.metrics).ended(
             reason,
             &RequestTimes {
                 first_scheduled: None,
                 first_token: None,
-                end: now.since(submitted).as_secs(),
-                prompt_tokens: r.prompt.len() as u32,
+                end: now.since(s.submitted).as_secs(),
+                prompt_tokens: s.request.prompt.len() as u32,
+                cached_tokens: 0,
                 output_tokens: 0,
-                max_tokens: r.max_tokens,
+                max_tokens: s.request.max_tokens,
+                preemptions: 0,
             },
+            &s.family,
         );
     }
 
@@ -109,10 +114,12 @@ impl Driver {
             first_token: seq.first_token.map(since),
             end: since(now),
             prompt_tokens: seq.request.prompt.len() as u32,
+            cached_tokens: seq.cached,
             output_tokens: seq.output().len() as u32,
             max_tokens: seq.request.max_tokens,
+            preemptions: seq.preemptions,
         };
-        lock(&self.shared.metrics).ended(reason, &times);
+        lock(&self.shared.metrics).ended(reason, &times, &seq.family);
         self.log_ended(now, *seq, outcome);
     }
 

@@ -10,7 +10,7 @@ use sim::record::StepRow;
 use sim::request::ReqId;
 
 use super::{Driver, lock};
-use crate::executor::{ExecutorError, SeqInput, StepOutput, StepTimes};
+use crate::executor::{ExecutorError, Score, SeqInput, StepOutput, StepTimes};
 use crate::metrics::EndReason;
 use crate::request::{Failure, Finish};
 use crate::step_log::{LogEntry, LogOutcome};
@@ -20,6 +20,8 @@ pub(super) struct InFlight {
     pub(super) row: StepRow,
     pub(super) preempted: Vec<u64>,
     pub(super) entries: Vec<LogEntry>,
+    /// The entries whose tokens are scored, each with its context.
+    pub(super) scored: Vec<(ReqId, u32)>,
     /// Time spent on planning and building it [s].
     pub(super) prepared: f64,
     /// Time spent on handing out its tokens [s].
@@ -38,8 +40,8 @@ pub(super) struct Collected {
     /// How those ended, in the same order.
     pub(super) finishes: Vec<Finish>,
     pub(super) failure: Option<String>,
-    /// Sequences whose output makes no sense.
-    pub(super) broken: Vec<ReqId>,
+    /// Sequences that cannot go on, and why.
+    pub(super) broken: Vec<(ReqId, Failure)>,
 }
 
 impl Driver {
@@ -67,6 +69,10 @@ impl Driver {
                 Ok(inputs) => (inputs, None),
                 Err(e) => (Vec::new(), Some(e)),
             };
+            let scored = (plan.entries.iter().zip(&inputs))
+                .filter(|(_, input)| input.score.is_some())
+                .map(|(e, _)| (e.id, e.context))
+                .collect();
             let prepared = began.elapsed().as_secs_f64();
             let mut step = InFlight {
                 row: StepRow {
@@ -83,6 +89,7 @@ impl Driver {
                 plan,
                 preempted,
                 entries,
+                scored,
                 prepared,
                 handed_out: 0.0,
                 failed,
@@ -164,6 +171,17 @@ impl Driver {
                 context: e.context,
                 blocks,
                 sample: e.samples,
+                // Once: what is computed again after a preemption has been told.
+                score: (seq
+                    .request
+                    .prompt_logprobs
+                    .filter(|_| seq.first_token.is_none()))
+                .and_then(|top| {
+                    // After the last token of the prompt comes what is chosen.
+                    let prompt = &seq.request.prompt;
+                    let next = prompt.get(from + 1..prompt.len().min(to + 1))?.to_vec();
+                    (!next.is_empty()).then_some(Score { next, top })
+                }),
             });
         }
         Ok(inputs)
@@ -201,6 +219,7 @@ impl Driver {
             let vocab = self.executor.vocab();
             let rows = c.step.plan.entries.iter().filter(|e| e.samples).count();
             if output.logits.len() == rows * vocab && vocab > 0 {
+                self.take_scores(&c.step.scored, output.scores);
                 self.hand_out(&mut c, &mut output.logits, vocab);
             } else {
                 c.failure = Some(format!(
@@ -225,7 +244,7 @@ impl Driver {
             }
             let failed = entries.len();
             for e in entries {
-                self.fail_step(now, e.id, &message);
+                self.fail_step(now, e.id, Failure::Executor(message.clone()));
             }
             self.scheduler.complete(&c.step.plan, Given::default());
             self.log_step(now, c.step, c.times, c.sample);
@@ -239,8 +258,8 @@ impl Driver {
             );
             return;
         }
-        for &id in &c.broken {
-            self.fail_step(now, id, "the model's logits are no numbers");
+        for (id, failure) in c.broken {
+            self.fail_step(now, id, failure);
         }
         for e in entries.iter().filter(|e| e.samples) {
             if let Some(seq) = self.seqs[e.id as usize].as_deref_mut() {
@@ -260,7 +279,7 @@ impl Driver {
     }
 
     /// Fails a request whose forward pass did; nobody finds its blocks in the prefix cache.
-    fn fail_step(&mut self, now: SimTime, slot: ReqId, message: &str) {
+    fn fail_step(&mut self, now: SimTime, slot: ReqId, failure: Failure) {
         if self.seqs[slot as usize].is_none() {
             return;
         }
@@ -268,11 +287,6 @@ impl Driver {
             kv.forget_content(slot);
         }
         self.scheduler.cancel(slot);
-        self.fail(
-            now,
-            slot,
-            LogOutcome::Failed,
-            Failure::Executor(message.to_string()),
-        );
+        self.fail(now, slot, LogOutcome::Failed, failure);
     }
 }

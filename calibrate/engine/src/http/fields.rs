@@ -1,0 +1,177 @@
+//! Which fields a body may have. A field that would change the answer and cannot be honoured is refused by its name: a client
+//! that asks for a tool call and gets prose must learn why. Fields that change nothing here are taken.
+
+use serde_json::{Map, Value, json};
+
+use super::answer::Kind;
+use super::body::Fields;
+use super::error::ApiError;
+
+/// Fields that both interfaces read.
+const READ: [&str; 43] = [
+    "add_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "best_of",
+    "cache_salt",
+    "frequency_penalty",
+    "guided_choice",
+    "guided_json",
+    "guided_regex",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "min_p",
+    "min_tokens",
+    "model",
+    "n",
+    "presence_penalty",
+    "priority",
+    "repetition_penalty",
+    "response_format",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "seed",
+    "session_id",
+    "skip_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "structured_outputs",
+    "temperature",
+    "top_k",
+    "top_p",
+    "user",
+    // Taken for what they mean to other servers, and of no effect on the answer.
+    "guided_decoding_backend",
+    "length_penalty",
+    "metadata",
+    "request_id",
+    "service_tier",
+    "spaces_between_special_tokens",
+    "store",
+];
+
+/// Fields that completions read beside those.
+const READ_COMPLETION: [&str; 2] = ["echo", "prompt"];
+
+/// Fields that chats read beside those.
+const READ_CHAT: [&str; 13] = [
+    "add_generation_prompt",
+    "chat_template_kwargs",
+    "max_completion_tokens",
+    "messages",
+    "reasoning_effort",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    // Of no effect on the answer.
+    "include_reasoning",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+];
+
+/// Fields with a value that asks for nothing; any other is refused.
+fn neutral(name: &str, kind: Kind) -> Option<Vec<Value>> {
+    Some(match name {
+        "use_beam_search"
+        | "continue_final_message"
+        | "watermarking"
+        | "return_weight_versions"
+        | "return_token_offsets"
+        | "return_prompt_text" => vec![json!(false)],
+        "echo" if kind == Kind::Chat => vec![json!(false)],
+        "suffix" => vec![json!("")],
+        "stream_interval" => vec![json!(1)],
+        "thinking_token_budget" => vec![json!(-1)],
+        "routed_experts_prompt_start" => vec![json!(0)],
+        "function_call" => vec![json!("none")],
+        "modalities" => vec![json!(["text"])],
+        "functions" | "documents" | "logprob_token_ids" => vec![json!([])],
+        "kv_transfer_params"
+        | "ec_transfer_params"
+        | "vllm_xargs"
+        | "repetition_detection"
+        | "media_io_kwargs"
+        | "mm_processor_kwargs" => vec![json!({})],
+        "mm_payload" => vec![json!("tensors"), json!("none")],
+        "audio"
+        | "chat_template"
+        | "guided_grammar"
+        | "guided_whitespace_pattern"
+        | "prediction"
+        | "prompt_embeds"
+        | "prompt_logprobs"
+        | "structural_tag"
+        | "truncate_prompt_tokens"
+        | "truncation_side"
+        | "verbosity"
+        | "web_search_options" => Vec::new(),
+        _ => return None,
+    })
+}
+
+/// Refuses a body with a field that cannot be honoured.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn check(f: &Fields, kind: Kind) -> Result<(), ApiError> {
+    let own: &[&str] = match kind {
+        Kind::Completion => &READ_COMPLETION,
+        Kind::Chat => &READ_CHAT,
+    };
+    for (name, value) in f.set() {
+        if READ.contains(&name) || own.contains(&name) {
+            continue;
+        }
+        match neutral(name, kind) {
+            Some(values) if values.contains(value) => {}
+            Some(values) => {
+                let but = match values.first() {
+                    Some(v) => format!("; only {v} is"),
+                    None => String::new(),
+                };
+                return Err(ApiError::bad(
+                    name,
+                    format!("`{name}` is not supported{but}"),
+                ));
+            }
+            None => {
+                return Err(ApiError::bad(
+                    name,
+                    format!("`{name}` is not a field that this interface knows; leave it out"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The tools that a chat's template may show, where none is to be called.
+///
+/// # Errors
+/// 400 when the model is to call one.
+pub fn tools(f: &Fields) -> Result<Option<Value>, ApiError> {
+    let tools: Option<Vec<Map<String, Value>>> = f.get("tools")?;
+    let tools = tools.filter(|t| !t.is_empty());
+    let choice: Option<Value> = f.get("tool_choice")?;
+    match (&tools, &choice) {
+        (_, Some(c)) if c == "none" => Ok(tools.map(|t| json!(t))),
+        (None, None) => Ok(None),
+        (None, Some(c)) if c == "auto" => Ok(None),
+        (None, Some(_)) => Err(ApiError::bad(
+            "tool_choice",
+            "`tool_choice` needs `tools`, and this server does not parse tool calls: leave it out, or send \"none\"",
+        )),
+        (Some(_), _) => Err(ApiError::bad(
+            "tools",
+            "`tools` are not supported: this server does not parse tool calls; leave them out, or send `tool_choice`: \
+             \"none\" to show them to the model only",
+        )),
+    }
+}
