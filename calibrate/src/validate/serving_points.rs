@@ -104,7 +104,7 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
         &f,
         ("output_throughput", "avg"),
         "output_tok_s",
-        "throughput.output_tokens_per_s",
+        "throughput_with_drain.output_tokens_per_s",
         1.0,
         false,
     );
@@ -197,7 +197,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             &f,
             ("output_throughput", "avg"),
             "output_tok_s",
-            "throughput.output_tokens_per_s",
+            "throughput_with_drain.output_tokens_per_s",
             1.0,
             false,
         );
@@ -314,7 +314,7 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
                 m("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),
                 m(
                     "output_tok_s",
-                    "throughput.output_tokens_per_s",
+                    "throughput_with_drain.output_tokens_per_s",
                     r.output_tok_s,
                 ),
             ],

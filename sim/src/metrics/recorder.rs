@@ -6,6 +6,7 @@
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{self, Slo};
 use crate::metrics::fingerprint::Fingerprint;
+use crate::metrics::flow::Flow;
 use crate::metrics::series::Series;
 use crate::policy::Blocked;
 use crate::record::{
@@ -52,6 +53,7 @@ pub struct Recorder {
     preemptions: u64,
     tokens: TokenTotals,
     window: Window,
+    flow: Flow,
     latencies: Latencies,
     replicas: Vec<ReplicaUse>,
     last_end: Vec<SimTime>,
@@ -70,6 +72,7 @@ impl Recorder {
             preemptions: 0,
             tokens: TokenTotals::default(),
             window: Window::default(),
+            flow: Flow::default(),
             latencies: Latencies::default(),
             replicas: Vec::new(),
             last_end: Vec::new(),
@@ -80,13 +83,15 @@ impl Recorder {
         }
     }
 
-    /// A client sent a request.
+    /// A client sent a request. Calls come in the order of time, either among those of [`Recorder::request`] or before all of them.
     #[inline]
     pub fn offered(&mut self, now: SimTime) {
         self.counts.offered += 1;
+        self.flow.sent(now);
         if now >= self.window_start {
             self.window.offered += 1;
             self.window.sending = now.since(self.window_start);
+            self.window.while_sending = self.window.served();
         }
     }
 
@@ -114,13 +119,18 @@ impl Recorder {
             ],
             1,
         );
+        self.flow.ended(row);
         self.preemptions += u64::from(row.preemptions);
         if row.outcome == Outcome::Finished {
-            add_tokens(&mut self.tokens, row);
+            self.tokens.add(row);
             if row.end >= self.window_start {
+                let good = self.options.slo.met_by(row);
                 self.window.finished += 1;
-                self.window.good += u64::from(self.options.slo.met_by(row));
-                add_tokens(&mut self.window.tokens, row);
+                self.window.good += u64::from(good);
+                self.window.tokens.add(row);
+                if row.end <= self.window_start + self.window.sending {
+                    self.window.while_sending.add(row, good);
+                }
             }
         }
         if row.arrival >= self.window_start {
@@ -239,6 +249,7 @@ impl Recorder {
             preemptions: self.preemptions,
             tokens: self.tokens,
             window: self.window,
+            flow: self.flow,
             latencies: self.latencies,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             replicas: self.replicas,
@@ -247,12 +258,6 @@ impl Recorder {
             step_rows: self.step_rows,
         })
     }
-}
-
-fn add_tokens(totals: &mut TokenTotals, row: &RequestRow) {
-    totals.prompt += u64::from(row.prompt_tokens);
-    totals.cached += u64::from(row.cached_tokens);
-    totals.output += u64::from(row.output_tokens);
 }
 
 /// Keeps `row` unless that would exceed `limit`; then every row goes, and no more come.
