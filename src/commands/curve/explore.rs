@@ -30,7 +30,7 @@ const MAX_CONCURRENCY: u32 = 4096;
 /// Concurrencies that are run at once.
 const CONCURRENCIES_AT_ONCE: usize = 4;
 /// Requests of a run of a search at most: it is one of many.
-const SEARCH_REQUESTS: u64 = 8_000;
+const SEARCH_REQUESTS: u64 = 4_000;
 /// Evaluations of a search for the knee after the first two: they leave 6 % of its bracket.
 const PEAK_STEPS: u32 = 6;
 /// Halvings of the bracket in which the objective stops being met.
@@ -102,6 +102,11 @@ impl<'a> Explorer<'a> {
         self.curve()
     }
 
+    /// Whether closed loops are part of the load.
+    fn waits(&self) -> bool {
+        self.loads.users(1.0) > 0.0
+    }
+
     fn seed(&self, i: u64) -> u64 {
         self.loads.scenario().seed.wrapping_add(i)
     }
@@ -152,12 +157,14 @@ impl<'a> Explorer<'a> {
         let up = !saturated(&point.report);
         for _ in 0..MAX_DOUBLINGS {
             if up {
-                if saturated(&point.report) {
-                    break;
-                }
                 per_load = per_load.or(Some(point.report.throughput.offered_per_s / load));
                 load *= 2.0;
+                let before = served(&point);
                 point = self.loads.steady(load, seed)?;
+                // Users of a closed loop wait for what they are not served, so more is never offered.
+                if saturated(&point.report) || served(&point) < before * (1.0 + FLAT_GROWTH) {
+                    break;
+                }
             } else {
                 if per_load.is_some() {
                     break;
@@ -179,6 +186,11 @@ impl<'a> Explorer<'a> {
                         .into(),
                 )
             })?;
+        if self.waits() {
+            bar.finish_and_clear();
+            self.overload = Some(point);
+            return Ok(load);
+        }
         if self.loads.steady {
             // Not far beyond the capacity, so that most requests are sent while it is full.
             load = OVERLOAD * served(&point) / per_load;
@@ -235,8 +247,8 @@ impl<'a> Explorer<'a> {
                     || n >= 2 && served(&best) < served(&self.points[n - 2]) * (1.0 + FLAT_GROWTH)
             }
             LoadAxis::Rate | LoadAxis::Scale => {
-                let points = self.points.iter().chain(&self.overload);
-                points.into_iter().any(|p| saturated(&p.report))
+                let mut points = self.points.iter().chain(&self.overload);
+                self.chosen && self.waits() || points.any(|p| saturated(&p.report))
             }
         };
         if !reached {

@@ -13,9 +13,9 @@ const LEAST_REQUESTS: u64 = 200;
 /// Requests of the first run per user of a closed loop, at least.
 const REQUESTS_PER_USER: f64 = 10.0;
 /// A run of more requests is not doubled.
-const MOST_REQUESTS: u64 = 32_000;
+const MOST_REQUESTS: u64 = 16_000;
 /// A run of more steps is not doubled.
-const MOST_STEPS: u64 = 2_000_000;
+const MOST_STEPS: u64 = 500_000;
 /// Share of each run that is left out.
 const LEFT_OUT: f64 = 1.0 / 3.0;
 /// Change of throughput by a doubling at which it stands [ratio].

@@ -92,7 +92,34 @@ pub fn peak<E>(
             right = at(round(low + GOLDEN * (high - low)))?;
         }
     }
-    let best = if left.1 >= right.1 { left } else { right };
+    let mut best = if left.1 >= right.1 { left } else { right };
+    for x in [left.0, right.0] {
+        if x < best.0 {
+            low = low.max(x);
+        } else if x > best.0 {
+            high = high.min(x);
+        }
+    }
+    // What golden section leaves of whole numbers.
+    for _ in 0..steps {
+        let between = [0.5 * (low + best.0), 0.5 * (best.0 + high)].map(&round);
+        let new = |x: &f64| low < *x && *x < high && *x != best.0;
+        let whole = between.iter().all(|x| x.fract() == 0.0);
+        let Some(x) = between.into_iter().find(new).filter(|_| whole) else {
+            break;
+        };
+        let probe = at(x)?;
+        let (lower, upper) = if x < best.0 {
+            (probe, best)
+        } else {
+            (best, probe)
+        };
+        if lower.1 >= upper.1 {
+            (best, high) = (lower, upper.0);
+        } else {
+            (best, low) = (upper, lower.0);
+        }
+    }
     Ok(Found {
         low: low.min(best.0),
         value: best.0,
@@ -168,11 +195,13 @@ mod tests {
                 Ok::<_, Infallible>(Some(-(n - f64::from(best)).abs()))
             })
             .unwrap();
-            assert!(
-                (found.value - f64::from(best)).abs() <= 1.0,
-                "{best} {found:?}"
-            );
-            assert!(found.low <= f64::from(best) && f64::from(best) <= found.high);
+            let best = f64::from(best);
+            let expected = Found {
+                low: best - 1.0,
+                value: best,
+                high: best + 1.0,
+            };
+            assert_eq!(found, expected);
         }
         let found = boundary((1.0, 64.0), 20, f64::round, |n| {
             Ok::<_, Infallible>(n <= 37.0)
