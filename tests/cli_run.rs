@@ -358,3 +358,32 @@ fn an_output_that_cannot_be_written_is_a_failure_not_bad_input() {
         "{text}"
     );
 }
+
+#[test]
+fn overload_is_said_and_a_load_that_is_served_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "small.toml", SMALL);
+    let report = |rate: &str| {
+        let set = format!("workload[0].arrival.rate={rate} req/s");
+        let args = ["--set", &set, "--set", "run.requests=2000"];
+        let mut all = vec!["run", file.to_str().unwrap()];
+        all.extend(args);
+        let text = stdout(&servetwin(&all));
+        all.push("--json");
+        (text, json(&servetwin(&all)))
+    };
+    let (text, overloaded) = report("1000");
+    assert!(text.contains("not stationary"), "{text}");
+    let s = &overloaded["stationarity"];
+    assert_eq!(s["verdict"], "growing");
+    assert!(s["growth_per_s"].as_f64().unwrap() > 10.0, "{s}");
+    assert!(s["ttft_growth_ratio"].as_f64().unwrap() > 0.1, "{s}");
+    let warnings = overloaded["warnings"].to_string();
+    assert!(
+        warnings.contains("those of the first 2000 requests"),
+        "{warnings}"
+    );
+    let (text, served) = report("20");
+    assert!(!text.contains("not stationary"), "{text}");
+    assert_eq!(served["stationarity"]["verdict"], "stationary");
+}

@@ -15,55 +15,226 @@ fn small(args: &[&str]) -> std::process::Output {
     servetwin(&args)
 }
 
+/// A server of 10 ms per request under Poisson arrivals.
+const M_D_1: &str = r#"
+[step]
+base = "10 ms"
+[engine]
+kind = "static"
+max_batch_size = 1
+kv_blocks = 1000
+[[workload]]
+name = "customers"
+arrival = { kind = "poisson", rate = "7 req/s" }
+prompt = 1
+output = 1
+[run]
+requests = 500
+[slo]
+ttft = "50 ms"
+"#;
+
+fn number(v: &serde_json::Value, path: &str) -> f64 {
+    let found = v.pointer(path);
+    found
+        .and_then(serde_json::Value::as_f64)
+        .unwrap_or_else(|| panic!("{path}: {found:?}"))
+}
+
 #[test]
-fn curve_finds_capacity_and_knee_by_itself() {
-    let curve = json(&small(&[
+fn curve_finds_the_capacity_the_knee_and_the_limit_of_m_d_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "queue.toml", M_D_1);
+    let curve = json(&servetwin(&[
         "curve",
-        "FILE",
+        file.to_str().unwrap(),
         "--json",
         "--points",
         "8",
-        "--set",
-        "run.requests=4000",
     ]));
     assert_eq!(curve["axis"], "rate");
     let points = curve["points"].as_array().unwrap();
     assert_eq!(points.len(), 8);
+    // 10 ms each: 100 a second, whatever the length of the run.
+    assert!(
+        (number(&curve, "/capacity/value") - 100.0).abs() < 1.0,
+        "{curve}"
+    );
+    // Throughput / mean time in the system, load 2 (1 - load) / (2 - load), is largest at 2 - sqrt 2.
+    let knee = 100.0 * (2.0 - 2f64.sqrt());
+    assert!(
+        number(&curve, "/knee/low") <= knee && knee <= number(&curve, "/knee/high"),
+        "{}",
+        curve["knee"]
+    );
+    assert!(
+        (number(&curve, "/knee_load") - knee).abs() < 8.0,
+        "{}",
+        curve["knee"]
+    );
+    let slo = number(&curve, "/slo_load");
+    assert!(
+        (slo - slo_of_m_d_1()).abs() < 6.0,
+        "{slo} {}",
+        slo_of_m_d_1()
+    );
+    assert!(number(&curve, "/slo_limit/low") < number(&curve, "/slo_limit/high"));
+    // The last load is beyond the capacity, and says so; latency is not compared with its own growth.
     let last = points.last().unwrap();
-    let served = last["report"]["throughput"]["requests_per_s"]
-        .as_f64()
-        .unwrap();
-    let capacity = curve["max_requests_per_s"].as_f64().unwrap();
-    // The range reaches beyond what can be served.
-    assert!(last["load"].as_f64().unwrap() > served);
-    let knee = curve["knee_load"].as_f64().unwrap();
-    assert!(0.0 < knee && knee <= capacity, "{knee} {capacity}");
-    // Latency grows with load.
-    let e2e = |p: &serde_json::Value| p["report"]["e2e_ms"]["mean"].as_f64().unwrap();
-    assert!(e2e(last) > e2e(&points[0]));
+    assert_eq!(last["report"]["stationarity"]["verdict"], "growing");
+    assert_eq!(points[0]["report"]["stationarity"]["verdict"], "stationary");
     assert!(curve["saturation"]["text"].as_str().unwrap().len() > 20);
+}
+
+/// The load [req/s] at which 1 % of the requests of a server of 10 ms wait longer than 40 ms (Erlang 1909: P(W <= t) for M/D/1).
+fn slo_of_m_d_1() -> f64 {
+    let beyond = |load: f64| {
+        let sum: f64 = (0..=4)
+            .map(|k| {
+                let x = load * (f64::from(k) - 4.0);
+                let factorial: f64 = (1..=k).map(f64::from).product();
+                x.powi(k) / factorial * (-x).exp()
+            })
+            .sum();
+        1.0 - (1.0 - load) * sum
+    };
+    let (mut low, mut high) = (0.01, 0.99);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if beyond(middle) < 0.01 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    100.0 * low
+}
+
+#[test]
+fn the_capacity_does_not_depend_on_the_length_of_the_scenario() {
+    let capacity = |requests: &str| {
+        let set = format!("run.requests={requests}");
+        let args = ["curve", "FILE", "--json", "--points", "2", "--seeds", "2"];
+        let curve = json(&small(&[&args[..], &["--set", &set]].concat()));
+        number(&curve, "/max_requests_per_s")
+    };
+    let (short, long) = (capacity("200"), capacity("16000"));
+    assert!((short / long - 1.0).abs() < 0.02, "{short} {long}");
 }
 
 #[test]
 fn curve_runs_the_loads_it_is_given_and_plots_them() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("curve.svg");
-    let out = small(&[
+    let file = scenario(&dir, "queue.toml", M_D_1);
+    let out = servetwin(&[
         "curve",
-        "FILE",
+        file.to_str().unwrap(),
         "--rates",
-        "2,8,1",
+        "90,20,55,130",
+        "--seeds",
+        "2",
         "--plot",
         plot.to_str().unwrap(),
     ]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     let text = stdout(&out);
     assert_eq!(text.matches("<- knee").count(), 1, "{text}");
+    assert_eq!(text.matches("not stationary: +").count(), 1, "{text}");
     let svg = std::fs::read_to_string(plot).unwrap();
     assert!(
         svg.starts_with("<svg") && svg.contains("throughput [req/s]"),
         "{}",
         &svg[..200]
+    );
+    assert!(svg.contains("SLO TTFT 50 ms") && svg.contains("objective met"));
+}
+
+#[test]
+fn curve_does_not_call_the_edge_of_its_loads_a_knee() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "queue.toml", M_D_1);
+    for (rates, edge) in [("10,20,30", "highest load"), ("80,90,130", "lowest load")] {
+        let args = ["curve", file.to_str().unwrap(), "--rates", rates, "--json"];
+        let curve = json(&servetwin(&args));
+        assert!(curve["knee_load"].is_null(), "{}", curve["knee_load"]);
+        let notes = curve["notes"].to_string();
+        assert!(notes.contains("no knee") && notes.contains(edge), "{notes}");
+    }
+}
+
+#[test]
+fn curve_takes_traces_day_curves_and_mixes() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace: String = (0..400)
+        .map(|i| {
+            let at = i * 1000 + i % 7 * 90;
+            format!("{{\"timestamp\": {at}, \"input_length\": 100, \"output_length\": 20, \"hash_ids\": [{i}]}}\n")
+        })
+        .collect();
+    std::fs::write(dir.path().join("trace.jsonl"), trace).unwrap();
+    std::fs::write(
+        dir.path().join("day.csv"),
+        "t_s,rate_rps\n0,1\n100,4\n200,1\n",
+    )
+    .unwrap();
+    let poisson = "{ kind = \"poisson\", rate = \"5 req/s\" }";
+    let lengths = "prompt = { kind = \"uniform\", min = 50, max = 150 }\noutput = { kind = \"uniform\", min = 1, max = 40 }\n";
+    let mix = format!(
+        "{lengths}[[workload]]\nname = \"users\"\narrival = {{ kind = \"closed\", concurrency = 4 }}\n{lengths}"
+    );
+    let with = |from: &str, to: &str| {
+        assert!(SMALL.contains(from));
+        SMALL.replace(from, to)
+    };
+    let cases = [
+        (
+            with(poisson, "{ kind = \"trace\", file = \"trace.jsonl\" }").replace(lengths, ""),
+            0.9,
+        ),
+        (
+            with(poisson, "{ kind = \"rate_table\", file = \"day.csv\" }"),
+            2.0,
+        ),
+        (with(lengths, &mix), 5.0),
+    ];
+    for (i, (text, least)) in cases.iter().enumerate() {
+        let file = scenario(&dir, &format!("{i}.toml"), text);
+        let file = file.to_str().unwrap();
+        let args = ["curve", file, "--scales", "1,2", "--seeds", "2", "--json"];
+        let curve = json(&servetwin(&args));
+        assert_eq!(curve["axis"], "scale");
+        let offered = |i: usize| {
+            number(
+                &curve,
+                &format!("/points/{i}/report/throughput/offered_per_s"),
+            )
+        };
+        assert!(offered(0) > *least, "{i}: {}", offered(0));
+        assert!(
+            (offered(1) / offered(0) - 2.0).abs() < 0.3,
+            "{i}: {} {}",
+            offered(0),
+            offered(1)
+        );
+        assert_refused(&servetwin(&["curve", file, "--rates", "1,2"]), "--scales");
+    }
+    // Without loads: multiples up to the capacity, found by itself.
+    let file = dir.path().join("0.toml");
+    let found = json(&servetwin(&[
+        "curve",
+        file.to_str().unwrap(),
+        "--points",
+        "5",
+        "--seeds",
+        "1",
+        "--json",
+    ]));
+    assert_eq!(found["axis"], "scale");
+    assert!(
+        number(&found, "/points/4/load") > 2.0,
+        "{}",
+        found["points"][4]["load"]
     );
 }
 
@@ -97,6 +268,7 @@ fn curve_refuses_loads_that_make_no_sense() {
         &small(&["curve", "FILE", "--rates", "NaN"]),
         "above 0 req/s",
     );
+    assert_refused(&small(&["curve", "FILE", "--scales", "0"]), "above 0");
     assert_refused(
         &small(&["curve", "FILE", "--concurrency", "0"]),
         "at least 1",

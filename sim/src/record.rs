@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{Metric, Slo};
 use crate::metrics::distribution::{Distribution, quantile_of_sorted};
+use crate::metrics::flow::Flow;
 use crate::metrics::series::Series;
 use crate::policy::Blocked;
 use crate::request::{Outcome, ReqId};
@@ -150,6 +151,42 @@ pub struct TokenTotals {
     pub output: u64,
 }
 
+impl TokenTotals {
+    /// Adds those of `row`.
+    pub fn add(&mut self, row: &RequestRow) {
+        self.prompt += u64::from(row.prompt_tokens);
+        self.cached += u64::from(row.cached_tokens);
+        self.output += u64::from(row.output_tokens);
+    }
+
+    /// Adds those of `other`.
+    pub fn merge(&mut self, other: TokenTotals) {
+        self.prompt += other.prompt;
+        self.cached += other.cached;
+        self.output += other.output;
+    }
+}
+
+/// Requests that finished in a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// All of them.
+    pub finished: u64,
+    /// Of those, requests that met the objective.
+    pub good: u64,
+    /// Their tokens.
+    pub tokens: TokenTotals,
+}
+
+impl Served {
+    /// Adds `row`, which finished, and within the objective where `good`.
+    pub fn add(&mut self, row: &RequestRow, good: bool) {
+        self.finished += 1;
+        self.good += u64::from(good);
+        self.tokens.add(row);
+    }
+}
+
 /// What happened inside the measurement window: from the end of the warm-up to the end of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -165,6 +202,42 @@ pub struct Window {
     pub good: u64,
     /// Tokens of the requests that finished inside it.
     pub tokens: TokenTotals,
+    /// What finished until the last request was sent.
+    pub while_sending: Served,
+}
+
+impl Window {
+    /// Takes in what another recorder of the same run has seen of it.
+    pub fn merge(&mut self, other: Window) {
+        self.offered += other.offered;
+        self.sending = self.sending.max(other.sending);
+        self.finished += other.finished;
+        self.good += other.good;
+        self.tokens.merge(other.tokens);
+        self.while_sending.finished += other.while_sending.finished;
+        self.while_sending.good += other.while_sending.good;
+        self.while_sending.tokens.merge(other.while_sending.tokens);
+    }
+
+    /// What finished inside it.
+    pub fn served(&self) -> Served {
+        Served {
+            finished: self.finished,
+            good: self.good,
+            tokens: self.tokens,
+        }
+    }
+
+    /// The part of it that rates are taken over, and what finished in it: until the last request was sent, so that what comes and what is
+    /// served are counted over the same time. All of it where fewer than half as many requests finished by then as were sent: a burst, a few long
+    /// requests, a load of more than twice the capacity.
+    pub fn rated(&self) -> (SimDuration, Served) {
+        if self.sending > SimDuration::ZERO && 2 * self.while_sending.finished >= self.offered {
+            (self.sending, self.while_sending)
+        } else {
+            (self.length, self.served())
+        }
+    }
 }
 
 /// What one replica did inside the measurement window.
@@ -256,6 +329,8 @@ pub struct RunRecord {
     pub tokens: TokenTotals,
     /// What happened inside the measurement window.
     pub window: Window,
+    /// Arrivals, dequeuings and completions over the run.
+    pub flow: Flow,
     /// Latency distributions.
     pub latencies: Latencies,
     /// Steps of the whole run.

@@ -317,6 +317,57 @@ fn the_time_series_integrates_to_what_the_replicas_used() {
 }
 
 #[test]
+fn throughput_and_offered_load_are_taken_over_the_same_time() {
+    let warmup = SimDuration(2_000_000_000);
+    for rate in [30.0, 120.0] {
+        let record = run(
+            rate,
+            800,
+            RecordOptions {
+                warmup,
+                ..RecordOptions::default()
+            },
+        );
+        let t = RunReport::new(&record, 0.0).throughput;
+        let rows = record.request_rows.as_ref().unwrap();
+        let start = SimTime::ZERO + warmup;
+        let last = rows.iter().map(|r| r.arrival).max().unwrap();
+        let length = last.since(start).as_secs();
+        let sent = rows.iter().filter(|r| r.arrival >= start).count() as f64;
+        let ended = |r: &&sim::record::RequestRow| r.end >= start && r.end <= last;
+        let finished: Vec<_> = rows.iter().filter(ended).collect();
+        let tokens: u32 = finished.iter().map(|r| r.output_tokens).sum();
+        assert!(
+            (t.window_s - length).abs() < 1e-9,
+            "{} {length}",
+            t.window_s
+        );
+        assert!((t.offered_per_s - sent / length).abs() < 1e-9);
+        assert!((t.requests_per_s - finished.len() as f64 / length).abs() < 1e-9);
+        assert!((t.output_tokens_per_s - f64::from(tokens) / length).abs() < 1e-9);
+        // The drain is left out here, and has its own figure.
+        assert!(record.end > last);
+        let whole = RunReport::new(&record, 0.0).throughput_with_drain;
+        let window = record.end.since(start).as_secs();
+        let all = rows.iter().filter(|r| r.end >= start).count() as f64;
+        assert!((whole.window_s - window).abs() < 1e-9);
+        assert!((whole.requests_per_s - all / window).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn what_hardly_anything_finishes_in_is_no_window() {
+    // Far beyond what is served: most requests finish after the last was sent.
+    let record = run(5_000.0, 400, RecordOptions::default());
+    let report = RunReport::new(&record, 0.0);
+    assert_eq!(report.throughput.window_s, record.end.as_secs());
+    assert_eq!(
+        report.throughput.requests_per_s,
+        report.throughput_with_drain.requests_per_s
+    );
+}
+
+#[test]
 fn the_report_shows_every_figure_with_its_count() {
     let record = run(
         20.0,

@@ -350,8 +350,10 @@ impl Window {
             warmup: SimDuration(self.meta.start_ns.saturating_sub(origin)),
             ..RecordOptions::default()
         });
-        for (i, row) in self.rows.iter().enumerate() {
+        for row in &self.rows {
             recorder.offered(at(row.arrival_ns));
+        }
+        for (i, row) in self.rows.iter().enumerate() {
             let mut now = row.first_ns.unwrap_or(0);
             for gap in &row.gaps_us {
                 now += u64::from(*gap) * 1_000;

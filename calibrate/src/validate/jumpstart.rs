@@ -94,7 +94,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         if let Some(v) = raw.throughput_tok_s {
             measured.push(Measured {
                 metric: "throughput_tok_s",
-                path: "throughput.output_tokens_per_s",
+                path: "throughput_with_drain.output_tokens_per_s",
                 value: v,
                 fitted,
             });

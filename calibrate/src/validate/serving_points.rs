@@ -107,7 +107,7 @@ pub fn llama_405b(source: &Source) -> Result<Vec<Case>, SetError> {
         &f,
         ("output_throughput", "avg"),
         "output_tok_s",
-        "throughput.output_tokens_per_s",
+        "throughput_with_drain.output_tokens_per_s",
         1.0,
         false,
     );
@@ -200,7 +200,7 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             &f,
             ("output_throughput", "avg"),
             "output_tok_s",
-            "throughput.output_tokens_per_s",
+            "throughput_with_drain.output_tokens_per_s",
             1.0,
             false,
         );
@@ -317,7 +317,7 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
                 m("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),
                 m(
                     "output_tok_s",
-                    "throughput.output_tokens_per_s",
+                    "throughput_with_drain.output_tokens_per_s",
                     r.output_tok_s,
                 ),
             ],

@@ -296,7 +296,7 @@ fn case(set: &'static str, file: &str, run: &Run) -> Result<Case, SetError> {
         runs: 1,
         measured: vec![Measured {
             metric: "output_tok_s",
-            path: "throughput.output_tokens_per_s",
+            path: "throughput_with_drain.output_tokens_per_s",
             value: run.output_tok_s,
             fitted: false,
         }],

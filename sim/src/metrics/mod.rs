@@ -3,6 +3,7 @@
 pub mod definition;
 pub mod distribution;
 pub mod fingerprint;
+pub mod flow;
 pub mod interval;
 pub mod recorder;
 pub mod series;

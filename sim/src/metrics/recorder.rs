@@ -6,6 +6,7 @@
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{self, Slo};
 use crate::metrics::fingerprint::Fingerprint;
+use crate::metrics::flow::Flow;
 use crate::metrics::series::Series;
 use crate::observer::Observer;
 use crate::policy::{Blocked, Load};
@@ -53,6 +54,7 @@ pub struct Recorder {
     preemptions: u64,
     tokens: TokenTotals,
     window: Window,
+    flow: Flow,
     latencies: Latencies,
     replicas: Vec<ReplicaUse>,
     last_end: Vec<SimTime>,
@@ -72,6 +74,7 @@ impl Recorder {
             preemptions: 0,
             tokens: TokenTotals::default(),
             window: Window::default(),
+            flow: Flow::default(),
             latencies: Latencies::default(),
             replicas: Vec::new(),
             last_end: Vec::new(),
@@ -92,13 +95,23 @@ impl Recorder {
         self.observer.as_deref_mut()
     }
 
-    /// A client sent a request.
+    /// A client sent a request. Calls come in the order of time, and before those of [`Recorder::request`] for anything that ended later.
     #[inline]
     pub fn offered(&mut self, now: SimTime) {
         self.counts.offered += 1;
         if now >= self.window_start {
             self.window.offered += 1;
+        }
+        self.sent(now);
+    }
+
+    /// A client sent a request that another recorder of the same run counts: rates of what ends here are over the time of sending.
+    #[inline]
+    pub fn sent(&mut self, now: SimTime) {
+        self.flow.sent(now);
+        if now >= self.window_start {
             self.window.sending = now.since(self.window_start);
+            self.window.while_sending = self.window.served();
         }
     }
 
@@ -129,13 +142,18 @@ impl Recorder {
             ],
             1,
         );
+        self.flow.ended(row);
         self.preemptions += u64::from(row.preemptions);
         if row.outcome == Outcome::Finished {
-            add_tokens(&mut self.tokens, row);
+            self.tokens.add(row);
             if row.end >= self.window_start {
+                let good = self.options.slo.met_by(row);
                 self.window.finished += 1;
-                self.window.good += u64::from(self.options.slo.met_by(row));
-                add_tokens(&mut self.window.tokens, row);
+                self.window.good += u64::from(good);
+                self.window.tokens.add(row);
+                if row.end <= self.window_start + self.window.sending {
+                    self.window.while_sending.add(row, good);
+                }
             }
         }
         if row.arrival >= self.window_start {
@@ -256,13 +274,9 @@ impl Recorder {
         c.failed += o.failed;
         c.in_flight += o.in_flight;
         self.preemptions += other.preemptions;
-        merge_tokens(&mut self.tokens, other.tokens);
-        let (w, o) = (&mut self.window, other.window);
-        w.offered += o.offered;
-        w.sending = w.sending.max(o.sending);
-        w.finished += o.finished;
-        w.good += o.good;
-        merge_tokens(&mut w.tokens, o.tokens);
+        self.tokens.merge(other.tokens);
+        self.window.merge(other.window);
+        self.flow.merge(&other.flow);
         self.latencies.merge(&other.latencies);
         if other.replicas.len() > self.replicas.len() {
             self.grow(other.replicas.len() - 1);
@@ -327,6 +341,7 @@ impl Recorder {
             preemptions: self.preemptions,
             tokens: self.tokens,
             window: self.window,
+            flow: self.flow,
             latencies: self.latencies,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             replicas: self.replicas,
@@ -335,18 +350,6 @@ impl Recorder {
             step_rows: self.step_rows,
         })
     }
-}
-
-fn add_tokens(totals: &mut TokenTotals, row: &RequestRow) {
-    totals.prompt += u64::from(row.prompt_tokens);
-    totals.cached += u64::from(row.cached_tokens);
-    totals.output += u64::from(row.output_tokens);
-}
-
-fn merge_tokens(totals: &mut TokenTotals, other: TokenTotals) {
-    totals.prompt += other.prompt;
-    totals.cached += other.cached;
-    totals.output += other.output;
 }
 
 /// Appends `other` to `rows`, or drops both when there are more than `limit`.

@@ -3,6 +3,7 @@
 //! - [`summary`] the JSON contract of `run --json`, and what every other form is made from
 //! - [`text`] the report on the terminal
 //! - [`replications`], [`draws`], [`compare`], [`curve`] several runs at once
+//! - [`stationarity`] whether a run's figures would grow with its length
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
 //! - [`trace`] a trace that Perfetto opens
@@ -15,6 +16,7 @@ pub mod draws;
 pub mod expect;
 pub mod replications;
 pub mod schema;
+pub mod stationarity;
 pub mod summary;
 pub mod text;
 pub mod trace;

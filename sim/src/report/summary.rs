@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
 use crate::metrics::distribution::quantile_of_sorted;
-use crate::record::{Counts, RunRecord};
+use crate::record::{Counts, RunRecord, Served, Window};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+use crate::report::stationarity::Stationarity;
 use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
@@ -48,8 +49,12 @@ pub struct RunReport {
     pub tokens: Tokens,
     /// By workload stream, where there are several and request rows are kept.
     pub streams: Vec<StreamReport>,
-    /// Rates over the measurement window.
+    /// Rates while requests are sent: from the end of the warm-up until the last was sent.
     pub throughput: Throughput,
+    /// The same until the last request ended, as vLLM's `bench serve` and GenAI-Perf count: the drain of the run is in it.
+    pub throughput_with_drain: Throughput,
+    /// Whether the latencies are those of a steady state or grow with the length of the run.
+    pub stationarity: Stationarity,
     /// The objective, and how often it was met.
     pub slo: SloReport,
     /// KV cache.
@@ -168,9 +173,12 @@ pub struct Tokens {
     pub preemptions: u64,
 }
 
-/// Rates; but for `offered_per_s` over the measurement window, counted when a request finishes.
+/// Rates. What finished is counted when it did; what was sent, when it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Throughput {
+    /// Time that the rates of what finished are taken over [s]. Fewer than half as many requests finished as were sent (a burst, a few long
+    /// requests, more than twice the capacity): until the end of the run.
+    pub window_s: f64,
     /// Requests sent per second, until the last was sent.
     pub offered_per_s: f64,
     /// Requests finished per second.
@@ -305,6 +313,7 @@ impl RunReport {
         let bound_by = diagnosis::bound_by(record);
         let blocked_by = diagnosis::blocked_by(record);
         let throughput = throughput(record);
+        let stationarity = Stationarity::of(record);
         let limit = |d: Option<SimDuration>| d.map(|d| to_ms(d.0 as f64));
         let good = record.window.good as f64;
         let finished = record.window.finished;
@@ -333,6 +342,8 @@ impl RunReport {
             },
             streams: streams(record),
             throughput,
+            throughput_with_drain: throughput_with_drain(record),
+            stationarity,
             slo: SloReport {
                 ttft_ms: limit(record.slo.ttft),
                 tpot_ms: limit(record.slo.tpot),
@@ -366,7 +377,7 @@ impl RunReport {
                 requests_per_wall_s: rate(record.counts.offered as f64, wall_s),
             },
             fingerprint: format!("{:016x}", record.fingerprint),
-            warnings: warnings(record),
+            warnings: warnings(record, &stationarity),
         }
     }
 
@@ -425,20 +436,32 @@ fn rate(amount: f64, secs: f64) -> f64 {
 }
 
 fn throughput(record: &RunRecord) -> Throughput {
+    let (length, served) = record.window.rated();
+    rates(&record.window, length, &served)
+}
+
+fn throughput_with_drain(record: &RunRecord) -> Throughput {
     let w = &record.window;
-    let secs = w.length.as_secs();
+    rates(w, w.length, &w.served())
+}
+
+/// What was `served` in `length`, beside what was sent.
+fn rates(w: &Window, length: SimDuration, served: &Served) -> Throughput {
+    let secs = length.as_secs();
     // A burst is sent in no time; then the window is all there is.
     let sending = if w.sending > SimDuration::ZERO {
-        w.sending.as_secs()
+        w.sending
     } else {
-        secs
+        w.length
     };
+    let tokens = served.tokens;
     Throughput {
-        offered_per_s: rate(w.offered as f64, sending),
-        requests_per_s: rate(w.finished as f64, secs),
-        output_tokens_per_s: rate(w.tokens.output as f64, secs),
-        total_tokens_per_s: rate((w.tokens.prompt + w.tokens.output) as f64, secs),
-        goodput_per_s: rate(w.good as f64, secs),
+        window_s: secs,
+        offered_per_s: rate(w.offered as f64, sending.as_secs()),
+        requests_per_s: rate(served.finished as f64, secs),
+        output_tokens_per_s: rate(tokens.output as f64, secs),
+        total_tokens_per_s: rate((tokens.prompt + tokens.output) as f64, secs),
+        goodput_per_s: rate(served.good as f64, secs),
     }
 }
 
@@ -496,8 +519,9 @@ fn cost(usd_per_hour: Option<f64>, output_tokens_per_s: f64) -> Cost {
 }
 
 /// The run's own warnings, and those that its figures call for.
-fn warnings(record: &RunRecord) -> Vec<String> {
+fn warnings(record: &RunRecord, stationarity: &Stationarity) -> Vec<String> {
     let mut warnings = record.info.warnings.clone();
+    warnings.extend(stationarity.warning(record.counts.offered));
     for p in record.info.profiles.iter().filter(|p| !p.trusted) {
         warnings.push(format!("profile {} is untrusted: {}", p.name, p.note));
     }
@@ -533,7 +557,7 @@ fn warnings(record: &RunRecord) -> Vec<String> {
 
 impl RunReport {
     /// The report of a run in which nothing happened: every field is there.
-    pub(crate) fn empty() -> RunReport {
+    pub fn empty() -> RunReport {
         use crate::metrics::{RecordOptions, Recorder};
         let nothing = Recorder::new(&RecordOptions::default());
         match nothing.finish(

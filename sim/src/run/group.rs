@@ -15,8 +15,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// Does all that happens here before `until`, replica by replica.
-    pub fn advance(&mut self, until: SimTime) {
+    /// Does all that happens here before `until`, replica by replica. `sent`: when clients have sent requests that the books do not know
+    /// of yet.
+    pub fn advance(&mut self, until: SimTime, sent: &[SimTime]) {
+        for &at in sent {
+            self.books.recorder.sent(at);
+        }
         for replica in &mut self.replicas {
             replica.advance(until, &mut self.books);
         }

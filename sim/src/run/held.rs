@@ -105,6 +105,8 @@ pub struct Run<'w> {
     /// `spec` was drawn under this id and is not routed yet.
     drawn: Option<ReqId>,
     offered: u64,
+    /// When requests were sent that the first group's books alone know of.
+    sent: Vec<SimTime>,
     /// Requests that ended at the gateway.
     ended: u64,
     /// Replicas at which something happens at this instant.
@@ -225,6 +227,7 @@ impl<'w> Run<'w> {
             spec: RequestSpec::default(),
             drawn: None,
             offered: 0,
+            sent: Vec::new(),
             ended: 0,
             due: Vec::new(),
         };
@@ -374,6 +377,9 @@ impl<'w> Run<'w> {
         self.spec.arrival = at;
         self.offered += 1;
         self.fleet.groups[0].books.recorder.offered(at);
+        if self.fleet.groups.len() > 1 {
+            self.sent.push(at);
+        }
         Ok(id)
     }
 
@@ -457,11 +463,26 @@ impl<'w> Run<'w> {
 
     /// Lets every group do all that happens before `to`.
     fn advance_groups(&mut self, to: SimTime) {
+        let sent = &self.sent;
         self.fleet
             .groups
             .par_iter_mut()
-            .for_each(|group| group.advance(to));
+            .enumerate()
+            .for_each(|(g, group)| group.advance(to, if g == 0 { &[] } else { sent }));
+        self.sent.clear();
         self.limit_rows();
+    }
+
+    /// Tells the books of every group of what was sent, outside of [`Run::advance_groups`].
+    fn tell_sent(&mut self) {
+        let (first, others) = self.fleet.groups.split_at_mut(1);
+        debug_assert_eq!(first.len(), 1);
+        for group in others {
+            for &at in &self.sent {
+                group.books.recorder.sent(at);
+            }
+        }
+        self.sent.clear();
     }
 
     /// Drops the rows of requests once there are too many of them in all.
@@ -502,6 +523,7 @@ impl<'w> Run<'w> {
             if self.cancelled() {
                 return Ok(());
             }
+            self.tell_sent();
             self.scrape_lagging(at);
             self.advance_due(at);
             self.instant(at)?;
@@ -510,6 +532,7 @@ impl<'w> Run<'w> {
             // The router may look later at what a scrape before `to` has seen.
             self.scrape_lagging(SimTime(to.0 - 1));
         }
+        self.tell_sent();
         self.advance_due(to);
         Ok(())
     }
@@ -813,6 +836,7 @@ impl<'w> Run<'w> {
             self.fleet.groups[0].books.recorder.request(&row);
         }
         info.warnings.extend(self.busy_front_end(end));
+        self.tell_sent();
         let mut recorders = self.fleet.groups.into_iter().map(|g| g.books.recorder);
         let Some(mut all) = recorders.next() else {
             return Err(RunError::NoReplica);
