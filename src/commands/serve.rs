@@ -215,11 +215,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     engine.stop().context("cannot write the step log")?;
-<<<<<<< HEAD
-    if cut > 0 {
-        note!("warning: {cut} requests were cut off: they did not finish within --drain-timeout");
-=======
-    eprintln!(
+    note!(
         "shut down: of the requests under way {} finished, {} were cut off{}",
         drained.finished,
         drained.cut,
@@ -242,12 +238,11 @@ fn requests(n: u64) -> String {
 /// Whoever reaches the port may use the server: says so where that is more than this machine.
 fn warn_if_open(address: SocketAddr, has_key: bool) {
     if !address.ip().is_loopback() && !has_key {
-        eprintln!(
+        note!(
             "warning: {address} can be reached from other machines, and there is no API key: whoever reaches it can use \
              this server\n\
              warning: set --api-key or SERVETWIN_API_KEY, or listen on 127.0.0.1"
         );
->>>>>>> a233b8adcefaad32341620001b815f702a160a7c
     }
 }
 
