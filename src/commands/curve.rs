@@ -8,6 +8,7 @@ use sim::report::RunReport;
 use sim::report::curve::{Curve, CurvePoint, LoadAxis};
 use sim::scenario::Scenario;
 use sim::workload::Arrival;
+use sim::workload::spec::check_rate;
 
 use crate::commands::BadInput;
 use crate::exit_code;
@@ -195,10 +196,7 @@ fn no_rate(scenario: &Scenario) -> BadInput {
 }
 
 fn per_sec(rate: f64) -> anyhow::Result<PerSec> {
-    PerSec::new(rate)
-        .ok()
-        .filter(|r| r.per_sec() > 0.0)
-        .ok_or_else(|| BadInput(format!("a rate must be above 0 req/s, got {rate}")).into())
+    check_rate(rate).map_err(|e| BadInput(format!("a rate {e}")).into())
 }
 
 /// The scenario with its only stream as a closed loop of `users`.
