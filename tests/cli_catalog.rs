@@ -79,3 +79,81 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     assert!(stderr(&out).is_empty(), "{}", stderr(&out));
 }
+
+#[test]
+fn one_bad_file_of_a_folder_is_a_warning_until_it_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("bad.toml"),
+        "[[instance]]\nname = \"my-node\"\ndevices = \"eight\"\n",
+    )
+    .unwrap();
+    let folder = dir.path().display().to_string();
+    let out = servetwin(&["catalog", "list", "instances", "--catalog", &folder]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("p5.48xlarge"));
+    assert!(stderr(&out).contains("left out") && stderr(&out).contains("bad.toml"));
+    let scenario = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/scenarios/llama2-7b-g5.2xlarge-tgi.toml"
+    );
+    let check = |instance: &str| {
+        let set = format!("hardware.instance={instance}");
+        servetwin(&[
+            "scenario",
+            "show",
+            scenario,
+            "--catalog",
+            &folder,
+            "--set",
+            &set,
+        ])
+    };
+    assert!(stdout(&check("g5.2xlarge")).contains("Decided at start-up"));
+    let text = stdout(&check("my-node"));
+    assert!(
+        text.contains("cannot start") && text.contains("bad.toml"),
+        "{text}"
+    );
+}
+
+#[test]
+fn traces_of_any_columns_are_checked_and_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("log.csv");
+    std::fs::write(&file, "ts,in,out\n1000,10,4\n3000,30,6\n").unwrap();
+    let file = file.display().to_string();
+    let columns = "arrival=ts,prompt=in,output=out,time=ms";
+    let out = servetwin(&["trace", "check", &file, "--columns", columns]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert!(
+        text.contains("requests        2") && text.contains("span            2.000 s"),
+        "{text}"
+    );
+    let out = servetwin(&["trace", "check", &file]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(
+        stderr(&out).contains("columns = { arrival"),
+        "{}",
+        stderr(&out)
+    );
+}
+
+#[test]
+fn a_rate_beyond_every_clock_is_refused_by_a_curve_as_by_a_scenario() {
+    let scenario = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/scenarios/llama2-7b-g5.2xlarge-tgi.toml"
+    );
+    for rate in ["1e99", "1e-300"] {
+        let out = servetwin(&["curve", scenario, "--rates", rate]);
+        assert_eq!(out.status.code(), Some(2));
+        let text = stderr(&out);
+        assert!(
+            text.contains("must be from 1e-9 to 1e9 req/s") && text.contains(rate),
+            "{text}"
+        );
+        assert!(text.len() < 300, "{text}");
+    }
+}

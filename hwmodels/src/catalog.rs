@@ -4,7 +4,6 @@
 //! entries of the same name. See docs/catalog.md for the file format.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -17,6 +16,10 @@ use crate::instance::{Instance, InstanceEntry};
 use crate::link::{Link, LinkEntry};
 use crate::model::ModelArch;
 
+#[path = "catalog_folder.rs"]
+mod folder;
+pub use folder::LeftOut;
+
 /// The embedded files, as (name, text).
 const BUILTIN: &[(&str, &str)] = &[
     (
@@ -25,6 +28,18 @@ const BUILTIN: &[(&str, &str)] = &[
     ),
     ("links.toml", include_str!("../data/links.toml")),
     ("instances.toml", include_str!("../data/instances.toml")),
+    (
+        "instances-azure.toml",
+        include_str!("../data/instances-azure.toml"),
+    ),
+    (
+        "instances-gcp.toml",
+        include_str!("../data/instances-gcp.toml"),
+    ),
+    (
+        "instances-neoclouds.toml",
+        include_str!("../data/instances-neoclouds.toml"),
+    ),
     (
         "models/bloom.toml",
         include_str!("../data/models/bloom.toml"),
@@ -64,9 +79,6 @@ const BUILTIN: &[(&str, &str)] = &[
     ("models/phi.toml", include_str!("../data/models/phi.toml")),
     ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
 ];
-
-/// Largest catalog file that is read [bytes].
-const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A model with what its maker states about it.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
@@ -170,6 +182,12 @@ impl<T> Table<T> {
         Ok(())
     }
 
+    /// Takes an entry out, with every name it answers to.
+    fn remove(&mut self, name: &str) {
+        self.entries.remove(name);
+        self.names.retain(|_, canonical| canonical != name);
+    }
+
     fn get(&self, name: &str) -> Result<&T, Error> {
         self.names
             .get(&name.trim().to_lowercase())
@@ -189,6 +207,7 @@ pub struct Catalog {
     links: Table<Link>,
     instances: Table<Instance>,
     models: Table<Model>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Catalog {
@@ -211,51 +230,70 @@ impl Catalog {
             links: Table::new("link"),
             instances: Table::new("instance"),
             models: Table::new("model"),
+            left_out: Vec::new(),
         };
         for (name, text) in BUILTIN {
             catalog.add_toml(&format!("built-in {name}"), text)?;
         }
-        catalog.check_references("built-in catalog")?;
-        Ok(catalog)
+        match catalog.dangling("built-in catalog").pop() {
+            Some((_, _, error)) => Err(error),
+            None => Ok(catalog),
+        }
     }
 
     /// The embedded catalog plus the files of `dir` and of its folder `models`: `*.toml` as described in
     /// docs/catalog.md, and in `models` also `*.json`, Hugging Face configurations named by their file.
+    /// A file that cannot be used is left out, which [`Catalog::left_out`] says; looking up a name that it would have
+    /// defined is an error.
     ///
     /// # Errors
-    /// Unreadable files, syntax errors and impossible values, with file, line and field; references to names
-    /// that do not exist.
+    /// A folder that cannot be read.
     pub fn with_dir(dir: &Path) -> Result<Self, Error> {
         let mut catalog = Self::builtin();
         catalog.add_dir(dir)?;
         Ok(catalog)
     }
 
-    /// Adds the files of a folder; see [`Catalog::with_dir`].
+    /// Adds a machine of `count` accelerators under `name`: joined by the accelerator's own link, else over PCIe through
+    /// the host; nothing is known of its processors, its network and its price.
     ///
     /// # Errors
-    /// As [`Catalog::with_dir`].
-    pub fn add_dir(&mut self, dir: &Path) -> Result<(), Error> {
-        let models = dir.join("models");
-        let mut files = list(dir)?;
-        if models.is_dir() {
-            files.extend(list(&models)?);
-        }
-        for path in files {
-            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
-            let shown = path.display().to_string();
-            match extension {
-                "toml" => self.add_toml(&shown, &read_text(&path)?)?,
-                "json" if path.parent() == Some(models.as_path()) => {
-                    let name = path
-                        .file_stem()
-                        .map_or_else(String::new, |s| s.to_string_lossy().into_owned());
-                    self.add_hf_config(&name, &read_text(&path)?, &shown)?;
-                }
-                _ => {}
-            }
-        }
-        self.check_references(&dir.display().to_string())
+    /// An unknown accelerator.
+    pub fn add_machine(&mut self, name: &str, accelerator: &str, count: u32) -> Result<(), Error> {
+        let chip = self.accelerator(accelerator)?;
+        let host_link = match chip.host_bandwidth {
+            b if b > 48e9 => "pcie5-host",
+            b if b > 24e9 => "pcie4-host",
+            _ => "pcie3-host",
+        };
+        let link = chip.scale_up_link.as_deref().unwrap_or(host_link);
+        let machine = Instance {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            accelerator: chip.name.clone(),
+            devices: count,
+            intra_link: (count > 1).then(|| link.to_owned()),
+            network_link: "ena".to_owned(),
+            network_bandwidth: 0.0,
+            efa_devices: 0,
+            vcpus: 0,
+            ram_bytes: 0,
+            cpu_vendor: String::new(),
+            ebs_bandwidth: None,
+            local_nvme_bytes: None,
+            max_pods: None,
+            allocatable_cpu_millis: None,
+            allocatable_memory_bytes: None,
+            topology: format!("{count} x {}", chip.name),
+            prices: Vec::new(),
+            source: "a machine of the user's own".to_owned(),
+        };
+        self.instances
+            .insert(name, &[], machine)
+            .map_err(|message| Error::File {
+                file: "machine".to_owned(),
+                message,
+            })
     }
 
     /// Adds the entries of one TOML text; `file` names it in errors.
@@ -339,39 +377,54 @@ impl Catalog {
         Ok(warnings)
     }
 
-    /// Every name that an entry refers to must exist.
-    fn check_references(&self, file: &str) -> Result<(), Error> {
-        let at = |owner: String, e: Error| Error::File {
-            file: file.to_owned(),
-            message: format!("{owner}: {e}"),
-        };
-        let wrong = |owner: String, link: &str, place: &str| Error::File {
-            file: file.to_owned(),
-            message: format!("{owner}: link `{link}` does not run {place}, by its kind"),
-        };
+    /// Entries that refer to what does not exist: kind, name and what is wrong.
+    fn dangling(&self, file: &str) -> Vec<(&'static str, String, Error)> {
+        let mut out = Vec::new();
         for a in self.accelerators() {
-            if let Some(link) = &a.scale_up_link {
-                self.link(link)
-                    .map_err(|e| at(format!("accelerator `{}`", a.name), e))?;
-            }
-            if let Some(relative) = &a.same_chip_as {
-                self.accelerator(relative)
-                    .map_err(|e| at(format!("accelerator `{}`: same_chip_as", a.name), e))?;
+            let parts = [
+                (a.scale_up_link.as_ref()).and_then(|l| self.links.get(l).err()),
+                (a.same_chip_as.as_ref())
+                    .and_then(|r| self.accelerators.get(r).err())
+                    .map(|e| Error::File {
+                        file: "same_chip_as".to_owned(),
+                        message: e.to_string(),
+                    }),
+            ];
+            if let Some(e) = parts.into_iter().flatten().next() {
+                let error = Error::File {
+                    file: file.to_owned(),
+                    message: format!("accelerator `{}`: {e}", a.name),
+                };
+                out.push(("accelerator", a.name.clone(), error));
             }
         }
         for i in self.instances() {
-            let owner = || format!("instance `{}`", i.name);
-            self.accelerator(&i.accelerator)
-                .map_err(|e| at(owner(), e))?;
-            let network = self.link(&i.network_link).map_err(|e| at(owner(), e))?;
-            if network.kind.network_class().is_none() {
-                return Err(wrong(owner(), &i.network_link, "between nodes"));
+            if let Err(message) = self.parts_exist(i) {
+                let error = Error::File {
+                    file: file.to_owned(),
+                    message: format!("instance `{}`: {message}", i.name),
+                };
+                out.push(("instance", i.name.clone(), error));
             }
-            if let Some(name) = &i.intra_link {
-                let link = self.link(name).map_err(|e| at(owner(), e))?;
-                if link.kind.class().is_none() {
-                    return Err(wrong(owner(), name, "inside a node"));
-                }
+        }
+        out
+    }
+
+    /// Whether accelerator and links of an instance exist, and run where it has them.
+    fn parts_exist(&self, i: &Instance) -> Result<(), String> {
+        let wrong = |link: &str, place: &str| {
+            Err(format!("link `{link}` does not run {place}, by its kind"))
+        };
+        let unknown = |e: Error| e.to_string();
+        self.accelerators.get(&i.accelerator).map_err(unknown)?;
+        let network = self.links.get(&i.network_link).map_err(unknown)?;
+        if network.kind.network_class().is_none() {
+            return wrong(&i.network_link, "between nodes");
+        }
+        if let Some(name) = &i.intra_link {
+            let link = self.links.get(name).map_err(unknown)?;
+            if link.kind.class().is_none() {
+                return wrong(name, "inside a node");
             }
         }
         Ok(())
@@ -382,7 +435,7 @@ impl Catalog {
     /// # Errors
     /// An unknown name, with the nearest known one.
     pub fn accelerator(&self, name: &str) -> Result<&Accelerator, Error> {
-        self.accelerators.get(name)
+        self.intact(name, self.accelerators.get(name))
     }
 
     /// A link by name or alias, ignoring case.
@@ -390,7 +443,7 @@ impl Catalog {
     /// # Errors
     /// An unknown name, with the nearest known one.
     pub fn link(&self, name: &str) -> Result<&Link, Error> {
-        self.links.get(name)
+        self.intact(name, self.links.get(name))
     }
 
     /// An instance type by name or alias, ignoring case.
@@ -398,7 +451,7 @@ impl Catalog {
     /// # Errors
     /// An unknown name, with the nearest known one.
     pub fn instance(&self, name: &str) -> Result<&Instance, Error> {
-        self.instances.get(name)
+        self.intact(name, self.instances.get(name))
     }
 
     /// A model's architecture by name or alias, ignoring case.
@@ -414,7 +467,7 @@ impl Catalog {
     /// # Errors
     /// An unknown name, with the nearest known one.
     pub fn model_entry(&self, name: &str) -> Result<&Model, Error> {
-        self.models.get(name)
+        self.intact(name, self.models.get(name))
     }
 
     /// All accelerators by name.
@@ -438,324 +491,6 @@ impl Catalog {
     }
 }
 
-/// Files of a folder in the order of their names.
-fn list(dir: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
-    let io = |e: std::io::Error| Error::Io {
-        path: dir.to_owned(),
-        message: e.to_string(),
-    };
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn read_text(path: &Path) -> Result<String, Error> {
-    let io = |message: String| Error::Io {
-        path: path.to_owned(),
-        message,
-    };
-    let size = fs::metadata(path).map_err(|e| io(e.to_string()))?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(io(format!(
-            "{size} bytes are more than a catalog file may have ({MAX_FILE_BYTES})"
-        )));
-    }
-    fs::read_to_string(path).map_err(|e| io(e.to_string()))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dtype::Dtype;
-    use crate::layout::Layout;
-
-    fn error(text: &str) -> String {
-        Catalog::builtin()
-            .add_toml("my.toml", text)
-            .unwrap_err()
-            .to_string()
-    }
-
-    #[test]
-    fn computed_parameters_are_within_one_percent_of_the_published_ones() {
-        for m in Catalog::builtin().models() {
-            let published = m
-                .published_parameters
-                .expect("every built-in model states its size");
-            let ratio = m.arch.parameters() as f64 / published;
-            assert!((ratio - 1.0).abs() < 0.01, "{}: {ratio}", m.arch.name);
-            if let Some(active) = m.published_active_parameters {
-                let ratio = m.arch.active_parameters() as f64 / active;
-                assert!(
-                    (ratio - 1.0).abs() < 0.01,
-                    "{} active: {ratio}",
-                    m.arch.name
-                );
-            } else {
-                assert!(m.arch.moe.is_none(), "{} has no active count", m.arch.name);
-            }
-        }
-    }
-
-    #[test]
-    fn parameters_are_those_of_the_model_cards() {
-        // Counts that do not come from the catalog files: model cards and papers.
-        let catalog = Catalog::builtin();
-        for (name, total, active) in [
-            ("llama-2-7b", 6.738e9, 6.738e9),
-            ("llama-2-70b", 68.98e9, 68.98e9),
-            ("llama-3.1-405b", 405.9e9, 405.9e9),
-            ("mixtral-8x7b", 46.7e9, 12.9e9),
-            ("falcon-40b", 41.3e9, 41.3e9),
-            ("qwen3-32b", 32.8e9, 32.8e9),
-            ("qwen3-235b-a22b", 235e9, 22.2e9),
-            ("deepseek-v3", 671e9, 37.6e9),
-            ("bloom-176b", 176.25e9, 176.25e9),
-        ] {
-            let m = catalog.model(name).unwrap();
-            let (p, a) = (m.parameters() as f64, m.active_parameters() as f64);
-            assert!((p / total - 1.0).abs() < 0.01, "{name}: {p}");
-            assert!((a / active - 1.0).abs() < 0.01, "{name}: {a} active");
-        }
-        // The card of gpt-oss leaves the embedding out of its 5.13e9 active parameters.
-        let oss = catalog.model("gpt-oss-120b").unwrap();
-        let active = (oss.active_parameters() - oss.embedding_parameters()) as f64;
-        assert!((active / 5.13e9 - 1.0).abs() < 0.01, "{active}");
-    }
-
-    #[test]
-    fn kv_bytes_per_token_follow_the_attention_kind() {
-        let catalog = Catalog::builtin();
-        let kv = |name: &str| catalog.model(name).unwrap().kv_bytes_per_token(Dtype::Bf16);
-        assert_eq!(kv("llama-2-7b"), 524_288.0);
-        assert_eq!(kv("llama-3.1-8b"), 131_072.0);
-        assert_eq!(kv("falcon-7b"), 8_192.0);
-        assert_eq!(kv("deepseek-v3"), 61.0 * 576.0 * 2.0);
-        let deepseek = catalog.model("deepseek-v3").unwrap();
-        assert_eq!(deepseek.kv_bytes_per_token_layer(Dtype::Fp8, 8), 656.0);
-        assert_eq!(
-            deepseek.kv_bytes_per_token_layer(Dtype::Bf16, 8),
-            deepseek.kv_bytes_per_token_layer(Dtype::Bf16, 1),
-            "the latent is on every rank"
-        );
-        let llama = catalog.model("llama-3.1-8b").unwrap();
-        assert_eq!(llama.kv_bytes_per_token_layer(Dtype::Bf16, 8), 512.0);
-        assert_eq!(
-            llama.kv_bytes_per_token_layer(Dtype::Bf16, 16),
-            512.0,
-            "one head per rank is the least"
-        );
-        let mistral = catalog.model("mistral-7b-v0.1").unwrap();
-        assert_eq!(
-            mistral.kv_bytes_for_context(16_384, Dtype::Bf16),
-            mistral.kv_bytes_for_context(4_096, Dtype::Bf16)
-        );
-        let oss = catalog.model("gpt-oss-120b").unwrap();
-        let (long, all) = (100_000_u64, oss.kv_bytes_per_token(Dtype::Bf16));
-        let share = oss.kv_bytes_for_context(long, Dtype::Bf16) / (all * long as f64);
-        assert!(
-            (share - 0.5).abs() < 0.01,
-            "half of the layers see a window: {share}"
-        );
-    }
-
-    #[test]
-    fn weight_bytes_keep_embedding_and_head_in_16_bits() {
-        let catalog = Catalog::builtin();
-        let m = catalog.model("llama-3.1-70b").unwrap();
-        let tables = 2.0 * m.embedding_parameters() as f64;
-        let rest = m.parameters() as f64 - tables;
-        let fp8 = m.weight_bytes(Dtype::Fp8);
-        assert!((fp8 / (rest + 2.0 * tables) - 1.0).abs() < 1e-3);
-        assert_eq!(m.weight_bytes(Dtype::Bf16), 2.0 * m.parameters() as f64);
-        // Ranks of a layout together hold the model once, but for what is replicated.
-        let layout = Layout {
-            tp: 4,
-            pp: 2,
-            dp: 1,
-            ep: 1,
-        };
-        let sum = 4.0
-            * (m.stage_weight_bytes(layout, 0..40, Dtype::Bf16)
-                + m.stage_weight_bytes(layout, 40..80, Dtype::Bf16));
-        let ratio = sum / m.weight_bytes(Dtype::Bf16);
-        assert!((1.0..1.001).contains(&ratio), "{ratio}");
-    }
-
-    #[test]
-    fn moe_layers_are_where_the_configuration_says() {
-        let catalog = Catalog::builtin();
-        let v3 = catalog.model("deepseek-v3").unwrap();
-        assert_eq!(v3.moe_layers_in(0..61), 58);
-        assert!(!v3.is_moe_layer(2) && v3.is_moe_layer(3));
-        let maverick = catalog.model("llama-4-maverick").unwrap();
-        assert_eq!(maverick.moe_layers_in(0..48), 24);
-        let dense = catalog.model("llama-2-7b").unwrap();
-        assert_eq!(dense.moe_layers_in(0..32), 0);
-    }
-
-    #[test]
-    fn names_and_aliases_are_found_whatever_their_case() {
-        let c = Catalog::builtin();
-        assert_eq!(c.accelerator("H100").unwrap().name, "H100-SXM5-80GB");
-        assert_eq!(c.instance("ml.G5.2xlarge").unwrap().name, "g5.2xlarge");
-        assert_eq!(
-            c.model("meta-llama/llama-2-7b-HF").unwrap().name,
-            "llama-2-7b"
-        );
-        assert_eq!(c.model("llama-3.3-70b").unwrap().name, "llama-3.1-70b");
-        assert_eq!(c.link("nvlink4").unwrap().bandwidth, 450e9);
-    }
-
-    #[test]
-    fn unknown_names_get_the_nearest_and_the_command_that_lists_them() {
-        let e = Catalog::builtin()
-            .model("lama-2-7b")
-            .unwrap_err()
-            .to_string();
-        assert!(e.contains("did you mean `llama-2-7b`"), "{e}");
-        assert!(e.contains("servetwin catalog list"), "{e}");
-        let e = Catalog::builtin()
-            .instance("zzzzqqqq")
-            .unwrap_err()
-            .to_string();
-        assert!(!e.contains("did you mean"), "{e}");
-    }
-
-    #[test]
-    fn every_figure_has_a_source_and_instances_name_existing_parts() {
-        let c = Catalog::builtin();
-        assert!(c.accelerators().all(|a| !a.source.is_empty()));
-        assert!(c.links().all(|l| !l.source.is_empty()));
-        assert!(c.models().all(|m| m.source.starts_with("https://")));
-        for i in c.instances() {
-            assert!(!i.source.is_empty(), "{}", i.name);
-            let a = c.accelerator(&i.accelerator).unwrap();
-            assert!(i.ranks(a) >= i.devices);
-        }
-        let inf2 = c.instance("inf2.48xlarge").unwrap();
-        assert_eq!(inf2.ranks(c.accelerator("inferentia2").unwrap()), 24);
-    }
-
-    #[test]
-    fn prices_carry_their_date() {
-        let c = Catalog::builtin();
-        let p4d = c.instance("p4d.24xlarge").unwrap();
-        assert_eq!(p4d.price().unwrap().usd.usd_per_hour(), 21.957642);
-        assert_eq!(
-            p4d.price_on("2024-06-01").unwrap().usd.usd_per_hour(),
-            32.7726
-        );
-        assert_eq!(p4d.price_on("2020-01-01"), None);
-        assert_eq!(c.instance("p5e.48xlarge").unwrap().price(), None);
-    }
-
-    #[test]
-    fn a_user_folder_extends_and_overrides() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(
-            dir.path().join("mine.toml"),
-            r#"
-            [[accelerator]]
-            name = "h100-sxm5-80gb"
-            aliases = ["h100"]
-            vendor = "NVIDIA"
-            memory = "80 GiB"
-            memory_bandwidth = "3 TB/s"
-            bf16 = "900 TFLOP/s"
-            units = 132
-            on_chip = "50 MiB"
-            host_bandwidth = "64 GB/s"
-            source = "measured here"
-            "#,
-        )
-        .unwrap();
-        fs::create_dir(dir.path().join("models")).unwrap();
-        fs::write(
-            dir.path().join("models/tiny.json"),
-            r#"{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,
-                "intermediate_size":128,"vocab_size":1000,"max_position_embeddings":512}"#,
-        )
-        .unwrap();
-        let c = Catalog::with_dir(dir.path()).unwrap();
-        assert_eq!(c.accelerator("h100").unwrap().memory_bandwidth, 3e12);
-        let count = c
-            .accelerators()
-            .filter(|a| a.name.to_lowercase().starts_with("h100-sxm"))
-            .count();
-        assert_eq!(count, 1);
-        assert_eq!(c.model("tiny").unwrap().layers, 2);
-        assert!(c.model("llama-2-7b").is_ok());
-        assert!(c.instance("p5.48xlarge").is_ok());
-    }
-
-    #[test]
-    fn every_embedded_file_of_the_data_folder_is_read() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
-        let mut files: Vec<String> = list(&folder)
-            .unwrap()
-            .into_iter()
-            .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
-            .collect();
-        for p in list(&folder.join("models")).unwrap() {
-            files.push(format!(
-                "models/{}",
-                p.file_name().unwrap().to_string_lossy()
-            ));
-        }
-        for f in files.iter().filter(|f| f.ends_with(".toml")) {
-            assert!(
-                BUILTIN.iter().any(|(name, _)| name == f),
-                "{f} is not embedded"
-            );
-        }
-    }
-
-    #[test]
-    fn errors_in_user_files_name_file_line_and_field() {
-        let e = error("[[link]]\nname = \"x\"\nkind = \"nvlink4\"\nbandwidth = 3\n");
-        assert!(
-            e.contains("my.toml") && e.contains("line 4") && e.contains("GB/s"),
-            "{e}"
-        );
-        let e = error("[[link]]\nname = \"x\"\nbandwith = \"3 GB/s\"\n");
-        assert!(
-            e.contains("line 3") && e.contains("bandwith") && e.contains("`bandwidth`"),
-            "{e}"
-        );
-        let e = error("[[model]]\nname = \"m\"\nsource = \"me\"\nconfig = { hidden_size = 1 }\n");
-        assert!(
-            e.contains("my.toml") && e.contains("num_hidden_layers"),
-            "{e}"
-        );
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("i.toml");
-        fs::write(
-            &file,
-            "[[instance]]\nname = \"n\"\naccelerator = \"h1000\"\ndevices = 1\nnetwork_link = \"ena\"\n\
-             network = \"1 Gb/s\"\nvcpus = 1\nram = \"1 GiB\"\nsource = \"me\"\n",
-        )
-        .unwrap();
-        let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();
-        assert!(e.contains("instance `n`") && e.contains("h1000"), "{e}");
-        fs::write(
-            &file,
-            "[[accelerator]]\nname = \"a\"\nvendor = \"v\"\nsame_chip_as = \"h1000\"\nmemory = \"80 GiB\"\n\
-             memory_bandwidth = \"3 TB/s\"\nbf16 = \"900 TFLOP/s\"\nunits = 132\non_chip = \"50 MiB\"\n\
-             host_bandwidth = \"64 GB/s\"\nsource = \"me\"\n",
-        )
-        .unwrap();
-        let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();
-        assert!(e.contains("same_chip_as") && e.contains("h1000"), "{e}");
-        assert!(Catalog::with_dir(&dir.path().join("absent")).is_err());
-        fs::write(&file, b"\xff\xfe").unwrap();
-        let e = Catalog::with_dir(dir.path()).unwrap_err().to_string();
-        assert!(e.contains("i.toml"), "{e}");
-    }
-}
+#[path = "catalog_tests.rs"]
+mod tests;

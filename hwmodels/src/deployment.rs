@@ -19,6 +19,7 @@ use crate::profiles::{Choice, Resolved, resolve};
 use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
 use crate::step::StepModel;
+use crate::units::plain;
 
 /// Which decode steps replay captured CUDA graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,7 +216,8 @@ fn lay_over(profile: &mut Resolved, params: &BTreeMap<String, f64>) -> Result<()
             return Err(Error::File {
                 file: format!("parameter `{name}`"),
                 message: format!(
-                    "must lie within its physical bounds, {min} to {max} {unit}, got {value}"
+                    "must lie within its physical bounds, {min} to {max} {unit}, got {}",
+                    plain(*value)
                 ),
             });
         }

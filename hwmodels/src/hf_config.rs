@@ -9,6 +9,9 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::model::{AttentionKind, ModelArch, Moe, Window};
 
+#[path = "hf_config_layers.rs"]
+mod layers;
+
 /// What was read, and what the reader should know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
@@ -23,6 +26,8 @@ pub struct Parsed {
 /// # Errors
 /// Text that is no JSON object, missing or impossible fields, architectures that this model cannot describe.
 pub fn from_json(name: &str, text: &str) -> Result<Parsed, Error> {
+    // A byte-order mark is no JSON.
+    let text = text.trim_start_matches('\u{feff}');
     let value: Value = serde_json::from_str(text).map_err(|e| Error::ModelConfig {
         model: name.to_owned(),
         message: format!("no valid JSON: {e}"),
@@ -155,6 +160,8 @@ fn read(name: &str, value: &Value) -> Result<Parsed, String> {
 
 fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Parsed, String> {
     let family = f.str("model_type").unwrap_or("").to_owned();
+    layers::check(f.0)?;
+    layers::note(f.0, &mut warnings);
     let known = LLAMA_LIKE.contains(&family.as_str())
         || [
             "falcon",
@@ -179,20 +186,6 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
             return Err(format!(
                 "model_type `{family}` is not known and these fields of a Llama-like model are missing: {}",
                 missing.join(", ")
-            ));
-        }
-        if [
-            "layers_block_type",
-            "mamba_d_state",
-            "ssm_state_size",
-            "linear_num_key_heads",
-            "is_encoder_decoder",
-        ]
-        .iter()
-        .any(|k| f.find(&[k]).is_some_and(|(v, _)| v != &Value::Bool(false)))
-        {
-            return Err(format!(
-                "model_type `{family}` has layers that are no plain attention (state space, linear attention or an encoder), which cannot be modelled"
             ));
         }
         warnings.push(format!(
@@ -436,8 +429,15 @@ fn read_window(f: &Fields, family: &str, layers: u32) -> Result<Option<Window>, 
             "gemma2" => layers.div_ceil(2),
             "gpt_oss" => layers / 2,
             "gemma3" | "gemma3_text" => {
-                let pattern = f.opt_u32(&["sliding_window_pattern"])?.unwrap_or(6).max(1);
+                let pattern = f
+                    .opt_u32(&["sliding_window_pattern", "_sliding_window_pattern"])?
+                    .unwrap_or(6)
+                    .max(1);
                 layers - layers / pattern
+            }
+            // Qwen2 gives the window to the layers behind the first `max_window_layers`.
+            _ if family.starts_with("qwen") => {
+                layers.saturating_sub(f.opt_u32(&["max_window_layers"])?.unwrap_or(0))
             }
             // Layers with rotary positions (1) are the chunked ones; every fourth has none unless listed.
             _ if family.starts_with("llama4") => match rotary {
@@ -447,7 +447,24 @@ fn read_window(f: &Fields, family: &str, layers: u32) -> Result<Option<Window>, 
                     layers - layers / every
                 }
             },
-            _ => layers,
+            // "LLLG" repeats: three layers with the window (local), one without; 4 says the same as a number.
+            _ => match f.find(&["sliding_window_pattern"]) {
+                Some((Value::String(pattern), _)) if !pattern.is_empty() => {
+                    let local = |i: &u32| {
+                        pattern.as_bytes()[*i as usize % pattern.len()].eq_ignore_ascii_case(&b'L')
+                    };
+                    (0..layers.min(1_000)).filter(local).count() as u32
+                }
+                Some(_) => {
+                    let every = f.opt_u32(&["sliding_window_pattern"])?.unwrap_or(1);
+                    if every > 1 {
+                        layers - layers / every
+                    } else {
+                        layers
+                    }
+                }
+                None => layers,
+            },
         },
     };
     Ok((windowed > 0).then_some(Window {

@@ -10,6 +10,7 @@ use crate::engine::EngineKind;
 use crate::error::{Error, nearest};
 use crate::evidence::Evidence;
 use crate::profile::Profile;
+use crate::units::plain;
 
 /// Embedded profile files, in the order in which they are laid over each other.
 const FILES: &[(&str, &str)] = &[
@@ -223,7 +224,9 @@ pub fn load(path: &Path) -> Result<Profile, Error> {
         file: path.display().to_string(),
         message,
     };
-    let profile: Profile = toml::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    // A byte-order mark is no TOML.
+    let text = text.trim_start_matches('\u{feff}');
+    let profile: Profile = toml::from_str(text).map_err(|e| bad(e.to_string()))?;
     check(&profile).map_err(bad)?;
     Ok(profile)
 }
@@ -234,7 +237,9 @@ fn check(profile: &Profile) -> Result<(), String> {
         if !(p.value.is_finite() && p.min <= p.value && p.value <= p.max) {
             return Err(format!(
                 "params.\"{name}\": value {} must lie within its physical bounds [{}, {}]",
-                p.value, p.min, p.max
+                plain(p.value),
+                p.min,
+                p.max
             ));
         }
     }

@@ -280,16 +280,20 @@ impl Kind {
         let mut best: Option<(usize, String)> = None;
         for u in self.printed {
             let number = base * u.den / u.num;
-            let text = format!("{number} {}", u.name);
+            let number_text = plain(number);
+            let text = format!("{number_text} {}", u.name);
             // Digits decide; the list's order breaks ties. Below 1 only the base unit is natural.
             let natural = number == 0.0 || (1.0..100_000.0).contains(&number);
-            let length = format!("{number}").len() + if natural { 0 } else { 8 };
+            let length = number_text.len() + if natural { 0 } else { 8 };
             if self.parse(&text) == Ok(base) && best.as_ref().is_none_or(|(l, _)| length < *l) {
                 best = Some((length, text));
             }
         }
         // The base unit always reads back, since it is printed with all its digits.
-        best.map_or_else(|| format!("{base} {}", self.default_unit), |(_, t)| t)
+        best.map_or_else(
+            || format!("{} {}", plain(base), self.default_unit),
+            |(_, t)| t,
+        )
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -332,6 +336,15 @@ fn parse_number(text: &str) -> Option<f64> {
         return None;
     }
     text.replace('_', "").parse().ok()
+}
+
+/// A number that reads back exactly, in powers of ten where all its digits would be many: `2.5`, `1e300`.
+pub fn plain(x: f64) -> String {
+    if x == 0.0 || !x.is_finite() || (1e-7..1e16).contains(&x.abs()) {
+        x.to_string()
+    } else {
+        format!("{x:e}")
+    }
 }
 
 /// Keeps hostile input out of messages.
@@ -384,7 +397,7 @@ impl<T> Visitor<'_> for UnitVisitor<T> {
     }
 
     fn visit_f64<E: de::Error>(self, v: f64) -> Result<T, E> {
-        Err(self.bare(v))
+        Err(self.bare(plain(v)))
     }
 }
 
@@ -466,7 +479,7 @@ macro_rules! float_quantity {
                     Err(UnitError::OutOfRange {
                         what: $kind.what,
                         range: "finite and not negative",
-                        text: value.to_string(),
+                        text: plain(value),
                     })
                 }
             }
@@ -593,7 +606,7 @@ impl Ratio {
             Err(UnitError::OutOfRange {
                 what: Self::WHAT,
                 range: "from 0 to 1 (or from \"0 %\" to \"100 %\")",
-                text: value.to_string(),
+                text: plain(value),
             })
         }
     }

@@ -65,6 +65,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         Some(dir) => Catalog::with_dir(dir).map_err(|e| BadInput(e.to_string()))?,
         None => Catalog::builtin(),
     };
+    for left_out in catalog.left_out() {
+        eprintln!("warning: left out: {}", left_out.error);
+    }
     match args.command {
         Command::List { kind } => list(&catalog, kind, args.json)?,
         Command::Show { name } => show(&catalog, &name, args.json)?,
@@ -169,7 +172,12 @@ fn show(catalog: &Catalog, name: &str, as_json: bool) -> anyhow::Result<()> {
         found.insert("model".into(), serde_json::to_value(m)?);
     }
     if found.is_empty() {
-        return Err(unknown(catalog, name).into());
+        let errors = all_errors(catalog, name);
+        // What a file that was left out defines is not unknown.
+        if let Some(e) = errors.iter().find(|e| !matches!(e, Error::Unknown { .. })) {
+            return Err(BadInput(e.to_string()).into());
+        }
+        return Err(unknown(errors, name).into());
     }
     if as_json {
         return print_json(&found);
@@ -182,17 +190,21 @@ fn show(catalog: &Catalog, name: &str, as_json: bool) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// The error for a name of no kind, with the nearest names.
-fn unknown(catalog: &Catalog, name: &str) -> BadInput {
+/// What each kind says of a name that it does not know.
+fn all_errors(catalog: &Catalog, name: &str) -> Vec<Error> {
     let errors = [
         catalog.accelerator(name).err(),
         catalog.instance(name).err(),
         catalog.link(name).err(),
         catalog.model_entry(name).err(),
     ];
+    errors.into_iter().flatten().collect()
+}
+
+/// The error for a name of no kind, with the nearest names.
+fn unknown(errors: Vec<Error>, name: &str) -> BadInput {
     let near: Vec<String> = errors
         .into_iter()
-        .flatten()
         .filter_map(|e| match e {
             Error::Unknown { kind, nearest, .. } => nearest.map(|n| format!("{kind} `{n}`")),
             _ => None,

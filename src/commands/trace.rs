@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use sim::workload::TraceFormat;
 use sim::workload::synth::{self, Synthesizer};
-use sim::workload::trace;
+use sim::workload::trace::{self, TraceColumns, TraceReader};
 
 use super::BadInput;
 use crate::exit_code;
@@ -23,21 +23,16 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Reads a whole trace and says what it holds; the first fault is the error.
-    Check {
-        /// The trace: Azure, Mooncake, BurstGPT, plain CSV, or request rows of a run; may be gzip-compressed.
-        file: PathBuf,
-        /// Its format.
-        #[arg(long, value_enum, default_value_t = Format::Auto)]
-        format: Format,
-    },
+    #[command(
+        after_help = "Examples:\n  servetwin trace check scenarios/traces/azure-conv-synthetic.csv\n  \
+                      servetwin trace check log.csv --columns arrival=ts,prompt=in,output=out,time=ms"
+    )]
+    Check(Input),
     /// Prints the statistics of a trace as TOML, which `trace synth` can draw from.
-    Stats {
-        /// The trace.
-        file: PathBuf,
-        /// Its format.
-        #[arg(long, value_enum, default_value_t = Format::Auto)]
-        format: Format,
-    },
+    #[command(
+        after_help = "Example:\n  servetwin trace stats scenarios/traces/azure-conv-synthetic.csv > mine.toml"
+    )]
+    Stats(Input),
     /// Writes a synthetic trace.
     Synth {
         /// `azure-conv`, `mooncake`, or a file of statistics (.toml).
@@ -54,6 +49,27 @@ enum Command {
     },
 }
 
+/// A trace to read.
+#[derive(Debug, clap::Args)]
+struct Input {
+    /// The trace; may be gzip-compressed. docs/scenario.md lists the formats.
+    file: PathBuf,
+    /// Its format.
+    #[arg(long, value_enum, default_value_t = Format::Auto, conflicts_with = "columns")]
+    format: Format,
+    /// Columns of a CSV file, or keys of JSON lines: arrival=NAME,prompt=NAME,output=NAME, and optionally max_tokens=NAME,
+    /// session=NAME, time=auto|s|ms|us|ns|date.
+    #[arg(long, value_name = "KEY=NAME,...", value_parser = TraceColumns::parse)]
+    columns: Option<TraceColumns>,
+}
+
+impl Input {
+    fn open(&self) -> Result<TraceReader, BadInput> {
+        TraceReader::open_with(&self.file, self.format.into(), self.columns.as_ref())
+            .map_err(BadInput)
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     Auto,
@@ -62,6 +78,12 @@ enum Format {
     BurstGpt,
     Csv,
     Records,
+    Vidur,
+    Servegen,
+    Splitwise,
+    Aiperf,
+    VllmBench,
+    Guidellm,
 }
 
 impl From<Format> for TraceFormat {
@@ -73,6 +95,12 @@ impl From<Format> for TraceFormat {
             Format::BurstGpt => TraceFormat::BurstGpt,
             Format::Csv => TraceFormat::Csv,
             Format::Records => TraceFormat::Records,
+            Format::Vidur => TraceFormat::Vidur,
+            Format::Servegen => TraceFormat::Servegen,
+            Format::Splitwise => TraceFormat::Splitwise,
+            Format::Aiperf => TraceFormat::Aiperf,
+            Format::VllmBench => TraceFormat::VllmBench,
+            Format::Guidellm => TraceFormat::Guidellm,
         }
     }
 }
@@ -80,8 +108,8 @@ impl From<Format> for TraceFormat {
 /// Runs the subcommand.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
-        Command::Check { file, format } => {
-            let s = trace::check(&file, format.into()).map_err(BadInput)?;
+        Command::Check(input) => {
+            let s = trace::check_reader(input.open()?).map_err(BadInput)?;
             print(&format!(
                 "requests        {}\n\
                  span            {:.3} s\n\
@@ -99,8 +127,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
                 if s.shares_content { "yes" } else { "no" }
             ))?;
         }
-        Command::Stats { file, format } => {
-            let stats = synth::stats(&file, format.into()).map_err(BadInput)?;
+        Command::Stats(input) => {
+            let stats = synth::stats_of(input.open()?).map_err(BadInput)?;
             print(&synth::to_toml(&stats))?;
         }
         Command::Synth {

@@ -394,7 +394,7 @@ pub fn engine_keys(scenario: &Scenario) -> Vec<String> {
     engines
         .into_iter()
         .flatten()
-        .filter(|e| e["properties"]["kind"]["const"] == kind)
+        .filter(|e| sim::scenario::schema::kind_of(e) == Some(kind))
         .filter_map(|e| e["properties"].as_object())
         .flat_map(|p| p.keys().cloned())
         .filter(|k| k != "kind")

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, nearest};
 use crate::evidence::Evidence;
 use crate::profile::{Param, Profile};
+use crate::units::plain;
 
 /// One parameter: name, unit, what it is without a measurement, and the range that makes sense.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -362,7 +363,8 @@ fn within(name: &str, p: &Param, s: &StepSpec) -> Result<(), Error> {
         file: format!("parameter `{name}`"),
         message: format!(
             "must lie within its physical bounds, {min} to {max} {}, got {}",
-            s.unit, p.value
+            s.unit,
+            plain(p.value)
         ),
     })
 }

@@ -200,7 +200,9 @@ impl TgiParams {
         if max_input_tokens >= max_total_tokens {
             return err(
                 "max_input_tokens",
-                format!("must be < max_total_tokens ({max_total_tokens}), got {max_input_tokens}"),
+                format!(
+                    "must be < max_total_tokens ({max_total_tokens}), got {max_input_tokens}; TGI would not start"
+                ),
             );
         }
         let max_batch_prefill_tokens = self.max_batch_prefill_tokens.unwrap_or_else(|| {
@@ -219,7 +221,7 @@ impl TgiParams {
                 "max_batch_prefill_tokens",
                 format!(
                     "must be >= max_input_tokens ({max_input_tokens}) without prefill_chunking, got \
-                     {max_batch_prefill_tokens}"
+                     {max_batch_prefill_tokens}; TGI would not start"
                 ),
             );
         }

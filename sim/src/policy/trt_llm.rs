@@ -234,6 +234,13 @@ impl TrtLlmParams {
             );
         }
         let mut warnings = Vec::new();
+        // TensorRT-LLM warns in these words and starts (BaseLlmArgs.validate_runtime_args).
+        if self.max_batch_size > self.max_num_tokens {
+            warnings.push(format!(
+                "max_batch_size [{}] should be less than or equal to max_num_tokens [{}]: a step never holds more requests than tokens",
+                self.max_batch_size, self.max_num_tokens
+            ));
+        }
         let tokens = self
             .max_tokens_in_paged_kv_cache
             .map_or(kv_tokens, |t| t.min(kv_tokens));

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use hwmodels::units::plain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +138,10 @@ impl VllmV0Params {
         if !(self.scheduler_delay_factor.is_finite() && self.scheduler_delay_factor >= 0.0) {
             return err(
                 "scheduler_delay_factor",
-                format!("must be a number >= 0, got {}", self.scheduler_delay_factor),
+                format!(
+                    "must be a number >= 0, got {}",
+                    plain(self.scheduler_delay_factor)
+                ),
             );
         }
         if !(0.0..1.0).contains(&self.watermark) {
@@ -145,7 +149,7 @@ impl VllmV0Params {
                 "watermark",
                 format!(
                     "must lie between 0 and 1 (1 excluded), got {}",
-                    self.watermark
+                    plain(self.watermark)
                 ),
             );
         }
@@ -180,7 +184,8 @@ impl VllmV0Params {
             return err(
                 "max_num_batched_tokens",
                 format!(
-                    "must be >= max_model_len ({max_model_len}) without chunked prefill, got {budget}"
+                    "max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}) and chunked prefill is disabled; \
+                     vLLM would not start"
                 ),
             );
         }
@@ -188,7 +193,7 @@ impl VllmV0Params {
             return err(
                 "max_num_batched_tokens",
                 format!(
-                    "must be >= max_num_seqs ({}), got {budget}",
+                    "max_num_batched_tokens ({budget}) must be greater than or equal to max_num_seqs ({}); vLLM would not start",
                     self.max_num_seqs
                 ),
             );

@@ -14,13 +14,15 @@ use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
+use hwmodels::units::plain;
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
 
 use super::document::join;
 use super::engine::{EngineParams, VllmFrontEnd, VllmV1Keys};
 use super::error::ScenarioError;
 use super::file::RouterPolicy;
-use super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
+use super::names::{no_instance, no_profile};
+use super::{HardwareChoice, ModelChoice, ModelSource, Scenario, vllm};
 use crate::cluster::drift::SpeedDrift;
 use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
@@ -75,6 +77,8 @@ pub struct Built {
     pub slo: Slo,
     /// When the run stops though requests are under way.
     pub until: Option<SimTime>,
+    /// `max_tokens` of each stream, where the scenario gives it [tokens].
+    pub max_tokens: Vec<Option<u32>>,
     /// Parameters of the step time that a profile gives with a standard error, by dotted name; those that the scenario
     /// sets itself are not among them.
     pub uncertain: BTreeMap<String, Param>,
@@ -108,11 +112,28 @@ impl Built {
             (a, b) => a.or(b),
         };
         let failure = self.workload.failure();
+        let cut = self.workload.cut();
+        let names = self.info.streams.clone();
+        let max_tokens = self.max_tokens;
         let mut record = self
             .simulation
             .run(&mut self.workload, &options, self.info)?;
         if let Some(extent) = &self.extent {
             record.info.warnings.extend(extent.warnings());
+        }
+        for ((n, name), max) in cut.counts().into_iter().zip(&names).zip(max_tokens) {
+            if n > 0 {
+                let limit =
+                    max.map_or("its max_tokens".to_owned(), |m| format!("max_tokens = {m}"));
+                record.info.warnings.push(format!(
+                    "stream `{name}`: {n} outputs were longer than {limit}; they end there (finish reason: length)"
+                ));
+            }
+        }
+        if record.counts.offered == 0 {
+            record.info.warnings.push(
+                "no request was sent: the rate is too low for the time of the run, or the run too short".to_owned(),
+            );
         }
         let changed = failure.lock().ok().and_then(|mut f| f.take());
         match changed {
@@ -275,6 +296,7 @@ impl Scenario {
                 Some(d) if !self.drain => Some(SimTime::from_secs(d.secs())),
                 _ => None,
             },
+            max_tokens: self.workload.iter().map(|s| s.max_tokens).collect(),
             uncertain: hardware.uncertain,
         })
     }
@@ -344,14 +366,24 @@ impl Scenario {
             None => Catalog::builtin(),
         };
         let name = self.add_model(model, &mut catalog)?;
+        let hardware_key = match &hardware.machine {
+            Some(m) => {
+                catalog
+                    .add_machine(&hardware.instance, &m.accelerator, m.count)
+                    .map_err(at("hardware.accelerator"))?;
+                "hardware.accelerator"
+            }
+            None => "hardware.instance",
+        };
         let entry = catalog.model_entry(&name).map_err(at("model.name"))?;
         let arch = &entry.arch;
-        let instance = catalog
-            .instance(&hardware.instance)
-            .map_err(at("hardware.instance"))?;
+        let instance = catalog.instance(&hardware.instance).map_err(|e| {
+            let message = no_instance(&catalog, &hardware.instance, &e);
+            self.places.error(hardware_key, message)
+        })?;
         let chip = catalog
             .accelerator(&instance.accelerator)
-            .map_err(at("hardware.instance"))?;
+            .map_err(at(hardware_key))?;
         let kind = self.engine.params.kind();
         if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
             return Err(self.places.error(
@@ -364,6 +396,16 @@ impl Scenario {
         }
         let placement = Placement::new(&catalog, arch, &instance.name, self.layout, kind)
             .map_err(at("layout"))?;
+        if placement.nodes > 1 && hardware.machine.is_some() {
+            return Err(self.places.error(
+                "hardware.count",
+                format!(
+                    "the layout takes {} machines, and nothing says how machines of one's own are joined: raise count, take fewer \
+                     ranks, or write an [[instance]] with a network_link (docs/catalog.md)",
+                    placement.nodes
+                ),
+            ));
+        }
         let mut settings = MemorySettings::defaults(kind, self.vllm_minor(), chip, arch);
         settings.weights = model.weights.unwrap_or(arch.native_dtype);
         settings.kv_cache = model.kv_cache;
@@ -432,7 +474,13 @@ impl Scenario {
                 Error::Unmeasured { .. } => "engine.gemm_plugin",
                 _ => "hardware",
             };
-            self.places.error(path, e.to_string())
+            let message = match &e {
+                Error::Unknown {
+                    kind: "profile", ..
+                } => no_profile(&e),
+                _ => e.to_string(),
+            };
+            self.places.error(path, message)
         })?;
         let nodes = match placement.replicas_per_node {
             0 => u64::from(placement.nodes) * u64::from(self.replicas),
@@ -440,6 +488,7 @@ impl Scenario {
         };
         let price = self.price(hardware, instance)?;
         let mut warnings = entry.warnings.clone();
+        warnings.extend((catalog.left_out().iter()).map(|l| format!("left out: {}", l.error)));
         // Reports say of each profile in use whether it is trusted.
         let of_trust = |w: &&String| !w.contains("is untrusted");
         warnings.extend(deployment.warnings.iter().filter(of_trust).cloned());
@@ -490,7 +539,8 @@ impl Scenario {
         };
         let full = self.base.join(path);
         let at = |message: String| self.places.error("model.config", message);
-        let text = super::document::read_text(&full).map_err(|e| at(e.to_string()))?;
+        let text = super::document::read_text(&full, "the model configuration")
+            .map_err(|e| at(e.to_string()))?;
         // The folder is what people name a model's files by; a bare config.json says nothing.
         let folder = full.parent().and_then(Path::file_name);
         let stem = full.file_stem();
@@ -567,11 +617,10 @@ impl Scenario {
                 if let Some(n) = p.max_num_seqs {
                     s.max_num_seqs = n;
                 }
-                if let Some(n) = p.max_num_batched_tokens {
-                    s.max_num_batched_tokens = n;
-                }
                 s.block_size = p.block_size;
-                self.vllm_v1(p, s, 1 << 20)?;
+                let params = self.vllm_v1(p, s, 1 << 20)?;
+                s.max_num_batched_tokens = params.max_num_batched_tokens;
+                s.max_num_seqs = params.max_num_seqs;
             }
             EngineParams::Tgi(p) => {
                 // What the launcher takes for granted before it knows its memory.
@@ -701,7 +750,13 @@ impl Scenario {
                         p.cudagraph_capture_sizes.as_deref(),
                         |size| (size <= params.budget()).then_some(size),
                     )?,
-                    warnings: Vec::new(),
+                    warnings: vllm::warnings(
+                        vllm::StepLimits {
+                            tokens: params.max_num_batched_tokens,
+                            seqs: params.max_num_seqs,
+                        },
+                        params.max_model_len,
+                    ),
                     decided: vllm_decided(&params),
                     engine: self.vllm_engine(params),
                 }
@@ -926,9 +981,14 @@ impl Scenario {
     ) -> Result<VllmV1Params, ScenarioError> {
         let fail =
             |key: &str, message: String| Err(self.places.error(&join("engine", key), message));
+        let given = p.max_num_batched_tokens;
         for (key, value, least) in [
-            ("max_num_batched_tokens", s.max_num_batched_tokens, 1),
-            ("max_num_seqs", s.max_num_seqs, 1),
+            (
+                "max_num_batched_tokens",
+                given.unwrap_or(s.max_num_batched_tokens),
+                1,
+            ),
+            ("max_num_seqs", p.max_num_seqs.unwrap_or(s.max_num_seqs), 1),
             ("max_model_len", s.max_model_len, 2),
             ("block_size", s.block_size, 1),
             ("max_num_queued_reqs", p.max_num_queued_reqs.unwrap_or(1), 1),
@@ -940,6 +1000,10 @@ impl Scenario {
                 return fail(key, format!("must be <= {MAX_TOKENS}, got {value}"));
             }
         }
+        let limits = match vllm::settle(p, s) {
+            Ok(limits) => limits,
+            Err((key, message)) => return fail(key, message),
+        };
         if !(1..=MOST_API_SERVERS).contains(&p.api_server_count) {
             let got = p.api_server_count;
             return fail(
@@ -956,7 +1020,7 @@ impl Scenario {
         if !(0.0..1.0).contains(&p.watermark) {
             return fail(
                 "watermark",
-                format!("must be from 0 to below 1, got {}", p.watermark),
+                format!("must be from 0 to below 1, got {}", plain(p.watermark)),
             );
         }
         let async_scheduling = p
@@ -988,8 +1052,8 @@ impl Scenario {
             } else {
                 VllmVersion::V0_11
             },
-            max_num_batched_tokens: s.max_num_batched_tokens,
-            max_num_seqs: s.max_num_seqs,
+            max_num_batched_tokens: limits.tokens,
+            max_num_seqs: limits.seqs,
             max_model_len: s.max_model_len,
             enable_chunked_prefill: p.enable_chunked_prefill,
             long_prefill_token_threshold: p.long_prefill_token_threshold,

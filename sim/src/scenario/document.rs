@@ -61,41 +61,40 @@ pub struct Document<'a> {
     root: Spanned<DeTable<'a>>,
 }
 
-/// Reads a scenario file: a regular file of at most [`MAX_FILE_BYTES`], in UTF-8.
-pub fn read_text(path: &Path) -> Result<String, ScenarioError> {
+/// Reads a file of at most [`MAX_FILE_BYTES`], in UTF-8; `what` it is stands in messages, e.g. "the scenario".
+pub fn read_text(path: &Path, what: &str) -> Result<String, ScenarioError> {
     let origin = path.display().to_string();
     let fail = |message: String| ScenarioError::new(origin.clone(), "", message);
-    let meta =
-        std::fs::metadata(path).map_err(|e| fail(format!("cannot read the scenario: {e}")))?;
+    let unreadable = |e: std::io::Error| fail(format!("cannot read {what}: {e}"));
+    let meta = std::fs::metadata(path).map_err(unreadable)?;
     if meta.is_dir() {
-        return Err(fail("is a folder; name a scenario file (.toml)".into()));
+        return Err(fail(format!("is a folder; name the file of {what}")));
     }
     if meta.len() > MAX_FILE_BYTES {
         return Err(fail(format!(
-            "has {} bytes; a scenario file has at most {MAX_FILE_BYTES}",
+            "has {} bytes; {what} has at most {MAX_FILE_BYTES}",
             meta.len()
         )));
     }
     // A pipe or a device claims no length, so the limit is kept while reading, too.
-    let file =
-        std::fs::File::open(path).map_err(|e| fail(format!("cannot read the scenario: {e}")))?;
+    let file = std::fs::File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(
         &mut std::io::Read::take(file, MAX_FILE_BYTES + 1),
         &mut bytes,
     )
-    .map_err(|e| fail(format!("cannot read the scenario: {e}")))?;
+    .map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(fail(format!(
-            "is longer than the {MAX_FILE_BYTES} bytes that a scenario file may have"
+            "is longer than the {MAX_FILE_BYTES} bytes that {what} may have"
         )));
     }
     text_of(bytes, &origin)
 }
 
-/// The bytes as text; the error names the line of the first byte that is not UTF-8.
+/// The bytes as text, without a byte-order mark; the error names the line of the first byte that is not UTF-8.
 pub fn text_of(bytes: Vec<u8>, origin: &str) -> Result<String, ScenarioError> {
-    String::from_utf8(bytes).map_err(|e| {
+    let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         let line = 1 + e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
         ScenarioError::new(
@@ -103,6 +102,10 @@ pub fn text_of(bytes: Vec<u8>, origin: &str) -> Result<String, ScenarioError> {
             "",
             format!("byte {at} is not UTF-8; save the file as UTF-8 text"),
         )
+    })?;
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
     })
 }
 
@@ -256,7 +259,10 @@ impl<'a> Document<'a> {
     pub fn serde_error(&self, e: &toml::de::Error, fallback: &str) -> ScenarioError {
         let message = e.message().trim().replace('\n', " ");
         match e.span().and_then(|s| Some((self.path_of(&s)?, s))) {
-            Some((path, span)) => ScenarioError::new(self.place(&span), path, message),
+            Some((path, span)) => {
+                let message = super::shape::in_the_words_of_files(&message, &path);
+                ScenarioError::new(self.place(&span), path, message)
+            }
             None => self.error(fallback, message),
         }
     }

@@ -49,6 +49,11 @@ pub struct VllmRelease {
     pub minor: u32,
 }
 
+impl VllmRelease {
+    /// The newest release whose scheduling is modelled: what `kind = "vllm"` means.
+    pub const NEWEST: VllmRelease = VllmRelease { minor: 33 };
+}
+
 impl fmt::Display for VllmRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "0.{}", self.minor)
@@ -109,18 +114,20 @@ pub enum VllmFrontEnd {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VllmV1Keys {
-    /// Release. Scheduling follows 0.33 from 0.22 on and 0.11 before; memory follows the release itself. Default: "0.15".
+    /// Release. Scheduling follows 0.33 from 0.22 on and 0.11 before; memory follows the release itself. Default: "0.15", with kind = "vllm"
+    /// the newest that is modelled, "0.33".
     pub version: VllmRelease,
-    /// Token budget of a step [tokens]. Default: 8192 on devices of 70 GiB or more but the A100, else 2048 (1.3).
+    /// Token budget of a step [tokens], at least `max_num_seqs`, and without chunked prefill at least `max_model_len`. Default: 8192 on devices
+    /// of 70 GiB or more but the A100, else 2048 (1.3); without chunked prefill at least `max_model_len`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
-    /// Requests that may run at once. Default: 1024 on devices of 70 GiB or more but the A100, else 256 (1.3).
+    /// Requests that may run at once. Default: 1024 on devices of 70 GiB or more but the A100, else 256 (1.3), at most `max_num_batched_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
     /// Longest prompt + output [tokens]; longer requests are refused. Default: what the model allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u32>,
-    /// Whether a prompt may be computed over several steps. Default: true.
+    /// Whether a prompt may be computed over several steps; always so before 0.12. Default: true.
     pub enable_chunked_prefill: bool,
     /// Longest share of a step that one request gets [tokens]; 0 is no limit. Default: 0.
     pub long_prefill_token_threshold: u32,

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::TraceFormat;
 use crate::workload::spec::RowOrder;
+use crate::workload::trace::TraceColumns;
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
@@ -87,6 +88,13 @@ pub struct HardwareFile {
     /// replicas that fit share a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// Accelerator of a machine that is in no catalog, e.g. "H100", in place of `instance`. Its devices are joined by the accelerator's own link, else
+    /// over PCIe; it has no price unless `price` gives one. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
+    /// How many of `accelerator` the machine has, 1 to 1024. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
     /// Date (YYYY-MM-DD) of the catalog's price to use. Default: the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_date: Option<String>,
@@ -214,7 +222,8 @@ pub struct StreamFile {
     /// Prompt and output lengths drawn together from the rows of a file, instead of `prompt` and `output`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lengths: Option<PairsFile>,
-    /// `max_tokens` that the calls carry, at least the output length [tokens]. Default: the output length.
+    /// `max_tokens` that the calls carry [tokens]; longer outputs end there (finish reason: length), and the report says how many. Default:
+    /// the output length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Prompts start with one of a few shared texts. Default: nothing shared.
@@ -305,6 +314,10 @@ pub struct ArrivalFile {
     /// Format of the trace. Default: "auto", told from its first line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TraceFormat>,
+    /// Which columns of a CSV file, or keys of JSON lines, say what, in place of `format`: { arrival = "ts", prompt = "in", output = "out",
+    /// time = "ms" } (trace). Default: those of the format.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub columns: Option<TraceColumns>,
     /// Factor on the trace's times: 0.5 sends twice as fast (trace). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_scale: Option<f64>,
@@ -333,7 +346,7 @@ pub enum ArrivalKind {
     Closed,
     /// All at once. Keys: requests, max_in_flight, refused_pause.
     Burst,
-    /// The requests of a file, at their times. Keys: file, format, time_scale.
+    /// The requests of a file, at their times. Keys: file, format or columns, time_scale.
     Trace,
 }
 

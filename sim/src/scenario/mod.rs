@@ -16,12 +16,15 @@ pub mod error;
 pub mod file;
 mod fitted;
 mod inputs;
+mod names;
 pub mod reference;
 pub mod resolve;
 pub mod schema;
+mod shape;
 mod show;
 #[cfg(test)]
 mod tests;
+mod vllm;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -145,8 +148,10 @@ pub enum ModelSource {
 /// Which hardware, and what it costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HardwareChoice {
-    /// Instance type.
+    /// Instance type, or [`OWN_MACHINE`].
     pub instance: String,
+    /// The machine of one's own that stands in place of an instance type.
+    pub machine: Option<Machine>,
     /// Which of the catalog's prices. `None`: the newest.
     pub price_date: Option<String>,
     /// Price of an instance in place of the catalog's.
@@ -157,6 +162,18 @@ pub struct HardwareChoice {
     pub catalog: Option<PathBuf>,
     /// Parameters laid over the profile, by dotted name.
     pub params: BTreeMap<String, f64>,
+}
+
+/// What a machine of one's own is called where an instance type has a name.
+pub const OWN_MACHINE: &str = "own machine";
+
+/// A machine that is in no catalog.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Its accelerator's name in the catalog.
+    pub accelerator: String,
+    /// How many it has.
+    pub count: u32,
 }
 
 /// A step time of constant terms (see [`hwmodels::LinearStep`]).
@@ -223,7 +240,7 @@ impl Scenario {
     /// Everything that is wrong with the file, each with file, line and key. Files that the scenario names are
     /// opened only when it is built.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, ScenarioError> {
-        let text = document::read_text(path)?;
+        let text = document::read_text(path, "the scenario")?;
         Scenario::parse(&text, &path.display().to_string(), overrides)
     }
 

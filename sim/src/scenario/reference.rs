@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 16] = [
+    let sections: [(&str, &str); 17] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -19,6 +19,7 @@ pub fn markdown() -> String {
         ("[router]", "/$defs/RouterFile"),
         ("[[workload]]", "/$defs/StreamFile"),
         ("workload.arrival", "/$defs/ArrivalFile"),
+        ("workload.arrival.columns", "/$defs/TraceColumns"),
         (
             "workload.prompt, workload.output, sessions.turns",
             "/$defs/LengthTable",
@@ -42,9 +43,7 @@ pub fn markdown() -> String {
         .into_iter()
         .flatten()
     {
-        let kind = engine
-            .pointer("/properties/kind/const")
-            .and_then(Value::as_str);
+        let kind = super::schema::kind_of(engine);
         section(
             &mut out,
             &format!("[engine] with kind = \"{}\"", kind.unwrap_or("")),

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hwmodels::units::{PerSec, Secs};
+use hwmodels::units::{PerSec, Secs, plain};
 use hwmodels::{EngineKind, Layout};
 use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams, memory_key};
+use super::engine::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use super::error::ScenarioError;
 use super::file::{
     ArrivalFile, ArrivalKind, HardwareFile, LengthFile, LengthKind, ModelFile, RetriesFile,
@@ -18,12 +18,12 @@ use super::file::{
 };
 use super::schema;
 use super::{
-    ConstantStep, EngineChoice, FittedChoice, HardwareChoice, ModelChoice, ModelSource,
-    RouterChoice, Scenario, SloChoice,
+    ConstantStep, EngineChoice, FittedChoice, HardwareChoice, Machine, ModelChoice, ModelSource,
+    OWN_MACHINE, RouterChoice, Scenario, SloChoice,
 };
 use crate::workload::spec::{
     Arrival, Cancel, DEFAULT_MAX_TOKENS, Length, Lengths, Limits, MAX_TOKENS, Prefix, Retries,
-    Sessions, StreamSpec,
+    Sessions, StreamSpec, check_rate,
 };
 
 /// Most replicas of a scenario.
@@ -40,9 +40,6 @@ const MAX_REQUESTS: u64 = u32::MAX as u64 - 1;
 
 /// Longest duration of anything [s]: virtual time counts nanoseconds in 64 bits, which end after 584 years.
 const MAX_SECS: f64 = 100.0 * 366.0 * 86_400.0;
-
-/// Highest request rate [1/s]: virtual time has nothing between two nanoseconds.
-const MAX_RATE: f64 = 1e9;
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -124,7 +121,8 @@ impl Checker<'_, '_> {
             // Adding zero turns -0 into 0.
             return Ok(value + 0.0);
         }
-        self.fail(path, format!("must be from {min} to {max}, got {value}"))
+        let got = plain(value);
+        self.fail(path, format!("must be from {min} to {max}, got {got}"))
     }
 
     fn secs(&self, value: Secs, path: &str) -> Result<Secs> {
@@ -153,12 +151,13 @@ impl Checker<'_, '_> {
     }
 
     fn rate(&self, value: PerSec, zero: bool, path: &str) -> Result<PerSec> {
-        let x = value.per_sec();
-        if x > MAX_RATE || (x <= 0.0 && !zero) {
-            let lowest = if zero { "from 0" } else { "above 0" };
-            return self.fail(path, format!("must be {lowest} to 1e9 req/s, got {value}"));
+        if zero && value.per_sec() == 0.0 {
+            return Ok(value);
         }
-        Ok(value)
+        check_rate(value.per_sec()).map_err(|message| {
+            let or_zero = if zero { ", or 0 req/s" } else { "" };
+            self.document.error(path, format!("{message}{or_zero}"))
+        })
     }
 
     fn text(&self, value: String, path: &str) -> Result<String> {
@@ -203,13 +202,16 @@ impl Checker<'_, '_> {
         let span = table.span();
         let common_keys = schema::common_engine_keys();
         let (mut common, mut own) = (DeTable::new(), DeTable::new());
+        let mut newest = false;
         for (key, value) in table.into_inner() {
             let name: &str = key.get_ref();
             if name == memory_key(kind) {
                 common.insert(Spanned::new(key.span(), "memory_fraction".into()), value);
             } else if common_keys.iter().any(|k| k == name) {
                 common.insert(key, value);
-            } else if name != "kind" {
+            } else if name == "kind" {
+                newest = value.get_ref().as_str() == Some(schema::NEWEST_VLLM);
+            } else {
                 own.insert(key, value);
             }
         }
@@ -224,9 +226,16 @@ impl Checker<'_, '_> {
                 format!("must be from 2 to {MAX_KV_BLOCKS}, got {n}"),
             );
         }
-        let params =
+        let released = own.contains_key("version");
+        let mut params =
             EngineParams::read(kind, toml::de::Deserializer::from(Spanned::new(span, own)))
                 .map_err(|e| self.document.serde_error(&e, "engine"))?;
+        if let EngineParams::VllmV1(p) = &mut params
+            && newest
+            && !released
+        {
+            p.version = VllmRelease::NEWEST;
+        }
         self.finite_numbers(&params.to_table(), "engine")?;
         Ok(EngineChoice { params, common })
     }
@@ -303,7 +312,11 @@ impl Checker<'_, '_> {
                     );
                 };
                 let Some(hardware) = hardware else {
-                    return self.fail("", "[hardware] is missing; write e.g. [hardware] and instance = \"g5.2xlarge\"");
+                    return self.fail(
+                        "",
+                        "[hardware] is missing; write e.g. [hardware] and instance = \"g5.2xlarge\", or accelerator = \"H100\" and \
+                         count = 8 for a machine of your own",
+                    );
                 };
                 (Some(self.model(model)?), Some(self.hardware(hardware)?))
             }
@@ -486,11 +499,17 @@ impl Checker<'_, '_> {
                 );
             }
         }
-        Ok(HardwareChoice {
-            instance: self.text(
+        let machine = self.machine(h)?;
+        let instance = match &machine {
+            Some(_) => OWN_MACHINE.to_owned(),
+            None => self.text(
                 self.need(&h.instance, "hardware", "instance", "\"g5.2xlarge\"")?,
                 "hardware.instance",
             )?,
+        };
+        Ok(HardwareChoice {
+            instance,
+            machine,
             price_date: h.price_date.clone(),
             price: h.price,
             profile: self.text(
@@ -506,12 +525,42 @@ impl Checker<'_, '_> {
         })
     }
 
+    /// The machine of one's own, where `accelerator` gives one.
+    fn machine(&self, h: &HardwareFile) -> Result<Option<Machine>> {
+        let Some(accelerator) = &h.accelerator else {
+            if h.count.is_some() {
+                return self.fail(
+                    "hardware.count",
+                    "counts the devices of `accelerator`, which is missing; an instance type has its own number",
+                );
+            }
+            return Ok(None);
+        };
+        for (key, given) in [
+            ("instance", h.instance.is_some()),
+            ("price_date", h.price_date.is_some()),
+        ] {
+            if given {
+                return self.fail(
+                    &join("hardware", key),
+                    "does not go together with accelerator, which describes a machine that is in no catalog",
+                );
+            }
+        }
+        Ok(Some(Machine {
+            accelerator: self.text(accelerator.clone(), "hardware.accelerator")?,
+            count: self.whole(h.count.unwrap_or(1), 1, 1024, "hardware.count")?,
+        }))
+    }
+
     fn fitted(&self, h: &HardwareFile) -> Result<Option<FittedChoice>> {
         let Some(profile) = &h.step_profile else {
             return Ok(None);
         };
         for (key, given) in [
             ("instance", h.instance.is_some()),
+            ("accelerator", h.accelerator.is_some()),
+            ("count", h.count.is_some()),
             ("price_date", h.price_date.is_some()),
             ("profile", h.profile.is_some()),
             ("catalog", h.catalog.is_some()),
@@ -760,7 +809,7 @@ impl Checker<'_, '_> {
                 ],
             ),
             ArrivalKind::Burst => ("burst", &["requests", "max_in_flight", "refused_pause"]),
-            ArrivalKind::Trace => ("trace", &["file", "format", "time_scale"]),
+            ArrivalKind::Trace => ("trace", &["file", "format", "columns", "time_scale"]),
         };
         self.only(a, kind, keys, path)?;
         let rate = || -> Result<PerSec> {
@@ -869,7 +918,16 @@ impl Checker<'_, '_> {
             },
             ArrivalKind::Trace => Arrival::Trace {
                 file: file("\"trace.csv\"")?,
-                format: a.format.unwrap_or_default(),
+                format: match (a.format, &a.columns) {
+                    (Some(_), Some(_)) => {
+                        return self.fail(
+                            &at("columns"),
+                            "stands in place of format; give one of them",
+                        );
+                    }
+                    (format, _) => format.unwrap_or_default(),
+                },
+                columns: a.columns.clone(),
                 time_scale: scale(a.time_scale, "time_scale")?,
             },
         })

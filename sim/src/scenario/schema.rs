@@ -9,6 +9,10 @@ use super::document::{Document, join};
 use super::engine::{EngineCommon, EngineParams, memory_key};
 use super::error::{Issue, ScenarioError};
 use super::file::ScenarioFile;
+use super::shape;
+
+/// The kind of engine that means vLLM at the newest release that is modelled.
+pub const NEWEST_VLLM: &str = "vllm";
 
 /// JSON schema (draft 2020-12) of scenario files, for editors.
 pub fn schema() -> Value {
@@ -49,10 +53,14 @@ fn engine_schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> Value {
     let own = EngineParams::schema(kind, g).to_value();
     let common = EngineCommon::json_schema(g).to_value();
     let mut properties = Map::new();
-    properties.insert(
-        "kind".into(),
-        json!({ "const": kind.name(), "description": "The engine." }),
-    );
+    let of_kind = match kind {
+        EngineKind::VllmV1 => json!({
+            "enum": [kind.name(), NEWEST_VLLM],
+            "description": "The engine; \"vllm\" is vLLM at the newest release that is modelled.",
+        }),
+        _ => json!({ "const": kind.name(), "description": "The engine." }),
+    };
+    properties.insert("kind".into(), of_kind);
     for part in [&common, &own] {
         for (k, v) in part
             .get("properties")
@@ -83,6 +91,14 @@ fn engine_schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> Value {
         "required": required,
         "additionalProperties": false,
     })
+}
+
+/// The engine that a schema of `[engine]` is about.
+pub fn kind_of(engine: &Value) -> Option<&str> {
+    let kind = engine.pointer("/properties/kind")?;
+    kind.get("const")
+        .or_else(|| kind.pointer("/enum/0"))
+        .and_then(Value::as_str)
 }
 
 /// Names of the keys common to all engines, as [`EngineCommon`] has them.
@@ -116,11 +132,15 @@ pub fn engine_kind(document: &Document<'_>) -> Result<EngineKind, ScenarioError>
         return Err(document.error("engine", what));
     };
     let text = kind.get_ref().as_str().unwrap_or("");
+    if text == NEWEST_VLLM {
+        return Ok(EngineKind::VllmV1);
+    }
     EngineKind::ALL
         .into_iter()
         .find(|k| k.name() == text)
         .ok_or_else(|| {
-            let candidates = EngineKind::ALL.map(EngineKind::name);
+            let mut candidates = EngineKind::ALL.map(EngineKind::name).to_vec();
+            candidates.push(NEWEST_VLLM);
             document.error("engine.kind", unknown("engine", text, &candidates))
         })
 }
@@ -180,6 +200,7 @@ fn walk(
     kind: EngineKind,
     issues: &mut Vec<Issue>,
 ) {
+    let written = schema;
     let mut schema = schema;
     while let Some(target) = schema.get("$ref").and_then(Value::as_str) {
         // Formats have several spellings (fp16, bfloat16, ...), which serde knows and the schema does not.
@@ -191,15 +212,17 @@ fn walk(
         }
         schema = found;
     }
+    if let Some(problem) = shape::misfit(written, root, value, path) {
+        issues.push(document.issue(path, problem));
+        return;
+    }
     if let Some(options) = schema
         .get("anyOf")
         .or(schema.get("oneOf"))
         .and_then(Value::as_array)
     {
         if path == "engine" {
-            let own = options.iter().find(|o| {
-                o.pointer("/properties/kind/const").and_then(Value::as_str) == Some(kind.name())
-            });
+            let own = options.iter().find(|o| kind_of(o) == Some(kind.name()));
             if let Some(own) = own {
                 let first = issues.len();
                 walk(document, value, path, own, root, kind, issues);
@@ -282,7 +305,7 @@ fn name_owners(issues: &mut [Issue], own: &Value, options: &[Value], kind: Engin
             continue;
         }
         let owners: Vec<&str> = (options.iter().filter(|o| has(o, key)))
-            .filter_map(|o| o.pointer("/properties/kind/const").and_then(Value::as_str))
+            .filter_map(kind_of)
             .collect();
         if !owners.is_empty() {
             issue.message = format!(

@@ -98,7 +98,9 @@ fn written(s: &Scenario) -> ScenarioFile {
         }),
         hardware: match (&s.hardware, &s.fitted) {
             (Some(h), _) => Some(HardwareFile {
-                instance: Some(h.instance.clone()),
+                instance: h.machine.is_none().then(|| h.instance.clone()),
+                accelerator: h.machine.as_ref().map(|m| m.accelerator.clone()),
+                count: h.machine.as_ref().map(|m| m.count),
                 price_date: h.price_date.clone(),
                 price: h.price,
                 profile: Some(h.profile.clone()),
@@ -284,11 +286,13 @@ fn arrival(a: &Arrival) -> ArrivalFile {
         Arrival::Trace {
             file,
             format,
+            columns,
             time_scale,
         } => {
             f.kind = ArrivalKind::Trace;
             f.file = Some(file.display().to_string());
-            f.format = Some(*format);
+            f.format = columns.is_none().then_some(*format);
+            f.columns = columns.clone();
             f.time_scale = Some(*time_scale);
         }
     }

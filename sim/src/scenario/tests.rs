@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod words;
+
 /// A small scenario; line numbers in the tests count from its first line.
 const PLAIN: &str = r#"seed = 7
 [model]
@@ -79,6 +81,7 @@ fn what_is_shown_reads_back_to_the_same_scenario() {
         &["workload[0].arrival={ kind = \"rate_table\", file = \"day.csv.gz\", scale = 0.01 }"],
         &["workload[0].arrival={ kind = \"closed\", concurrency = 16, think = \"250 ms\" }"],
         &["workload[0].arrival={ kind = \"burst\", requests = 1000, max_in_flight = 128 }"],
+        &["hardware={ accelerator = \"H100\", count = 4, price = \"9 USD/h\" }"],
         &[
             "workload[0].output={ kind = \"normal\", mean = 100.5, std = 3 }",
             "workload[0].prompt={ kind = \"uniform\", min = 1, max = 9 }",
@@ -228,7 +231,7 @@ fn values_out_of_range_are_refused_with_line_and_what_would_be_right() {
     let cases: &[(&str, &str)] = &[
         (
             "rate = \"2.5 req/s\"=rate = \"0 req/s\"",
-            "dir/a.toml:11: workload[0].arrival.rate: must be above 0 to 1e9 req/s, got 0 req/s",
+            "dir/a.toml:11: workload[0].arrival.rate: must be from 1e-9 to 1e9 req/s, got 0 req/s",
         ),
         (
             "prompt = 256=prompt = 0",
@@ -510,7 +513,28 @@ fn what_cannot_be_built_is_refused_at_its_key() {
         ),
         (
             &["hardware.profile=nonesuch"],
-            &["hardware.profile: ", "nonesuch"],
+            &["hardware.profile: ", "nonesuch", "analytic, ", "vllm"],
+        ),
+        (
+            &["hardware.instance=H100"],
+            &[
+                "hardware.instance: `H100` is an accelerator (H100-SXM5-80GB), not an instance type",
+                "p5.4xlarge (1 x)",
+                "p5.48xlarge (8 x)",
+                "accelerator = \"H100\"",
+            ],
+        ),
+        (
+            &["hardware={ accelerator = \"H1000\", count = 8 }"],
+            &["hardware.accelerator: ", "H1000"],
+        ),
+        (
+            &[
+                "hardware={ accelerator = \"H100\", count = 2 }",
+                "layout={ tp = 2, pp = 2 }",
+                "engine={ kind = \"vllm_v1\" }",
+            ],
+            &["hardware.count: the layout takes 2 machines", "raise count"],
         ),
         (
             &["hardware.profile=none/such.toml"],
@@ -531,11 +555,14 @@ fn what_cannot_be_built_is_refused_at_its_key() {
         (&["hardware.catalog=none/"], &["hardware.catalog: "]),
         (
             &["model={ config = \"none/config.json\" }"],
-            &["model.config: ", "cannot read"],
+            &["model.config: ", "cannot read the model configuration"],
         ),
         (
             &["engine.max_input_tokens=4000"],
-            &["engine.max_input_tokens: must be < max_total_tokens"],
+            &[
+                "engine.max_input_tokens: must be < max_total_tokens",
+                "TGI would not start",
+            ],
         ),
         (
             &["engine.max_concurrent_requests=0"],

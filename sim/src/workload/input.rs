@@ -7,6 +7,9 @@ use std::path::Path;
 /// Longest line that is read [bytes]. Mooncake's longest (a million tokens in 512-token blocks) has about 20 kB.
 pub const MAX_LINE_BYTES: usize = 8 << 20;
 
+/// Longest JSON document that is read as a whole [bytes].
+pub const MAX_DOCUMENT_BYTES: u64 = 4 << 30;
+
 /// Most rows of a table that is held in memory.
 pub const MAX_TABLE_ROWS: usize = 20_000_000;
 
@@ -84,6 +87,25 @@ impl Lines {
                 Err(self.error(&format!("byte {at} of the line is not UTF-8")))
             }
         }
+    }
+
+    /// The bytes that come next, as far as they are at hand: at most 64 KiB.
+    pub fn head(&mut self) -> Result<&[u8], String> {
+        let name = &self.name;
+        self.reader
+            .fill_buf()
+            .map_err(|e| format!("cannot read {name}: {e}"))
+    }
+
+    /// All that comes, as one JSON value of at most [`MAX_DOCUMENT_BYTES`].
+    pub fn document<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, String> {
+        let head = self.head()?;
+        if head.starts_with("\u{feff}".as_bytes()) {
+            self.reader.consume(3);
+        }
+        let limited = (&mut self.reader).take(MAX_DOCUMENT_BYTES);
+        serde_json::from_reader(limited)
+            .map_err(|e| format!("{}:{}: {e}", self.name, e.line().max(1)))
     }
 
     /// `message` with file and line in front.

@@ -1,5 +1,6 @@
 //! Draws of token counts and of pauses.
 
+use hwmodels::units::plain;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Exp1, LogNormal, Normal};
@@ -155,7 +156,8 @@ pub fn interpolate(points: &[[f64; 2]], u: f64) -> f64 {
 pub fn whole_tokens(x: f64, what: &str) -> Result<u32, String> {
     if x.fract() != 0.0 || !(0.0..=f64::from(MAX_TOKENS)).contains(&x) {
         return Err(format!(
-            "column `{what}`: must be a whole number of tokens from 0 to {MAX_TOKENS}, got {x}"
+            "column `{what}`: must be a whole number of tokens from 0 to {MAX_TOKENS}, got {}",
+            plain(x)
         ));
     }
     Ok((x as u32).max(1))

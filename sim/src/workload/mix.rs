@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::spec::{Limits, StreamSpec, WorkloadError};
-use super::stream::{FailureCell, StreamSource};
+use super::stream::{CutCounts, FailureCell, StreamSource};
 use super::{RequestEnd, Workload};
 use crate::kernel::time::SimTime;
 use crate::request::{ReqId, RequestSpec};
@@ -19,6 +19,7 @@ pub struct Mix {
     until: SimTime,
     hint: Option<u64>,
     failure: FailureCell,
+    cut: CutCounts,
 }
 
 /// A fault in stream `stream` of a workload.
@@ -35,11 +36,14 @@ impl Mix {
     /// Prepares all streams; opens and checks their files.
     pub fn new(streams: &[StreamSpec], limits: &Limits, seed: u64) -> Result<Mix, StreamError> {
         let failure: FailureCell = Arc::new(Mutex::new(None));
+        let cut = CutCounts::new(streams.len());
         let mut sources = Vec::with_capacity(streams.len());
         for (i, spec) in streams.iter().enumerate() {
             let source = u16::try_from(i)
                 .map_err(|_| WorkloadError::new("", "there are more than 65536 streams"))
-                .and_then(|index| StreamSource::new(spec, index, seed, Arc::clone(&failure)))
+                .and_then(|index| {
+                    StreamSource::new(spec, index, seed, Arc::clone(&failure), cut.clone())
+                })
                 .map_err(|error| StreamError { stream: i, error })?;
             sources.push(source);
         }
@@ -58,6 +62,7 @@ impl Mix {
                 .map_or(SimTime::NEVER, |d| SimTime::from_secs(d.secs())),
             hint,
             failure,
+            cut,
         };
         mix.find_next();
         Ok(mix)
@@ -66,6 +71,11 @@ impl Mix {
     /// Where a fault that came up during the run is left (a trace that changed under the run). Look after the run.
     pub fn failure(&self) -> FailureCell {
         Arc::clone(&self.failure)
+    }
+
+    /// How many outputs of each stream were cut to their `max_tokens` so far; the counts go on while it runs.
+    pub fn cut(&self) -> CutCounts {
+        self.cut.clone()
     }
 
     #[inline]
@@ -212,6 +222,7 @@ mod tests {
                     assert_eq!(spec.arrival, a);
                     assert!(spec.prompt_tokens >= 1 && spec.output_tokens >= 1);
                     assert!(spec.max_tokens >= spec.output_tokens);
+                    assert!(spec.output_tokens >= 1);
                     let covered: u64 = spec.segments.iter().map(|s| u64::from(s.tokens)).sum();
                     assert!(covered <= u64::from(spec.prompt_tokens));
                     let stream = usize::from(spec.stream);
@@ -465,6 +476,7 @@ mod tests {
             Arrival::Trace {
                 file,
                 format: super::super::TraceFormat::Auto,
+                columns: None,
                 time_scale: 0.5,
             },
         );

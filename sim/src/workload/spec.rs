@@ -2,14 +2,35 @@
 
 use std::path::PathBuf;
 
-use hwmodels::units::{PerSec, Ratio, Secs};
+use hwmodels::units::{PerSec, Ratio, Secs, plain};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::trace::TraceFormat;
+use super::trace::{TraceColumns, TraceFormat};
 
 /// Longest prompt, output or context that is taken [tokens].
 pub const MAX_TOKENS: u32 = 10_000_000;
+
+/// Lowest rate of an arrival process [1/s]: one request in 32 years.
+pub const MIN_RATE: f64 = 1e-9;
+
+/// Highest request rate [1/s]: virtual time has nothing between two nanoseconds.
+pub const MAX_RATE: f64 = 1e9;
+
+/// A rate that an arrival process can have.
+///
+/// # Errors
+/// A rate outside of [`MIN_RATE`] to [`MAX_RATE`], with what would be right.
+pub fn check_rate(per_sec: f64) -> Result<PerSec, String> {
+    let rate = PerSec::new(per_sec).ok();
+    rate.filter(|r| (MIN_RATE..=MAX_RATE).contains(&r.per_sec()))
+        .ok_or_else(|| {
+            format!(
+                "must be from {MIN_RATE:e} to {MAX_RATE:e} req/s, got {} req/s",
+                plain(per_sec)
+            )
+        })
+}
 
 /// Default of the largest drawn length [tokens].
 pub const DEFAULT_MAX_TOKENS: u32 = 1_000_000;
@@ -23,7 +44,7 @@ pub struct StreamSpec {
     pub arrival: Arrival,
     /// How long prompts and outputs are.
     pub lengths: Lengths,
-    /// `max_tokens` of the calls [tokens]; `None`: the output length. Raised to the output length where less.
+    /// `max_tokens` of the calls [tokens]; `None`: the output length. Longer outputs are cut to it.
     pub max_tokens: Option<u32>,
     /// Shared beginnings.
     pub prefix: Option<Prefix>,
@@ -124,6 +145,8 @@ pub enum Arrival {
         file: PathBuf,
         /// Its format.
         format: TraceFormat,
+        /// Its columns, in place of a format.
+        columns: Option<TraceColumns>,
         /// Factor on its times, above zero.
         time_scale: f64,
     },

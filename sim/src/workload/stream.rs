@@ -10,8 +10,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use hwmodels::units::plain;
 use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 
@@ -20,7 +22,7 @@ use super::arrival::{OpenArrivals, RateCurve, Tail, UnitDraw};
 use super::input::read_columns;
 use super::lengths::{LengthDraw, PairDraw, Pause, whole_tokens};
 use super::spec::{
-    Arrival, Cancel, Lengths, MAX_TOKENS, Prefix, Retries, StreamSpec, WorkloadError,
+    Arrival, Cancel, Lengths, MAX_RATE, MAX_TOKENS, Prefix, Retries, StreamSpec, WorkloadError,
 };
 use super::trace::{self, MOONCAKE_BLOCK_TOKENS, TraceReader, TraceRow};
 use crate::kernel::rng::{Stream as Rng, stream as rng};
@@ -30,6 +32,28 @@ use crate::request::{Outcome, RequestSpec, Segment};
 
 /// Where a failure in the middle of a run is left for whoever started it.
 pub type FailureCell = Arc<Mutex<Option<String>>>;
+
+/// How many outputs of each stream were cut to their `max_tokens`. Copies count together.
+#[derive(Clone, Debug)]
+pub struct CutCounts(Arc<[AtomicU64]>);
+
+impl CutCounts {
+    /// Zero for each of `streams`.
+    pub fn new(streams: usize) -> CutCounts {
+        CutCounts((0..streams).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The counts, by stream.
+    pub fn counts(&self) -> Vec<u64> {
+        self.0.iter().map(|n| n.load(Ordering::Relaxed)).collect()
+    }
+
+    fn add(&self, stream: u16) {
+        if let Some(n) = self.0.get(usize::from(stream)) {
+            n.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Tag of requests that nothing waits for.
 const NO_SLOT: u64 = u64::MAX;
@@ -179,6 +203,7 @@ pub struct StreamSource {
     shares: bool,
     draws: Draws,
     failure: FailureCell,
+    cut: CutCounts,
 }
 
 impl StreamSource {
@@ -188,6 +213,7 @@ impl StreamSource {
         index: u16,
         seed: u64,
         failure: FailureCell,
+        cut: CutCounts,
     ) -> Result<StreamSource, WorkloadError> {
         let named = |purpose: &str| rng(seed, &format!("workload.{}.{purpose}", spec.name));
         let mut hint = None;
@@ -234,14 +260,16 @@ impl StreamSource {
             Arrival::Trace {
                 file,
                 format,
+                columns,
                 time_scale,
             } => {
                 let fault = |m: String| WorkloadError::new("arrival.file", m);
-                let summary = trace::check(file, *format).map_err(fault)?;
+                let open = || TraceReader::open_with(file, *format, columns.as_ref());
+                let summary = open().and_then(trace::check_reader).map_err(fault)?;
                 hint = Some(summary.rows);
                 shares |= summary.shares_content;
                 Clock::Trace(Box::new(TraceClock {
-                    reader: TraceReader::open(file, *format).map_err(fault)?,
+                    reader: open().map_err(fault)?,
                     row: TraceRow::default(),
                     time_scale: *time_scale,
                 }))
@@ -322,6 +350,7 @@ impl StreamSource {
                 think: named("think"),
             },
             failure,
+            cut,
         };
         source.advance();
         Ok(source)
@@ -495,12 +524,7 @@ impl StreamSource {
         if let Clock::Trace(t) = &self.clock {
             let row = &t.row;
             out.prompt_tokens = row.prompt_tokens;
-            out.output_tokens = row.output_tokens;
-            out.max_tokens = row
-                .max_tokens
-                .or(self.max_tokens)
-                .unwrap_or(0)
-                .max(row.output_tokens);
+            self.outputs(row.output_tokens, row.max_tokens.or(self.max_tokens), out);
             out.session = row.session;
             let mut left = row.prompt_tokens;
             for &hash in &row.hash_ids {
@@ -527,7 +551,7 @@ impl StreamSource {
         } else {
             out.prompt_tokens = prompt;
         }
-        self.outputs(output, out);
+        self.outputs(output, self.max_tokens, out);
         self.patience(out);
         self.await_end(None, out);
     }
@@ -564,9 +588,14 @@ impl StreamSource {
         })
     }
 
-    fn outputs(&self, output: u32, out: &mut RequestSpec) {
-        out.output_tokens = output;
-        out.max_tokens = self.max_tokens.unwrap_or(0).max(output);
+    /// Sets the output's length, cut to the call's `max_tokens` where it has one.
+    fn outputs(&self, output: u32, max_tokens: Option<u32>, out: &mut RequestSpec) {
+        let max_tokens = max_tokens.unwrap_or(output).max(1);
+        if output > max_tokens {
+            self.cut.add(self.index);
+        }
+        out.output_tokens = output.min(max_tokens);
+        out.max_tokens = max_tokens;
     }
 
     /// Draws how long the client waits.
@@ -648,7 +677,7 @@ impl StreamSource {
         out.segments.clone_from(&s.history);
         out.output_content = chain(chain(s.id, u64::from(s.turn)), 2);
         s.turn += 1;
-        self.outputs(output, out);
+        self.outputs(output, self.max_tokens, out);
         self.patience(out);
         self.await_end(Some(slot), out);
     }
@@ -735,12 +764,15 @@ fn rate_curve(arrival: &Arrival) -> Result<(RateCurve, f64), WorkloadError> {
                         && t <= *last
                     {
                         return Err(format!(
-                            "column `{time_column}`: times must rise, got {t} after {last}"
+                            "column `{time_column}`: times must rise, got {} after {}",
+                            plain(t),
+                            plain(*last)
                         ));
                     }
-                    if r < 0.0 || r * scale > 1e9 {
+                    if r < 0.0 || r * scale > MAX_RATE {
                         return Err(format!(
-                            "column `{rate_column}`: must be from 0 to 1e9 req/s, got {r}"
+                            "column `{rate_column}`: must be from 0 to {MAX_RATE:e} req/s, got {}",
+                            plain(r)
                         ));
                     }
                     points.push((t, r * scale));

@@ -11,6 +11,7 @@ use std::hash::BuildHasherDefault;
 use std::io::{self, Write};
 use std::path::Path;
 
+use hwmodels::units::plain;
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
@@ -90,7 +91,8 @@ pub fn load(name: &str) -> Result<TraceStats, String> {
             ));
         }
     };
-    let stats: TraceStats = toml::from_str(&text).map_err(|e| format!("{name}: {e}"))?;
+    let text = text.trim_start_matches('\u{feff}');
+    let stats: TraceStats = toml::from_str(text).map_err(|e| format!("{name}: {e}"))?;
     stats.check().map_err(|e| format!("{name}: {e}"))?;
     Ok(stats)
 }
@@ -100,19 +102,19 @@ impl TraceStats {
         if !(self.rate_per_s > 0.0 && self.rate_per_s <= 1e9) {
             return Err(format!(
                 "rate_per_s: must be above 0 to 1e9, got {}",
-                self.rate_per_s
+                plain(self.rate_per_s)
             ));
         }
         if UnitDraw::new(self.gap_cv).is_none() {
             return Err(format!(
                 "gap_cv: must be from 0 to 100, got {}",
-                self.gap_cv
+                plain(self.gap_cv)
             ));
         }
         if !(-1.0..=1.0).contains(&self.rank_correlation) {
             return Err(format!(
                 "rank_correlation: must be from -1 to 1, got {}",
-                self.rank_correlation
+                plain(self.rank_correlation)
             ));
         }
         let rising = |points: &[[f64; 2]], what: &str, max: f64| {

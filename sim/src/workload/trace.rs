@@ -3,12 +3,21 @@
 //! A trace is read twice: once to check it from end to end (so that a run does not fail in its last hour) and
 //! to count it, then line by line while the run goes on, in constant memory. Times count from the trace's first row.
 
+mod columns;
+mod documents;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
 use std::path::Path;
 
+use hwmodels::units::plain;
 use serde::{Deserialize, Serialize};
 
 use super::input::{Lines, shorten, split_csv};
 use super::lengths::whole_tokens;
+use columns::FIELDS;
+pub use columns::{TimeFormat, TraceColumns};
 
 /// Formats of traces.
 #[derive(
@@ -29,6 +38,18 @@ pub enum TraceFormat {
     Csv,
     /// Request rows that `servetwin run --csv` wrote: arrival_s, prompt_tokens, output_tokens.
     Records,
+    /// Vidur's processed traces: arrived_at [s], num_prefill_tokens, num_decode_tokens.
+    Vidur,
+    /// ServeGen's CSV: timestamp [s], input_tokens, output_tokens.
+    Servegen,
+    /// Splitwise's simulator: arrival_timestamp [s], prompt_size, token_size.
+    Splitwise,
+    /// AIPerf's profile_export.jsonl: a record per request. Its trace files are mooncake's.
+    Aiperf,
+    /// A result of `vllm bench serve --save-result --save-detailed`: one JSON object.
+    VllmBench,
+    /// GuideLLM's report in JSON, of one benchmark.
+    Guidellm,
 }
 
 /// Tokens of a Mooncake block (its README: "each block contains 512 tokens").
@@ -87,21 +108,23 @@ pub struct MooncakeLine {
     pub hash_ids: Vec<u64>,
 }
 
-/// Which fields of a CSV line mean what.
-struct Columns {
-    time: usize,
-    /// Factor from the column's unit to seconds; 0: a calendar time.
-    time_unit: f64,
-    input: usize,
-    output: usize,
-    max_tokens: Option<usize>,
-    session: Option<usize>,
+/// Where the columns of a CSV file stand.
+struct Csv {
+    names: TraceColumns,
+    /// Positions in the order of [`TraceColumns::names`].
+    at: [Option<usize>; FIELDS],
+    /// The request's number.
     id: Option<usize>,
 }
 
 enum Shape {
-    Csv(Columns),
+    Csv(Csv),
     Mooncake,
+    /// JSON lines of any keys.
+    Json(TraceColumns),
+    Aiperf,
+    /// Read as a whole.
+    Document,
 }
 
 /// Reads a trace row by row.
@@ -128,52 +151,86 @@ impl TraceReader {
         TraceReader::new(Lines::open(path)?, format)
     }
 
+    /// Opens a trace file of the given columns, or without them of the given format.
+    pub fn open_with(
+        path: &Path,
+        format: TraceFormat,
+        columns: Option<&TraceColumns>,
+    ) -> Result<TraceReader, String> {
+        let lines = Lines::open(path)?;
+        match columns {
+            Some(columns) => TraceReader::with_columns(lines, columns),
+            None => TraceReader::new(lines, format),
+        }
+    }
+
     /// Reads the header and settles the format.
     pub fn new(mut lines: Lines, format: TraceFormat) -> Result<TraceReader, String> {
-        let name = lines.name().to_string();
-        let Some(first) = lines.next_line()?.map(str::to_string) else {
-            return Err(format!(
-                "{name} is empty; a trace needs at least one request"
-            ));
+        let document = match format {
+            TraceFormat::Auto => documents::detect(lines.head()?),
+            TraceFormat::VllmBench | TraceFormat::Guidellm => Some(format),
+            _ => None,
         };
+        if let Some(format) = document {
+            let (rows, skipped) = documents::read(&mut lines, format)?;
+            let mut reader = TraceReader::of(lines, Shape::Document, None);
+            reader.skipped = skipped;
+            reader.sort_rows(rows);
+            return Ok(reader);
+        }
+        let first = first_line(&mut lines)?;
         let format = match format {
             TraceFormat::Auto => detect(&first).ok_or_else(|| {
                 lines.error(&format!(
-                    "cannot tell the trace's format from \"{}\"; known headers: \
-                     TIMESTAMP,ContextTokens,GeneratedTokens (azure), JSON lines (mooncake), \
-                     Timestamp,Model,Request tokens,Response tokens (burst_gpt), \
-                     arrival_s,input_tokens,output_tokens (csv), \
-                     arrival_s,prompt_tokens,output_tokens (records)",
+                    "cannot tell the trace's format from \"{}\"; known are {KNOWN}. Of another file say its columns: columns = {{ arrival = \
+                     \"...\", prompt = \"...\", output = \"...\" }}",
                     shorten(&first, 80)
                 ))
             })?,
             known => known,
         };
-        let mut held = None;
-        let shape = if format == TraceFormat::Mooncake {
-            held = Some(first);
-            Shape::Mooncake
-        } else {
-            Shape::Csv(csv_columns(format, &first).map_err(|m| lines.error(&m))?)
+        let (shape, held) = match format {
+            TraceFormat::Mooncake => (Shape::Mooncake, Some(first)),
+            TraceFormat::Aiperf => (Shape::Aiperf, Some(first)),
+            format => {
+                let csv = Csv::new(format_columns(format), &first, true);
+                (Shape::Csv(csv.map_err(|m| lines.error(&m))?), None)
+            }
         };
-        let mut reader = TraceReader {
-            lines,
-            shape,
-            held,
-            first_s: None,
-            last_s: 0.0,
-            skip_failed: format == TraceFormat::BurstGpt,
-            rows: 0,
-            skipped: 0,
-            sorted: None,
-        };
-        if format == TraceFormat::Records {
+        let mut reader = TraceReader::of(lines, shape, held);
+        reader.skip_failed = matches!(format, TraceFormat::BurstGpt | TraceFormat::Aiperf);
+        if matches!(format, TraceFormat::Records | TraceFormat::Aiperf) {
             reader.sort()?;
         }
         Ok(reader)
     }
 
-    /// Reads all rows and sorts them by arrival: a run writes its requests in the order in which they ended.
+    /// Reads a trace of the given columns: a CSV file with a header, or JSON lines.
+    pub fn with_columns(mut lines: Lines, columns: &TraceColumns) -> Result<TraceReader, String> {
+        let first = first_line(&mut lines)?;
+        if first.starts_with('{') {
+            let shape = Shape::Json(columns.clone());
+            return Ok(TraceReader::of(lines, shape, Some(first)));
+        }
+        let csv = Csv::new(columns.clone(), &first, false).map_err(|m| lines.error(&m))?;
+        Ok(TraceReader::of(lines, Shape::Csv(csv), None))
+    }
+
+    fn of(lines: Lines, shape: Shape, held: Option<String>) -> TraceReader {
+        TraceReader {
+            lines,
+            shape,
+            held,
+            first_s: None,
+            last_s: 0.0,
+            skip_failed: false,
+            rows: 0,
+            skipped: 0,
+            sorted: None,
+        }
+    }
+
+    /// Reads all rows and sorts them by arrival: requests are written in the order in which they ended.
     fn sort(&mut self) -> Result<(), String> {
         let mut rows = Vec::new();
         let mut row = TraceRow::default();
@@ -185,9 +242,13 @@ impl TraceReader {
             }
             rows.push(row.clone());
         }
+        self.sort_rows(rows);
+        Ok(())
+    }
+
+    fn sort_rows(&mut self, mut rows: Vec<TraceRow>) {
         rows.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s).then(a.id.cmp(&b.id)));
         self.sorted = Some(rows.into_iter());
-        Ok(())
     }
 
     /// Takes the next row in the order of reading, its time as written. False: there is none.
@@ -209,8 +270,11 @@ impl TraceReader {
             };
             let Some(line) = line else { return Ok(false) };
             let parsed = match &self.shape {
-                Shape::Csv(columns) => parse_csv(line, columns, row),
+                Shape::Csv(csv) => csv.parse(line, row),
                 Shape::Mooncake => parse_mooncake(line, row),
+                Shape::Json(columns) => columns.parse_json(line, row),
+                Shape::Aiperf => documents::aiperf_record(line, row),
+                Shape::Document => return Ok(false),
             };
             let failed = parsed.map_err(|m| self.lines.error(&m))?;
             if !(failed && self.skip_failed) {
@@ -242,7 +306,8 @@ impl TraceReader {
             return Err(self.lines.error(&format!(
                     "the trace is not sorted: this request comes {} s after the first, the one before it {} s; \
                      sort the file by arrival",
-                    t, self.last_s
+                    plain(t),
+                    plain(self.last_s)
                 )));
         }
         row.arrival_s = t;
@@ -280,100 +345,132 @@ pub fn check_reader(mut reader: TraceReader) -> Result<TraceSummary, String> {
     Ok(summary)
 }
 
+/// The first line that is not blank.
+fn first_line(lines: &mut Lines) -> Result<String, String> {
+    match lines.next_line()?.map(str::to_string) {
+        Some(first) => Ok(first),
+        None => Err(format!(
+            "{} is empty; a trace needs at least one request",
+            lines.name()
+        )),
+    }
+}
+
+/// The formats that are told from the first line.
+const KNOWN: &str = "TIMESTAMP,ContextTokens,GeneratedTokens (azure), JSON lines with timestamp, input_length, output_length (mooncake), \
+     Timestamp,Model,Request tokens,Response tokens (burst_gpt), arrival_s,input_tokens,output_tokens (csv), \
+     arrival_s,prompt_tokens,output_tokens (records), arrived_at,num_prefill_tokens,num_decode_tokens (vidur), \
+     timestamp,input_tokens,output_tokens (servegen), arrival_timestamp,prompt_size,token_size (splitwise), \
+     JSON lines with metadata and metrics (aiperf), JSON with input_lens (vllm_bench) or benchmarks (guidellm)";
+
 /// The format that a first line belongs to.
 fn detect(first: &str) -> Option<TraceFormat> {
     if first.starts_with('{') {
-        return Some(TraceFormat::Mooncake);
+        let aiperf = first.contains("\"metadata\"") && first.contains("\"metrics\"");
+        return Some(match aiperf {
+            true => TraceFormat::Aiperf,
+            false => TraceFormat::Mooncake,
+        });
     }
     let header = split_csv(first);
     let has = |name: &str| header.iter().any(|h| h.eq_ignore_ascii_case(name));
-    if has("ContextTokens") && has("GeneratedTokens") {
-        Some(TraceFormat::Azure)
-    } else if has("Request tokens") && has("Response tokens") {
-        Some(TraceFormat::BurstGpt)
-    } else if has("arrival_s") && has("input_tokens") {
-        Some(TraceFormat::Csv)
-    } else if has("arrival_s") && has("prompt_tokens") {
-        Some(TraceFormat::Records)
-    } else {
-        None
+    [
+        (TraceFormat::Azure, "ContextTokens", "GeneratedTokens"),
+        (TraceFormat::BurstGpt, "Request tokens", "Response tokens"),
+        (TraceFormat::Csv, "arrival_s", "input_tokens"),
+        (TraceFormat::Records, "arrival_s", "prompt_tokens"),
+        (
+            TraceFormat::Vidur,
+            "num_prefill_tokens",
+            "num_decode_tokens",
+        ),
+        (TraceFormat::Splitwise, "prompt_size", "token_size"),
+        (TraceFormat::Servegen, "timestamp", "input_tokens"),
+    ]
+    .into_iter()
+    .find(|(_, a, b)| has(a) && has(b))
+    .map(|(format, _, _)| format)
+}
+
+/// The columns of a CSV format.
+fn format_columns(format: TraceFormat) -> TraceColumns {
+    let (arrival, prompt, output) = match format {
+        TraceFormat::Azure => ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        TraceFormat::BurstGpt => ("Timestamp", "Request tokens", "Response tokens"),
+        TraceFormat::Records => ("arrival_s", "prompt_tokens", "output_tokens"),
+        TraceFormat::Vidur => ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+        TraceFormat::Splitwise => ("arrival_timestamp", "prompt_size", "token_size"),
+        TraceFormat::Servegen => ("timestamp", "input_tokens", "output_tokens"),
+        _ => ("arrival_s", "input_tokens", "output_tokens"),
+    };
+    TraceColumns {
+        arrival: arrival.to_owned(),
+        prompt: prompt.to_owned(),
+        output: output.to_owned(),
+        max_tokens: None,
+        session: None,
+        time: Some(match format {
+            TraceFormat::Azure => TimeFormat::Date,
+            _ => TimeFormat::S,
+        }),
     }
 }
 
-fn csv_columns(format: TraceFormat, header: &str) -> Result<Columns, String> {
-    let fields = split_csv(header);
-    let find = |name: &str| fields.iter().position(|h| h.eq_ignore_ascii_case(name));
-    let need = |name: &str| {
-        find(name).ok_or_else(|| {
-            format!(
-                "no column `{name}`; the columns are {}",
-                shorten(&fields.join(", "), 300)
-            )
-        })
-    };
-    let (time, time_unit, input, output) = match format {
-        TraceFormat::Azure => ("TIMESTAMP", 0.0, "ContextTokens", "GeneratedTokens"),
-        TraceFormat::BurstGpt => ("Timestamp", 1.0, "Request tokens", "Response tokens"),
-        TraceFormat::Records => ("arrival_s", 1.0, "prompt_tokens", "output_tokens"),
-        TraceFormat::Csv | TraceFormat::Auto | TraceFormat::Mooncake => {
-            ("arrival_s", 1.0, "input_tokens", "output_tokens")
+impl Csv {
+    /// Finds the columns of `names` in a header; `optional`: those for `max_tokens` and `session` count where they are there.
+    fn new(mut names: TraceColumns, header: &str, optional: bool) -> Result<Csv, String> {
+        let header: Vec<String> = (split_csv(header).into_iter())
+            .map(|h| h.into_owned())
+            .collect();
+        let find = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
+        if optional {
+            names.max_tokens = find("max_tokens").map(|i| header[i].clone());
+            names.session = ["session", "session_id"]
+                .into_iter()
+                .find_map(find)
+                .map(|i| header[i].clone());
         }
-    };
-    Ok(Columns {
-        time: need(time)?,
-        time_unit,
-        input: need(input)?,
-        output: need(output)?,
-        max_tokens: find("max_tokens"),
-        session: find("session"),
-        id: find("id"),
-    })
-}
+        let needed = [&names.arrival, &names.prompt, &names.output];
+        for name in needed
+            .into_iter()
+            .chain(&names.max_tokens)
+            .chain(&names.session)
+        {
+            if find(name).is_none() {
+                let no_times = name == &names.arrival && find(&names.prompt).is_some();
+                let hint = match no_times {
+                    true => format!(
+                        "; a file of lengths without times is drawn from with lengths = {{ file = \"...\", prompt_column = \"{}\", output_column = \
+                         \"{}\" }} and an arrival of its own",
+                        names.prompt, names.output
+                    ),
+                    false => String::new(),
+                };
+                return Err(format!(
+                    "no column `{}`; the columns are {}{hint}",
+                    shorten(name, 60),
+                    shorten(&header.join(", "), 300)
+                ));
+            }
+        }
+        let id = find("id").filter(|_| optional);
+        let at = names.names().map(|name| name.and_then(find));
+        Ok(Csv { names, at, id })
+    }
 
-/// Reads a CSV line into `row`. True: the request had no output.
-fn parse_csv(line: &str, columns: &Columns, row: &mut TraceRow) -> Result<bool, String> {
-    let fields = split_csv(line);
-    let field = |i: usize| fields.get(i).map_or("", |f| f.as_ref());
-    let number = |i: usize, what: &str| {
-        let text = field(i);
-        text.parse::<f64>()
-            .ok()
-            .filter(|x| x.is_finite())
-            .ok_or_else(|| format!("{what}: expected a number, got \"{}\"", shorten(text, 60)))
-    };
-    row.arrival_s = if columns.time_unit == 0.0 {
-        let text = field(columns.time);
-        calendar_seconds(text).ok_or_else(|| {
-            format!(
-                "TIMESTAMP: expected e.g. 2023-11-16 18:15:46.6805900, got \"{}\"",
-                shorten(text, 60)
-            )
-        })?
-    } else {
-        number(columns.time, "arrival time")? * columns.time_unit
-    };
-    row.prompt_tokens = whole_tokens(number(columns.input, "prompt tokens")?, "prompt tokens")?;
-    let output = number(columns.output, "output tokens")?;
-    row.output_tokens = whole_tokens(output, "output tokens")?;
-    let optional = |i: Option<usize>| i.filter(|&i| !field(i).is_empty());
-    row.max_tokens = match optional(columns.max_tokens) {
-        Some(i) => Some(whole_tokens(number(i, "max_tokens")?, "max_tokens")?),
-        None => None,
-    };
-    row.session = match optional(columns.session) {
-        Some(i) => Some(field(i).parse().map_err(|_| {
-            format!(
-                "session: expected a number from 0 to 2^64 - 1, got \"{}\"",
-                shorten(field(i), 60)
-            )
-        })?),
-        None => None,
-    };
-    row.id = optional(columns.id)
-        .and_then(|i| field(i).parse().ok())
-        .unwrap_or(0);
-    row.hash_ids.clear();
-    Ok(output == 0.0)
+    /// Reads a CSV line into `row`. True: the request had no output.
+    fn parse(&self, line: &str, row: &mut TraceRow) -> Result<bool, String> {
+        let fields = split_csv(line);
+        let text = |field: usize| {
+            let found = self.at[field].and_then(|i| fields.get(i));
+            Cow::Borrowed(found.map_or("", |f| f.as_ref()))
+        };
+        let output = self.names.fill(row, text)?;
+        row.id = (self.id.and_then(|i| fields.get(i)))
+            .and_then(|f| f.parse().ok())
+            .unwrap_or(0);
+        Ok(output == 0.0)
+    }
 }
 
 /// Reads a Mooncake line into `row`. True: the request had no output.
@@ -399,254 +496,4 @@ fn parse_mooncake(line: &str, row: &mut TraceRow) -> Result<bool, String> {
     row.session = None;
     row.hash_ids = parsed.hash_ids;
     Ok(parsed.output_length == 0.0)
-}
-
-/// Seconds since 1970 of `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM|Z]` (proleptic Gregorian calendar).
-fn calendar_seconds(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let (date, time) = text.split_once([' ', 'T'])?;
-    let mut parts = date.splitn(3, '-');
-    let mut int = || parts.next()?.parse::<i64>().ok();
-    let (year, month, day) = (int()?, int()?, int()?);
-    if !(1..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let (time, offset) = match time.find(['+', '-', 'Z']) {
-        Some(i) => (&time[..i], &time[i..]),
-        None => (time, ""),
-    };
-    let offset_s = match offset {
-        "" | "Z" => 0,
-        other => {
-            let (sign, rest) = other.split_at(1);
-            let (h, m) = rest.split_once(':')?;
-            let s = h.parse::<u8>().ok()? as i64 * 3600 + m.parse::<u8>().ok()? as i64 * 60;
-            if sign == "-" { -s } else { s }
-        }
-    };
-    let mut parts = time.splitn(3, ':');
-    let hour: u8 = parts.next()?.parse().ok()?;
-    let minute: u8 = parts.next()?.parse().ok()?;
-    let second: f64 = parts.next()?.parse().ok()?;
-    if hour > 23 || minute > 59 || !(0.0..61.0).contains(&second) {
-        return None;
-    }
-    // Days from civil: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
-    let y = if month <= 2 { year - 1 } else { year };
-    let era = y.div_euclid(400);
-    let yoe = y.rem_euclid(400);
-    let doy = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
-    let days = era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468;
-    let whole = days * 86_400 + i64::from(hour) * 3600 + i64::from(minute) * 60 - offset_s;
-    Some(whole as f64 + second)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn read(text: &str, format: TraceFormat) -> Result<(Vec<TraceRow>, u64), String> {
-        let lines = Lines::from_reader(
-            Box::new(std::io::Cursor::new(text.as_bytes().to_vec())),
-            "t",
-        )?;
-        let mut reader = TraceReader::new(lines, format)?;
-        let mut rows = Vec::new();
-        let mut row = TraceRow::default();
-        while reader.next_row(&mut row)? {
-            rows.push(row.clone());
-        }
-        Ok((rows, reader.skipped))
-    }
-
-    fn fails(text: &str, words: &[&str]) {
-        let e = read(text, TraceFormat::Auto).unwrap_err();
-        for w in words {
-            assert!(e.contains(w), "`{w}` not in: {e}");
-        }
-    }
-
-    #[test]
-    fn every_format_is_told_from_its_first_line() {
-        let cases = [
-            "arrival_s,input_tokens,output_tokens\n10.0,374,44\n14.5,396,109\n",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5000000,374,44\n\
-             2023-11-16 18:15:51.0000000,396,109\n",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 23:59:58.000000+00:00,374,44\n\
-             2024-05-11 00:00:02.500000+00:00,396,109\n",
-            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
-             5,ChatGPT,374,44,418,Conversation log\n7,GPT-4,12,0,12,API log\n9.5,GPT-4,396,109,505,API log\n",
-            "id,stream,arrival_s,prompt_tokens,output_tokens,outcome\n0,0,1.000000000,374,44,finished\n\
-             1,0,5.500000000,396,109,finished\n",
-        ];
-        for text in cases {
-            let (rows, _) = read(text, TraceFormat::Auto).unwrap();
-            let got: Vec<_> = rows
-                .iter()
-                .map(|r| (r.arrival_s, r.prompt_tokens, r.output_tokens))
-                .collect();
-            assert_eq!(got, [(0.0, 374, 44), (4.5, 396, 109)], "{text}");
-        }
-    }
-
-    #[test]
-    fn the_requests_of_a_run_are_sorted_since_they_are_written_as_they_end() {
-        let text = "id,outcome,prompt_tokens,output_tokens,arrival_s\n2,finished,20,2,3.0\n1,finished,11,1,1.0\n\
-                    0,finished,10,1,1.0\n3,timed_out,30,0,7.5\n";
-        let (rows, _) = read(text, TraceFormat::Auto).unwrap();
-        let got: Vec<_> = rows
-            .iter()
-            .map(|r| (r.arrival_s, r.prompt_tokens, r.output_tokens))
-            .collect();
-        assert_eq!(
-            got,
-            [(0.0, 10, 1), (0.0, 11, 1), (2.0, 20, 2), (6.5, 30, 1)]
-        );
-        fails(
-            "id,prompt_tokens,output_tokens,arrival_s\n",
-            &["no requests"],
-        );
-        fails(
-            "id,prompt_tokens,output_tokens,arrival_s\n1,5,5,nan\n",
-            &["t:2"],
-        );
-    }
-
-    #[test]
-    fn failed_requests_of_burst_gpt_are_skipped_and_counted() {
-        let text = "Timestamp,Model,Request tokens,Response tokens\n5,a,1,0\n6,a,2,3\n7,a,4,0\n";
-        let (rows, skipped) = read(text, TraceFormat::Auto).unwrap();
-        assert_eq!((rows.len(), skipped), (1, 2));
-        assert_eq!(rows[0].arrival_s, 0.0);
-    }
-
-    #[test]
-    fn mooncake_lines_keep_their_hashes() {
-        let text = "{\"timestamp\": 27482, \"input_length\": 1025, \"output_length\": 52, \"hash_ids\": [46, 47, 2353]}\n\
-                    {\"timestamp\": 30535, \"input_length\": 600, \"output_length\": 26, \"hash_ids\": [46]}\n";
-        let (rows, _) = read(text, TraceFormat::Auto).unwrap();
-        assert_eq!(rows[0].hash_ids, [46, 47, 2353]);
-        assert!((rows[1].arrival_s - 3.053).abs() < 1e-9);
-    }
-
-    #[test]
-    fn bad_traces_are_refused_with_line_and_cause() {
-        fails("", &["empty"]);
-        fails("\n\n", &["empty"]);
-        fails("arrival_s,input_tokens,output_tokens\n", &["no requests"]);
-        fails("a,b,c\n1,2,3\n", &["t:1", "format", "arrival_s"]);
-        let header = "arrival_s,input_tokens,output_tokens\n";
-        for (row, words) in [
-            ("5,1,1\n4,1,1\n", ["t:3", "not sorted"]),
-            ("0,-1,1\n", ["t:2", "prompt tokens"]),
-            ("0,nan,1\n", ["t:2", "expected a number"]),
-            ("0,1.5,1\n", ["t:2", "whole number"]),
-            ("0,1,99999999999\n", ["t:2", "whole number"]),
-            ("inf,1,1\n", ["t:2", "expected a number"]),
-            ("0,1\n", ["t:2", "output tokens"]),
-            ("0,1,1\n1e300,1,1\n", ["t:3", "100 years"]),
-            ("x,1,1\n", ["t:2", "arrival time"]),
-        ] {
-            fails(&format!("{header}{row}"), &words);
-        }
-        fails(
-            "arrival_s,input_tokens\n1,2\n",
-            &["t:1", "no column `output_tokens`"],
-        );
-        fails("{\"timestamp\": 1}\n", &["t:1", "input_length"]);
-        fails(
-            "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [1, 2]}\n",
-            &["t:1", "2 hashes", "1 block"],
-        );
-        fails(
-            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n",
-            &["t:2", "TIMESTAMP"],
-        );
-    }
-
-    #[test]
-    fn calendar_times_are_seconds_of_the_unix_epoch() {
-        assert_eq!(calendar_seconds("1970-01-01 00:00:00"), Some(0.0));
-        assert_eq!(
-            calendar_seconds("2000-03-01T00:00:00Z"),
-            Some(951_868_800.0)
-        );
-        assert_eq!(
-            calendar_seconds("2023-11-16 18:15:46.5"),
-            Some(1_700_158_546.5)
-        );
-        assert_eq!(calendar_seconds("1970-01-01 02:00:00+02:00"), Some(0.0));
-        for bad in [
-            "",
-            "2023",
-            "2023-13-01 00:00:00",
-            "2023-11-16",
-            "2023-11-16 25:00:00",
-            "a-b-c d:e:f",
-        ] {
-            assert_eq!(calendar_seconds(bad), None, "{bad}");
-        }
-    }
-
-    /// A trace of each format to start mutating from.
-    const SEEDS: [&str; 4] = [
-        "arrival_s,input_tokens,output_tokens\n0.0,374,44\n4.3,396,109\n9.1,879,55\n",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n\
-         2024-05-10 00:00:00.009930+00:00,396,109\n",
-        "Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,\"472\",18\n45,GPT-4,1087,0\n",
-        "{\"timestamp\": 0, \"input_length\": 900, \"output_length\": 50, \"hash_ids\": [0, 1]}\n\
-         {\"timestamp\": 40, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [0]}\n",
-    ];
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
-
-        #[test]
-        fn mutated_traces_never_panic(
-            seed in 0usize..4,
-            cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..5), 1..10),
-        ) {
-            let mut bytes = SEEDS[seed].as_bytes().to_vec();
-            for (at, byte, how) in cuts {
-                if bytes.is_empty() {
-                    break;
-                }
-                let i = at.index(bytes.len());
-                match how {
-                    0 => bytes[i] = byte,
-                    1 => bytes.insert(i, byte),
-                    2 => {
-                        bytes.remove(i);
-                    }
-                    3 => bytes.splice(i..i, [b'9'; 20]).for_each(drop),
-                    _ => bytes.truncate(i),
-                }
-            }
-            for format in [
-                TraceFormat::Auto,
-                TraceFormat::Azure,
-                TraceFormat::Mooncake,
-                TraceFormat::BurstGpt,
-                TraceFormat::Csv,
-                TraceFormat::Records,
-            ] {
-                let read = Lines::from_reader(Box::new(std::io::Cursor::new(bytes.clone())), "t")
-                    .and_then(|lines| TraceReader::new(lines, format))
-                    .and_then(check_reader);
-                if let Ok(summary) = read {
-                    prop_assert!(summary.rows > 0);
-                    prop_assert!(summary.prompt_tokens >= summary.rows);
-                }
-            }
-        }
-
-        #[test]
-        fn any_bytes_at_all_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Lines::from_reader(Box::new(std::io::Cursor::new(bytes)), "t")
-                .and_then(|lines| TraceReader::new(lines, TraceFormat::Auto))
-                .and_then(check_reader);
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use hwmodels::units::{PerSec, Secs};
 use sim::report::curve::LoadAxis;
 use sim::scenario::Scenario;
+use sim::workload::spec::check_rate;
 use sim::workload::Arrival;
 
 use crate::commands::BadInput;
@@ -250,10 +251,7 @@ fn no_rate(scenario: &Scenario) -> BadInput {
 }
 
 fn per_sec(rate: f64) -> anyhow::Result<PerSec> {
-    PerSec::new(rate)
-        .ok()
-        .filter(|r| r.per_sec() > 0.0)
-        .ok_or_else(|| BadInput(format!("a rate must be above 0 req/s, got {rate}")).into())
+    check_rate(rate).map_err(|e| BadInput(format!("a rate {e}")).into())
 }
 
 /// The scenario with its only stream as a closed loop of `load` users, a whole number.

@@ -1,0 +1,217 @@
+//! What kinds of layers a configuration has: all but attention with a KV cache is refused, by the key that says so.
+//!
+//! A [`ModelArch`](crate::model::ModelArch) knows attention over everything, over a window, and through one latent. Layers of
+//! linear attention and state spaces keep a state of fixed size in place of KV: memory and step times of such models would be
+//! wrong, not rough.
+
+use serde_json::{Map, Value};
+
+/// Keys that only configurations with such layers have, and what they stand for.
+const KEYS: [(&str, &str); 18] = [
+    ("linear_attn_config", "linear attention"),
+    ("linear_num_key_heads", "linear attention"),
+    ("full_attention_interval", "linear attention between"),
+    ("attn_type_list", "linear attention"),
+    ("mamba_d_state", "a state space (Mamba)"),
+    ("mamba_d_ssm", "a state space (Mamba)"),
+    ("mamba_num_heads", "a state space (Mamba)"),
+    ("ssm_state_size", "a state space (Mamba)"),
+    ("ssm_cfg", "a state space (Mamba)"),
+    ("attn_layer_period", "a state space (Mamba)"),
+    ("state_size", "a state space (Mamba)"),
+    ("lru_width", "a linear recurrence"),
+    ("conv_L_cache", "short convolutions"),
+    ("attention_hidden_size", "a recurrence (RWKV)"),
+    ("hybrid_layer_pattern", "attention of two shapes"),
+    ("swa_num_key_value_heads", "attention of two shapes"),
+    ("index_topk", "sparse attention with an indexer"),
+    ("is_encoder_decoder", "an encoder"),
+];
+
+/// Refuses layers that keep anything but KV of one shape.
+///
+/// # Errors
+/// The key that says that there are such layers, with its value and what it means.
+pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
+    let refuse = |key: &str, what: String| {
+        Err(format!(
+            "`{key}` says {what}: only layers of attention with a KV cache of one shape can be modelled"
+        ))
+    };
+    for key in ["layer_types", "layers_block_type"] {
+        let Some(kinds) = config.get(key).and_then(Value::as_array) else {
+            continue;
+        };
+        let other = |v: &&Value| v.as_str().is_some_and(|kind| !is_attention(kind));
+        if let Some(kind) = kinds.iter().find(other).and_then(Value::as_str) {
+            let n = kinds.iter().filter(other).count();
+            let short: String = kind.chars().take(60).collect();
+            return refuse(key, format!("{n} of {} layers `{short}`", kinds.len()));
+        }
+        // Every layer is attention, whatever else the configuration can say.
+        return Ok(());
+    }
+    if let Some(pattern) = config
+        .get("hybrid_override_pattern")
+        .and_then(Value::as_str)
+    {
+        let n = pattern.chars().filter(|c| *c == 'M').count();
+        if n > 0 {
+            let layers = pattern.chars().count();
+            return refuse(
+                "hybrid_override_pattern",
+                format!("{n} of {layers} layers Mamba (a state space)"),
+            );
+        }
+    }
+    for (key, what) in KEYS {
+        match config.get(key) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            // One interval of one layer is attention throughout.
+            Some(v) if key == "full_attention_interval" && v.as_u64() == Some(1) => {}
+            Some(Value::Array(kinds))
+                if key == "attn_type_list" && kinds.iter().all(|k| k.as_u64() == Some(1)) => {}
+            Some(_) => return refuse(key, what.to_owned()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a kind of layer, as `layer_types` names it, is attention with a KV cache.
+fn is_attention(kind: &str) -> bool {
+    let kind = kind.to_lowercase();
+    kind.contains("attention") && !kind.contains("linear") && !kind.contains("sparse")
+        || matches!(
+            kind.as_str(),
+            "full" | "sliding" | "chunked" | "global" | "local"
+        )
+}
+
+/// What such a configuration leaves unsaid here.
+pub(super) fn note(config: &Map<String, Value>, warnings: &mut Vec<String>) {
+    let shared = config.get("num_kv_shared_layers").and_then(Value::as_u64);
+    if let Some(n) = shared.filter(|n| *n > 0) {
+        warnings.push(format!(
+            "`num_kv_shared_layers`: {n} layers use the KV of others, which is not modelled: its KV is an upper bound"
+        ));
+    }
+    if config.get("global_head_dim").is_some_and(|v| !v.is_null()) {
+        warnings.push(
+            "`global_head_dim`: layers of full attention have heads of another size, which is not modelled".to_owned(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Parsed, from_json};
+    use crate::error::Error;
+    use crate::model::Window;
+
+    fn parse(text: &str) -> Result<Parsed, Error> {
+        from_json("test", text)
+    }
+
+    #[test]
+    fn layers_that_are_no_attention_are_refused_by_the_key_that_says_so() {
+        let base = r#""hidden_size":2048,"num_hidden_layers":4,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,
+            "intermediate_size":5120,"vocab_size":151936,"max_position_embeddings":262144"#;
+        for (model_type, keys, words) in [
+            // Qwen3-Next lists nothing: its library derives the layers from the interval.
+            (
+                "qwen3_next",
+                r#""linear_num_key_heads":16,"linear_conv_kernel_dim":4,"full_attention_interval":4"#,
+                ["`linear_num_key_heads`", "linear attention"],
+            ),
+            (
+                "qwen3_5_text",
+                r#""layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]"#,
+                ["`layer_types`", "3 of 4 layers `linear_attention`"],
+            ),
+            (
+                "nemotron_h",
+                r#""hybrid_override_pattern":"M-M*","ssm_state_size":128"#,
+                ["`hybrid_override_pattern`", "2 of 4 layers Mamba"],
+            ),
+            (
+                "jamba",
+                r#""attn_layer_period":8,"attn_layer_offset":4,"mamba_d_state":16"#,
+                ["`mamba_d_state`", "state space"],
+            ),
+            (
+                "granitemoehybrid",
+                r#""layer_types":["mamba","mamba","mamba","attention"],"mamba_d_state":128"#,
+                ["`layer_types`", "3 of 4 layers `mamba`"],
+            ),
+            (
+                "minimax",
+                r#""attn_type_list":[0,0,0,1]"#,
+                ["`attn_type_list`", "linear attention"],
+            ),
+            (
+                "deepseek_v32",
+                r#""kv_lora_rank":512,"qk_rope_head_dim":64,"qk_nope_head_dim":128,"v_head_dim":128,"index_topk":2048"#,
+                ["`index_topk`", "sparse attention"],
+            ),
+            (
+                "t5",
+                r#""is_encoder_decoder":true"#,
+                ["`is_encoder_decoder`", "encoder"],
+            ),
+        ] {
+            let e = parse(&format!(
+                "{{\"model_type\":\"{model_type}\",{base},{keys}}}"
+            ))
+            .unwrap_err()
+            .to_string();
+            for w in words {
+                assert!(e.contains(w), "{model_type}: `{w}` is not in: {e}");
+            }
+        }
+        // The keys of a hybrid whose layers are all attention are no hindrance.
+        let all = r#""layer_types":["full_attention","full_attention","sliding_attention","full_attention"],"sliding_window":1024,
+            "linear_num_key_heads":16"#;
+        let p = parse(&format!("{{\"model_type\":\"olmo3\",{base},{all}}}")).unwrap();
+        let window = Window {
+            tokens: 1024,
+            layers: 1,
+        };
+        assert_eq!(p.arch.window, Some(window));
+        // Inside of a multimodal configuration as well.
+        let nested = format!(
+            "{{\"model_type\":\"qwen3_5\",\"text_config\":{{\"model_type\":\"qwen3_5_text\",{base},\"layer_types\":[\"linear_attention\"]}}}}"
+        );
+        assert!(
+            parse(&nested)
+                .unwrap_err()
+                .to_string()
+                .contains("`layer_types`")
+        );
+    }
+
+    #[test]
+    fn mixes_of_windows_are_counted_whichever_way_they_are_written() {
+        let base = r#""hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,
+            "intermediate_size":14336,"vocab_size":102400,"max_position_embeddings":131072,"sliding_window":4096"#;
+        for (keys, windowed) in [
+            (
+                r#""model_type":"exaone4","sliding_window_pattern":"LLLG""#,
+                24,
+            ),
+            (r#""model_type":"cohere2","sliding_window_pattern":4"#, 24),
+            (
+                r#""model_type":"gemma3_text","_sliding_window_pattern":6"#,
+                27,
+            ),
+            (r#""model_type":"gpt_oss""#, 16),
+            (
+                r#""model_type":"qwen2","use_sliding_window":true,"max_window_layers":28"#,
+                4,
+            ),
+            (r#""model_type":"mistral""#, 32),
+        ] {
+            let p = parse(&format!("\u{feff}{{{base},{keys}}}")).unwrap();
+            assert_eq!(p.arch.window.map(|w| w.layers), Some(windowed), "{keys}");
+        }
+    }
+}
