@@ -8,3 +8,5 @@ pub const FAILURE: u8 = 1;
 pub const BAD_INPUT: u8 = 2;
 /// The run succeeded, but an `--expect` was not met.
 pub const EXPECTATION_NOT_MET: u8 = 3;
+/// A simulated run in which no request finished: it has no latencies to judge by. The report is printed all the same.
+pub const NOTHING_FINISHED: u8 = 4;
