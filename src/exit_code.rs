@@ -10,3 +10,5 @@ pub const BAD_INPUT: u8 = 2;
 pub const EXPECTATION_NOT_MET: u8 = 3;
 /// The command ended with its report, but a part of what was asked for failed; the report names it and says why.
 pub const INCOMPLETE: u8 = 4;
+/// A simulated run in which no request finished: it has no latencies to judge by. The report is printed all the same.
+pub const NOTHING_FINISHED: u8 = 5;

@@ -1,13 +1,16 @@
 //! From a scenario file to a record: the one place where commands meet the simulator.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use hwmodels::profile::Param;
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
+use sim::report::draws::draw;
 use sim::scenario::Scenario;
 use sim::scenario::build::ScenarioRunError;
 use sim::simulation::{self, RunError, RunOptions};
@@ -163,6 +166,24 @@ pub fn simulate(
         record,
         wall_s: start.elapsed().as_secs_f64(),
     })
+}
+
+/// `scenario` with the `i`-th draw of the parameters of its step times that are known within a standard error only
+/// (`uncertain`). The same `seed`, draw and parameter always give the same value, in every scenario.
+pub fn drawn(
+    scenario: &Scenario,
+    uncertain: &BTreeMap<String, Param>,
+    seed: u64,
+    i: u64,
+) -> Scenario {
+    let mut scenario = scenario.clone();
+    let values = draw(uncertain, seed, i);
+    if let Some(hardware) = &mut scenario.hardware {
+        hardware.params.extend(values);
+    } else if let Some(fitted) = &mut scenario.fitted {
+        fitted.params.extend(values);
+    }
+    scenario
 }
 
 /// Builds the scenario without running it, and says what came out.

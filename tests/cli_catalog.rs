@@ -43,6 +43,24 @@ fn show_finds_aliases_and_gives_the_source() {
 }
 
 #[test]
+fn figures_of_the_catalog_have_units() {
+    let text = stdout(&servetwin(&["catalog", "show", "H100-SXM5-80GB"]));
+    let value = |key: &str| {
+        let line = text.lines().find(|l| l.trim_start().starts_with(key));
+        line.unwrap_or_else(|| panic!("{key}:\n{text}")).to_string()
+    };
+    assert!(value("bf16_flops").ends_with("989 TFLOP/s"), "{text}");
+    assert!(value("memory_bandwidth").ends_with("TB/s"), "{text}");
+    assert!(value("memory_bytes").contains("iB"), "{text}");
+    assert!(!text.contains("0000000"), "{text}");
+    let link = stdout(&servetwin(&["catalog", "show", "NVLink4"]));
+    assert!(
+        !link.contains("latency") || link.contains(" us") || link.contains(" ns"),
+        "{link}"
+    );
+}
+
+#[test]
 fn an_unknown_name_is_bad_input_with_the_nearest_one() {
     let out = servetwin(&["catalog", "show", "lama-2-7b"]);
     assert_eq!(out.status.code(), Some(2));
@@ -63,7 +81,7 @@ fn wrong_usage_is_bad_input() {
 fn help_names_the_exit_codes() {
     let out = servetwin(&["--help"]);
     assert_eq!(out.status.code(), Some(0));
-    assert!(stdout(&out).contains("3 an --expect was not met"));
+    assert!(stdout(&out).contains("4 no request finished"));
 }
 
 #[test]

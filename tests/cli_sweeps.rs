@@ -315,6 +315,195 @@ fn a_scenario_does_not_differ_from_itself() {
 }
 
 #[test]
+fn compare_names_the_keys_that_differ_and_whose_requests_were_rejected() {
+    let args = [
+        "compare",
+        "FILE",
+        "FILE",
+        "--set",
+        "workload[0].arrival.rate=50 req/s",
+        "--set-b",
+        "engine.max_num_seqs=1",
+        "--set-b",
+        "engine.max_num_queued_reqs=1",
+        "--seeds",
+        "2",
+    ];
+    let text = stdout(&small(&args));
+    for want in [
+        "   engine.max_num_queued_reqs: (not set) -> 1",
+        "   engine.max_num_seqs: ",
+        "A and B did not serve the same requests",
+        "warning of B",
+        "waiting queue was full",
+    ] {
+        assert!(text.contains(want), "{want}:\n{text}");
+    }
+    let c = json(&small(&[&args[..], &["--json"]].concat()));
+    assert_eq!(c["same_requests"], false);
+    assert!(
+        c["notes"][0]
+            .as_str()
+            .unwrap()
+            .contains("A finished 100.0 %")
+    );
+    assert!(
+        c["warnings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|w| w["side"] == "B")
+    );
+    let path = |f: &serde_json::Value| f["path"] == "requests.rejected";
+    let figures = c["figures"].as_array().unwrap();
+    let rejected = figures.iter().find(|f| path(f)).unwrap();
+    assert!(rejected["b"].as_f64().unwrap() > rejected["a"].as_f64().unwrap());
+}
+
+#[test]
+fn compare_on_a_trace_claims_no_certainty() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = scenario(&dir, "small.toml", SMALL);
+    let tables = dir.path().join("tables");
+    let args = [
+        "run",
+        file.to_str().unwrap(),
+        "--csv",
+        tables.to_str().unwrap(),
+    ];
+    assert_eq!(servetwin(&args).status.code(), Some(0));
+    let replayed = SMALL
+        .replace(
+            "{ kind = \"poisson\", rate = \"5 req/s\" }",
+            "{ kind = \"trace\", file = \"tables/requests.csv\" }",
+        )
+        .lines()
+        .filter(|l| !l.starts_with("prompt") && !l.starts_with("output"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let file = scenario(&dir, "trace.toml", &replayed);
+    let file = file.to_str().unwrap();
+    let args = [
+        "compare",
+        file,
+        file,
+        "--set-b",
+        "step.base=20 ms",
+        "--seeds",
+        "3",
+    ];
+    let out = servetwin(&args);
+    let text = stdout(&out);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(text.contains("The seeds change nothing"), "{text}");
+    assert!(
+        text.contains("--draws") && text.contains("--same-load"),
+        "{text}"
+    );
+    let c = json(&servetwin(&[&args[..], &["--json"]].concat()));
+    assert_eq!(c["seeds_vary"], false);
+    for figure in c["figures"].as_array().unwrap() {
+        assert!(figure["difference"]["half_width"].is_null(), "{figure}");
+        assert!(figure["significant"].is_null(), "{figure}");
+    }
+}
+
+#[test]
+fn compare_takes_several_scenarios_against_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, base: &str| {
+        let text = SMALL.replace("base = \"10 ms\"", &format!("base = \"{base}\""));
+        scenario(&dir, name, &text).display().to_string()
+    };
+    let files = [
+        of("a.toml", "10 ms"),
+        of("b.toml", "12 ms"),
+        of("c.toml", "14 ms"),
+    ];
+    let mut args = vec!["compare", &files[0], &files[1], &files[2], "--seeds", "2"];
+    let text = stdout(&servetwin(&args));
+    for want in [
+        "   step.base: 10 ms -> 12 ms",
+        "   step.base: 10 ms -> 14 ms",
+        "change: against A",
+    ] {
+        assert!(text.contains(want), "{want}:\n{text}");
+    }
+    args.push("--json");
+    let c = json(&servetwin(&args));
+    assert_eq!(c["more"].as_array().unwrap().len(), 1);
+    let tpot = |figures: &serde_json::Value| {
+        let all = figures.as_array().unwrap();
+        let found = all.iter().find(|f| f["path"] == "tpot_ms.mean").unwrap();
+        found["difference"]["mean"].as_f64().unwrap()
+    };
+    assert!(tpot(&c["more"][0]["figures"]) > tpot(&c["figures"]));
+    let alone = servetwin(&["compare", &files[0]]);
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+#[test]
+fn compare_draws_parameters_alike_on_all_sides() {
+    let file = root().join("scenarios/llama2-7b-g5.2xlarge-tgi.toml");
+    let file = file.to_str().unwrap();
+    let of = |b: &str| {
+        let args = [
+            "--draws",
+            "4",
+            "--json",
+            "--set",
+            "run.requests=30",
+            "--set",
+            "run.warmup=0 s",
+        ];
+        let c = json(&servetwin(
+            &[&["compare", file, file, "--set-b", b][..], &args].concat(),
+        ));
+        assert_eq!(c["draws"], 4);
+        let all = c["figures"].as_array().unwrap();
+        let tpot = all.iter().find(|f| f["path"] == "tpot_ms.mean").unwrap();
+        ["low", "high"].map(|end| tpot[end].as_f64().unwrap())
+    };
+    // The same scenario with the same draws does not differ, whatever the parameters are.
+    assert_eq!(of("seed=1"), [0.0, 0.0]);
+    let [low, high] = of("layout.replicas=2");
+    assert!(low < high && high < 0.0, "{low} {high}");
+}
+
+#[test]
+fn loads_are_described_in_figures_that_people_read() {
+    let args = [
+        "run",
+        "FILE",
+        "--set",
+        "workload[0].arrival.rate=8969.87707589708 req/h",
+    ];
+    let text = stdout(&small(&args));
+    assert!(text.contains("Poisson 2.492 req/s"), "{text}");
+    let shown = stdout(&small(&[
+        "scenario",
+        "show",
+        "FILE",
+        "--set",
+        "workload[0].arrival.rate=8969.87707589708 req/h",
+    ]));
+    assert!(shown.contains(" req/s\""), "{shown}");
+    assert!(!shown.contains("req/h"), "{shown}");
+    let warned = stdout(&small(&[
+        "run",
+        "FILE",
+        "--set",
+        "run.warmup=30 s",
+        "--set",
+        "run.requests=20",
+    ]));
+    assert!(
+        warned.contains("the warm-up of 30 s leaves out"),
+        "{warned}"
+    );
+}
+
+#[test]
 fn the_resolved_scenario_reads_back_to_itself() {
     let first = stdout(&small(&["scenario", "show", "FILE"]));
     let dir = tempfile::tempdir().unwrap();

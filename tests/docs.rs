@@ -66,3 +66,19 @@ fn examples_of_the_help_name_scenarios_that_exist() {
         }
     }
 }
+
+#[test]
+fn the_sample_of_the_readme_is_what_the_program_prints() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let sample = readme
+        .split("```text\n")
+        .nth(1)
+        .and_then(|t| t.split("```").next());
+    let out = Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(["run", "scenarios/llama2-7b-g5.2xlarge-tgi.toml"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(sample, Some(printed.as_str()));
+}

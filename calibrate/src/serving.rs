@@ -3,10 +3,12 @@
 //! Each [`Plan`] names the parameters that the runs of a set can tell, with physical bounds; only the rows that the
 //! set marks as fitted are used. Kernel times of accelerators with operator tables are not touched.
 
+use std::collections::BTreeMap;
+
 use hwmodels::Profile;
 use hwmodels::catalog::Catalog;
 use hwmodels::evidence::Evidence;
-use hwmodels::profile::{Param, Provenance, Validation};
+use hwmodels::profile::{MeasuredOn, Param, Provenance, Validation};
 use rayon::prelude::*;
 use sim::scenario::Scenario;
 
@@ -315,6 +317,7 @@ pub fn fit(
                 }
             }
             profile.validations = validations(&rows);
+            profile.measured_on = measured_on(&cases);
             profile
         })
         .collect();
@@ -348,6 +351,30 @@ fn parameters(plan: &Plan, values: &[f64], accelerator: &str) -> Vec<(String, f6
         .collect()
 }
 
+/// What the cases with rows that were not fitted were measured on, by set.
+fn measured_on(cases: &[Case]) -> BTreeMap<String, MeasuredOn> {
+    let mut out: BTreeMap<String, MeasuredOn> = BTreeMap::new();
+    for case in cases
+        .iter()
+        .filter(|c| c.measured.iter().any(|m| !m.fitted))
+    {
+        let Ok(scenario) = Scenario::parse(&case.scenario, case.set, &[]) else {
+            continue;
+        };
+        let on = out
+            .entry(case.set.to_owned())
+            .or_insert_with(|| MeasuredOn {
+                engine: scenario.engine.params.kind(),
+                accelerators: Vec::new(),
+            });
+        let name = accelerator(case);
+        if let Err(at) = on.accelerators.binary_search(&name) {
+            on.accelerators.insert(at, name);
+        }
+    }
+    out
+}
+
 /// Median errors on the rows that were not fitted, by set and metric.
 fn validations(rows: &[Row]) -> Vec<Validation> {
     let mut keys: Vec<(&str, &str)> = rows
@@ -374,4 +401,22 @@ fn validations(rows: &[Row]) -> Vec<Validation> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_profiles_say_what_their_validation_runs_were_measured_on() {
+        let cases = validate::jumpstart::cases(&Source::Published).expect("the published table");
+        let found = measured_on(&cases);
+        for name in ["tgi", "a10g"] {
+            let shipped = hwmodels::profiles::builtin()
+                .into_iter()
+                .find(|p| p.name == name)
+                .expect("a built-in profile");
+            assert_eq!(shipped.measured_on, found, "{name}");
+        }
+    }
 }

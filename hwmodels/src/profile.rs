@@ -113,6 +113,16 @@ pub struct Validation {
     pub tolerance: f64,
 }
 
+/// What the runs of a validation set were measured on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredOn {
+    /// The serving engine.
+    pub engine: EngineKind,
+    /// Catalog names of the accelerators.
+    pub accelerators: Vec<String>,
+}
+
 /// Calibrated parameters of one accelerator under one family of software.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -131,6 +141,9 @@ pub struct Profile {
     /// Validations on data that was not fitted. Untrusted until there is one and all pass.
     #[serde(default)]
     pub validations: Vec<Validation>,
+    /// Of the sets that `validations` name: what those were measured on, where they are whole serving runs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured_on: BTreeMap<String, MeasuredOn>,
     /// Of a fitted step model: what it was measured on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
@@ -143,6 +156,19 @@ impl Profile {
     /// The value of `name`, or `prior` where the profile is silent.
     pub fn get(&self, name: &str, prior: f64) -> f64 {
         self.params.get(name).map_or(prior, |p| p.value)
+    }
+
+    /// Validations on whole serving runs of `engine` on `accelerator` (catalog name).
+    pub fn runs_on<'a>(
+        &'a self,
+        engine: EngineKind,
+        accelerator: &'a str,
+    ) -> impl Iterator<Item = &'a Validation> {
+        self.validations.iter().filter(move |v| {
+            self.measured_on.get(&v.set).is_some_and(|on| {
+                on.engine == engine && on.accelerators.iter().any(|a| a == accelerator)
+            })
+        })
     }
 
     /// True once at least one validation on unfitted data exists and all pass their tolerance.

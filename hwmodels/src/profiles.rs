@@ -111,6 +111,14 @@ impl Resolved {
         self.profile
             .validity
             .extend(p.validity.iter().map(|(k, v)| (k.clone(), *v)));
+        for v in &p.validations {
+            // Profiles fitted together carry the same validations.
+            if !self.profile.validations.contains(v) {
+                self.profile.validations.push(v.clone());
+            }
+        }
+        let measured_on = p.measured_on.iter().map(|(k, v)| (k.clone(), v.clone()));
+        self.profile.measured_on.extend(measured_on);
     }
 }
 
@@ -185,6 +193,8 @@ pub fn resolve(
     }
     if let Choice::Named(name) = choice {
         if name.ends_with(".toml") {
+            // What the built-in profiles were validated with is no longer what runs.
+            resolved.profile.validations.clear();
             resolved.lay_over(&load(Path::new(name))?);
         } else if let Some(p) = all.iter().find(|p| p.name == *name) {
             resolved.lay_over(p);
@@ -287,6 +297,27 @@ mod tests {
         );
         assert!(h200.used[0].description.contains("the same chip"));
         assert!(of("H200-SXM5-141GB", None).used.is_empty());
+    }
+
+    #[test]
+    fn validations_on_serving_runs_are_those_of_the_engine_and_the_accelerator() {
+        let of = |chip: &str, engine| {
+            let r = resolve(chip, None, engine, &Choice::Auto).expect("built-in profiles");
+            let sets: Vec<String> = r
+                .profile
+                .runs_on(engine, chip)
+                .map(|v| format!("{} {}", v.set, v.metric))
+                .collect();
+            sets
+        };
+        let vllm = of("H100-SXM5-80GB", EngineKind::VllmV1);
+        assert!(vllm.contains(&"qwen3_32b tpot_ms".to_string()), "{vllm:?}");
+        assert!(vllm.iter().all(|s| !s.contains("kernel")), "{vllm:?}");
+        // Both the profile of the chip and that of the engine hold these; they count once.
+        let tgi = of("A10G-24GB", EngineKind::Tgi);
+        assert_eq!(tgi.len(), 3, "{tgi:?}");
+        assert!(of("A10G-24GB", EngineKind::VllmV1).is_empty());
+        assert!(of("L4-24GB", EngineKind::VllmV1).is_empty());
     }
 
     #[test]

@@ -88,6 +88,8 @@ struct Kind {
     printed: &'static [Unit],
     /// Units that are only read.
     read: &'static [Unit],
+    /// Units of rounded figures: each from this base value on, largest first.
+    shown: &'static [(&'static str, f64)],
 }
 
 const KIB: f64 = 1024.0;
@@ -111,6 +113,13 @@ static BYTE_SIZE: Kind = Kind {
         unit("B", 1.0, 1.0),
     ],
     read: &[unit("KB", 1e3, 1.0), unit("bytes", 1.0, 1.0)],
+    shown: &[
+        ("TiB", TIB),
+        ("GiB", GIB),
+        ("MiB", MIB),
+        ("KiB", KIB),
+        ("B", 0.0),
+    ],
 };
 
 static DURATION: Kind = Kind {
@@ -134,6 +143,13 @@ static DURATION: Kind = Kind {
         unit("hours", 3_600.0, 1.0),
         unit("days", 86_400.0, 1.0),
     ],
+    shown: &[
+        ("h", 7_200.0),
+        ("s", 1.0),
+        ("ms", 1e-3),
+        ("us", 1e-6),
+        ("ns", 0.0),
+    ],
 };
 
 static RATE: Kind = Kind {
@@ -153,6 +169,7 @@ static RATE: Kind = Kind {
         unit("/h", 1.0, 3_600.0),
         unit("req/d", 1.0, 86_400.0),
     ],
+    shown: &[("req/s", 0.1), ("req/min", 0.1 / 60.0), ("req/h", 0.0)],
 };
 
 static BANDWIDTH: Kind = Kind {
@@ -179,6 +196,13 @@ static BANDWIDTH: Kind = Kind {
         unit("Gbps", 1e9, 8.0),
         unit("Mbps", 1e6, 8.0),
     ],
+    shown: &[
+        ("TB/s", 1e12),
+        ("GB/s", 1e9),
+        ("MB/s", 1e6),
+        ("kB/s", 1e3),
+        ("B/s", 0.0),
+    ],
 };
 
 static FLOPS: Kind = Kind {
@@ -198,6 +222,12 @@ static FLOPS: Kind = Kind {
         unit("TOP/s", 1e12, 1.0),
         unit("TOPS", 1e12, 1.0),
     ],
+    shown: &[
+        ("PFLOP/s", 1e15),
+        ("TFLOP/s", 1e12),
+        ("GFLOP/s", 1e9),
+        ("FLOP/s", 0.0),
+    ],
 };
 
 static PRICE: Kind = Kind {
@@ -210,6 +240,7 @@ static PRICE: Kind = Kind {
         unit("USD/hour", 1.0, 1.0),
         unit("USD/d", 1.0, 24.0),
     ],
+    shown: &[("USD/h", 0.0)],
 };
 
 static MONEY: Kind = Kind {
@@ -218,6 +249,7 @@ static MONEY: Kind = Kind {
     default_unit: "USD",
     printed: &[unit("USD", 1.0, 1.0)],
     read: &[unit("$", 1.0, 1.0)],
+    shown: &[("USD", 0.0)],
 };
 
 impl Kind {
@@ -272,7 +304,8 @@ impl Kind {
         }
     }
 
-    /// Prints a base value in the unit that gives the shortest text that reads back exactly.
+    /// Prints a base value in the unit that gives the shortest text that reads back exactly. A value that is long in
+    /// every unit keeps the base unit: 2.491632521082522 req/s, not 8969.87707589708 req/h.
     fn print(&self, base: f64) -> String {
         if base == 0.0 {
             return format!("0 {}", self.default_unit);
@@ -290,10 +323,35 @@ impl Kind {
             }
         }
         // The base unit always reads back, since it is printed with all its digits.
-        best.map_or_else(
-            || format!("{} {}", plain(base), self.default_unit),
-            |(_, t)| t,
-        )
+        let in_base = || {
+            let unit = self.printed.iter().find(|u| u.num == u.den);
+            format!("{} {}", plain(base), unit.map_or(self.default_unit, |u| u.name))
+        };
+        match best {
+            Some((_, text)) if number_length(&text) <= CLEAN_DIGITS => text,
+            Some((_, text)) if number_length(&text) + WORTH_A_UNIT < number_length(&in_base()) => {
+                text
+            }
+            _ => in_base(),
+        }
+    }
+
+    /// Prints a base value for people: as it would be written where that is short, else rounded to four significant
+    /// digits. Need not read back to the same value.
+    fn human(&self, base: f64) -> String {
+        let exact = self.print(base);
+        if number_length(&exact) <= SHORT_DIGITS {
+            return exact;
+        }
+        let unit = self
+            .shown
+            .iter()
+            .find(|(_, from)| base >= *from)
+            .and_then(|(name, _)| self.units().find(|u| u.name == *name));
+        match unit {
+            Some(u) => format!("{} {}", significant(base * u.den / u.num), u.name),
+            None => exact,
+        }
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -303,6 +361,45 @@ impl Kind {
             "pattern": r"^\s*(\$\s*)?[0-9][0-9_]*(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*\S*\s*$",
             "examples": [self.example],
         })
+    }
+}
+
+/// Characters of a number that somebody may have written: longer ones are the outcome of a calculation.
+const CLEAN_DIGITS: usize = 10;
+
+/// Characters that another unit must save over the base unit where a number is long in both.
+const WORTH_A_UNIT: usize = 3;
+
+/// Characters of a number that people read at a glance; longer ones are rounded for them.
+const SHORT_DIGITS: usize = 6;
+
+/// Characters of the number at the start of a printed value.
+fn number_length(text: &str) -> usize {
+    split_number(text).0.len()
+}
+
+/// `value` with four significant digits, or all digits before the point; no exponent, no trailing zeros.
+///
+/// ```
+/// use hwmodels::units::significant;
+/// assert_eq!(significant(30.000000000000004), "30");
+/// assert_eq!(significant(0.0123456), "0.01235");
+/// assert_eq!(significant(123456.7), "123457");
+/// ```
+pub fn significant(value: f64) -> String {
+    const DIGITS: i32 = 4;
+    /// Decimals of the smallest values that are printed without an exponent.
+    const MOST_DECIMALS: i32 = 12;
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    let decimals = (DIGITS - 1 - magnitude).clamp(0, MOST_DECIMALS);
+    let text = format!("{value:.0$}", decimals as usize);
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 
@@ -467,6 +564,12 @@ macro_rules! float_quantity {
         quantity!($(#[$doc])* $name(f64), $kind, $getter, $getter_doc, Some, |v| $kind.print(*v));
 
         impl $name {
+            /// For people, with its unit: four significant digits where it is not short by itself. Need not read back
+            /// to the same value; [`Display`](fmt::Display) does.
+            pub fn human(self) -> String {
+                $kind.human(self.0)
+            }
+
             /// Wraps a value in the base unit.
             ///
             /// # Errors
@@ -789,6 +892,33 @@ mod tests {
         assert!(Secs::new(f64::NAN).is_err());
         assert!(Secs::new(-1.0).is_err());
         assert!(Ratio::new(f64::INFINITY).is_err());
+    }
+
+    #[test]
+    fn figures_for_people_are_short_and_have_a_unit() {
+        let rate = |v: f64| PerSec::new(v).unwrap();
+        assert_eq!(rate(8_969.877_075_897_08 / 3600.0).human(), "2.492 req/s");
+        assert_eq!(rate(2.5).human(), "2.5 req/s");
+        assert_eq!(rate(1.0 / 3600.0).human(), "1 req/h");
+        let secs = |v: f64| Secs::new(v).unwrap();
+        assert_eq!(secs(30.000000000000004).human(), "30 s");
+        assert_eq!(secs(1800.0).human(), "30 min");
+        assert_eq!(secs(954.312_345).human(), "954.3 s");
+        assert_eq!(secs(0.081_234_5).human(), "81.23 ms");
+        assert_eq!(secs(0.0).human(), "0 s");
+        assert_eq!(FlopsPerSec::new(989e12).unwrap().human(), "989 TFLOP/s");
+        assert_eq!(
+            FlopsPerSec::new(989_412_345_678_901.0).unwrap().human(),
+            "989.4 TFLOP/s"
+        );
+        assert_eq!(significant(-1.234_56), "-1.235");
+    }
+
+    #[test]
+    fn a_value_that_is_long_in_every_unit_is_printed_in_the_base_unit() {
+        let rate = PerSec::new(8_969.877_075_897_08 / 3600.0).unwrap();
+        assert!(rate.to_string().ends_with(" req/s"), "{rate}");
+        assert_eq!(rate.to_string().parse::<PerSec>().unwrap(), rate);
     }
 
     #[test]

@@ -113,6 +113,31 @@ pub struct ProfileUse {
     pub note: String,
 }
 
+/// How far predictions of one metric were from measured runs of the same kind that nothing was fitted on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MeasuredError {
+    /// The measured runs, as `docs/accuracy.md` calls them.
+    pub set: String,
+    /// The metric, by the set's name for it.
+    pub metric: String,
+    /// Rows that were predicted.
+    pub n: u64,
+    /// Median of their absolute relative errors [ratio].
+    pub median_error_ratio: f64,
+}
+
+impl From<&hwmodels::profile::Validation> for MeasuredError {
+    fn from(v: &hwmodels::profile::Validation) -> MeasuredError {
+        MeasuredError {
+            set: v.set.clone(),
+            metric: v.metric.clone(),
+            n: v.n,
+            // A decimal figure of the file stays one: 12.97 % is 0.1297.
+            median_error_ratio: (v.median_ape * 1e4).round() / 1e6,
+        }
+    }
+}
+
 /// What was run: everything that makes the record reproducible, and what reports need to know about the deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInfo {
@@ -136,6 +161,8 @@ pub struct RunInfo {
     pub usd_per_hour: Option<f64>,
     /// Profiles that step times came from. None: analytic from the catalog alone.
     pub profiles: Vec<ProfileUse>,
+    /// Errors on measured runs of the same engine and accelerator with these profiles. None: not known.
+    pub accuracy: Vec<MeasuredError>,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
 }

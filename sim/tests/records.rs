@@ -11,6 +11,7 @@ use sim::metrics::{Metric, RecordOptions, Slo};
 use sim::policy::vllm_v1::VllmV1Params;
 use sim::record::{ReplicaInfo, RunInfo, RunRecord};
 use sim::report::diagnosis::Regime;
+use sim::report::text::Detail;
 use sim::report::{RunReport, csv, text, trace};
 use sim::request::Outcome;
 use sim::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunOptions, Simulation};
@@ -279,7 +280,7 @@ fn streams_are_reported_apart_and_add_up() {
     assert_eq!(chat.ttft_ms.n + batch.ttft_ms.n, report.ttft_ms.n);
     let share = chat.requests.offered as f64 / 600.0;
     assert!((share - 1.0 / 3.0).abs() < 0.1, "{share}");
-    assert!(text::render(&report).contains("stream batch"));
+    assert!(text::render(&report, Detail::Brief).contains("stream batch"));
 }
 
 #[test]
@@ -294,6 +295,9 @@ fn a_warm_up_that_leaves_nothing_to_measure_is_said() {
     );
     let report = RunReport::new(&record, 1.0);
     assert_eq!(report.e2e_ms.n, 0);
+    // The window is empty, and an empty window is idle.
+    assert_eq!(report.bound_by.idle, 1.0);
+    assert_eq!(report.warmup_s, 3600.0);
     assert!(
         report
             .warnings
@@ -381,7 +385,7 @@ fn the_report_shows_every_figure_with_its_count() {
         },
     );
     let report = RunReport::new(&record, 0.5);
-    let text = text::render(&report);
+    let text = text::render(&report, Detail::Brief);
     for want in [
         "300 offered, 300 finished",
         "TTFT <= 200 ms",
@@ -393,6 +397,12 @@ fn the_report_shows_every_figure_with_its_count() {
     }
     assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");
     assert!(report.slo.attainment_ratio.unwrap() > 0.0);
+    assert_eq!(report.slo.met_ratio, report.slo.attainment_ratio);
+    let [margin] = report.slo.margins.as_slice() else {
+        panic!("{:?}", report.slo)
+    };
+    assert_eq!((margin.metric.as_str(), margin.limit_ms), ("ttft", 200.0));
+    assert_eq!(Some(margin.p99_ms), report.ttft_ms.p99);
     assert!(report.throughput.goodput_per_s <= report.throughput.requests_per_s);
     let back: RunReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(back.requests, report.requests);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use hwmodels::catalog::Catalog;
 use hwmodels::error::Error;
+use hwmodels::units::{ByteSize, BytesPerSec, FlopsPerSec, Secs};
 use serde_json::{Value, json};
 
 use crate::commands::BadInput;
@@ -238,7 +239,7 @@ fn lines(out: &mut String, value: &Value, depth: usize) -> std::fmt::Result {
                         }
                     }
                     Value::Null => {}
-                    _ => writeln!(out, "{:indent$}{key:<24} {}", "", scalar(value))?,
+                    _ => writeln!(out, "{:indent$}{key:<24} {}", "", figure(key, value))?,
                 }
             }
             Ok(())
@@ -247,13 +248,43 @@ fn lines(out: &mut String, value: &Value, depth: usize) -> std::fmt::Result {
     }
 }
 
+/// The value under `key`, with the unit that the key's name implies: catalogs hold bytes, seconds and rates per second.
+fn figure(key: &str, value: &Value) -> String {
+    let with_unit = |v: f64| {
+        if key.ends_with("_bytes") {
+            let size = ByteSize::new(value.as_u64()?);
+            let exact = size.to_string();
+            Some(if exact.len() <= 10 {
+                exact
+            } else {
+                size.human()
+            })
+        } else if key.ends_with("bandwidth") {
+            BytesPerSec::new(v).ok().map(BytesPerSec::human)
+        } else if key.ends_with("_flops") {
+            FlopsPerSec::new(v).ok().map(FlopsPerSec::human)
+        } else if key.ends_with("_ops") {
+            let rate = FlopsPerSec::new(v).ok()?;
+            Some(rate.human().replace("FLOP", "OP"))
+        } else if key == "latency" {
+            Secs::new(v).ok().map(Secs::human)
+        } else {
+            None
+        }
+    };
+    value
+        .as_f64()
+        .and_then(with_unit)
+        .unwrap_or_else(|| scalar(value))
+}
+
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
         Value::Array(items) => items.iter().map(scalar).collect::<Vec<_>>().join(", "),
         Value::Object(map) => map
             .iter()
-            .map(|(k, v)| format!("{k} {}", scalar(v)))
+            .map(|(k, v)| format!("{k} {}", figure(k, v)))
             .collect::<Vec<_>>()
             .join(", "),
         other => other.to_string(),

@@ -1,30 +1,39 @@
-//! `servetwin compare`: two scenarios under the same seeds.
+//! `servetwin compare`: scenarios under the same seeds, against the first of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use hwmodels::profile::Param;
+use indicatif::ProgressBar;
 use rayon::prelude::*;
 use sim::report::RunReport;
-use sim::report::compare::Comparison;
+use sim::report::compare::{Comparison, MOST, Side};
+use sim::scenario::Scenario;
 
+use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;
-use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, simulate};
+use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, drawn, simulate};
 
-/// Run two scenarios under the same seeds and show the differences with their confidence intervals.
+/// Paired runs where neither --seeds nor --draws says how many.
+const SEEDS: u64 = 5;
+
+/// Run scenarios under the same seeds and show how they differ from the first, with confidence intervals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.12xlarge-tgi.toml
+  servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.12xlarge-tgi.toml \\
+    scenarios/llama2-7b-g5.48xlarge-tgi.toml --seeds 3
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.2xlarge-tgi.toml \\
-    --set-b 'workload[0].arrival.rate=1 req/s'")]
+    --set-b 'workload[0].arrival.rate=1 req/s' --draws 20
+
+Exit codes: 0 ok, 1 failure, 2 bad input, 4 no request finished.")]
 pub struct Args {
-    /// First scenario file.
-    #[arg(value_name = "A")]
-    a: PathBuf,
-    /// Second scenario file.
-    #[arg(value_name = "B")]
-    b: PathBuf,
-    /// Override a value of both, e.g. 'run.requests=500'. Repeatable.
+    /// Scenario files, at least two: the first (A) is the base that the others (B, C, ...) are held against.
+    #[arg(value_name = "FILE", num_args = 2..=MOST, required = true)]
+    files: Vec<PathBuf>,
+    /// Override a value of all, e.g. 'run.requests=500'. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Override a value of A. Repeatable.
@@ -33,53 +42,151 @@ pub struct Args {
     /// Override a value of B. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     set_b: Vec<String>,
-    /// Paired runs; the seeds count up from A's.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    seeds: u64,
+    /// Paired runs; the seeds count up from A's [default: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: Option<u64>,
+    /// The same requests in every pair: only the routers' draws and the course of the machines' speed differ.
+    #[arg(long)]
+    same_load: bool,
+    /// One paired run, and N more with the profiles' parameters drawn within their standard errors, the same draw on all sides;
+    /// gives the interval of 90 % of the differences.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000), conflicts_with_all = ["seeds", "same_load"])]
+    draws: Option<u64>,
     /// Print one JSON object (docs/machine-contracts.md).
     #[arg(long)]
     json: bool,
 }
 
+/// A run to do: of which side, with which seeds, with which draw.
+struct Job {
+    side: usize,
+    seeds: Seeds,
+    draw: Option<u64>,
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let load = |file: PathBuf, own: &[String]| {
-        let set = args.set.iter().chain(own).cloned().collect();
-        ScenarioArgs {
-            file,
-            set,
-            ..ScenarioArgs::default()
-        }
-        .load()
+    let scenarios = load(&args)?;
+    let uncertain = match args.draws {
+        Some(_) => uncertain(&scenarios)?,
+        None => Vec::new(),
     };
-    let a = load(args.a.clone(), &args.set_a)?;
-    let b = load(args.b.clone(), &args.set_b)?;
-    let first = a.seed;
-    let bar = progress::runs(2 * args.seeds, "runs");
-    let reports = (0..2 * args.seeds)
-        .into_par_iter()
-        .map(|i| {
-            let scenario = if i % 2 == 0 { &a } else { &b };
-            let seed = first.wrapping_add(i / 2);
-            let done = simulate(scenario, seed, Keep::Requests, SimPath::Auto, None)?;
-            bar.inc(1);
-            Ok(RunReport::new(&done.record, done.wall_s))
-        })
+    let jobs = jobs(&args, scenarios.len(), scenarios[0].seed);
+    let bar = progress::runs(jobs.len() as u64, "runs");
+    // In the order of the jobs, whatever the threads do.
+    let reports = jobs
+        .par_iter()
+        .map(|job| one(job, &scenarios, &uncertain, &bar))
         .collect::<anyhow::Result<Vec<_>>>()?;
     bar.finish_and_clear();
-    let (mut runs_a, mut runs_b) = (Vec::new(), Vec::new());
-    for (i, report) in reports.into_iter().enumerate() {
-        if i % 2 == 0 {
-            runs_a.push(report);
-        } else {
-            runs_b.push(report);
+    let mut sides: Vec<Side> = scenarios
+        .iter()
+        .map(|s| Side {
+            config: s.show(),
+            ..Side::default()
+        })
+        .collect();
+    for (job, report) in jobs.iter().zip(reports) {
+        let side = &mut sides[job.side];
+        match job.draw {
+            None => side.runs.push(report),
+            Some(_) => side.draws.push(report),
         }
     }
-    let comparison = Comparison::new(runs_a, runs_b);
+    let mut sides = sides.into_iter();
+    let (Some(a), Some(b)) = (sides.next(), sides.next()) else {
+        return Err(BadInput("compare needs two scenarios at least".into()).into());
+    };
+    let comparison = Comparison::new(a, b, sides.collect());
     if args.json {
         print_json(&comparison)?;
     } else {
         print(&comparison.render())?;
     }
+    if comparison.nothing_finished() {
+        if args.json {
+            eprintln!("warning: a run finished nothing: there are no latencies to compare");
+        }
+        return Ok(exit_code::NOTHING_FINISHED);
+    }
     Ok(exit_code::OK)
+}
+
+/// The scenarios with their overrides.
+fn load(args: &Args) -> anyhow::Result<Vec<Scenario>> {
+    let none = Vec::new();
+    let of_each = [&args.set_a, &args.set_b];
+    args.files
+        .iter()
+        .enumerate()
+        .map(|(i, file)| {
+            let own = of_each.get(i).copied().unwrap_or(&none);
+            ScenarioArgs {
+                file: file.clone(),
+                set: args.set.iter().chain(own).cloned().collect(),
+                ..ScenarioArgs::default()
+            }
+            .load()
+        })
+        .collect()
+}
+
+/// The parameters of each scenario that are known within a standard error only.
+fn uncertain(scenarios: &[Scenario]) -> anyhow::Result<Vec<BTreeMap<String, Param>>> {
+    let found = scenarios
+        .iter()
+        .map(|s| Ok(s.build().map_err(|e| BadInput(e.to_string()))?.uncertain))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if found.iter().all(BTreeMap::is_empty) {
+        return Err(BadInput(
+            "--draws has nothing to draw: no profile in use gives a parameter with a standard error (analytic or constant \
+             step times, or hardware.params sets them all)"
+                .into(),
+        )
+        .into());
+    }
+    Ok(found)
+}
+
+/// The runs of `sides` scenarios, each of which starts with seed `first`.
+fn jobs(args: &Args, sides: usize, first: u64) -> Vec<Job> {
+    let seeds = match args.draws {
+        Some(_) => 1,
+        None => args.seeds.unwrap_or(SEEDS),
+    };
+    let mut jobs = Vec::new();
+    for i in 0..seeds {
+        let cluster = first.wrapping_add(i);
+        let load = if args.same_load { first } else { cluster };
+        jobs.extend((0..sides).map(|side| Job {
+            side,
+            seeds: Seeds { load, cluster },
+            draw: None,
+        }));
+    }
+    for i in 0..args.draws.unwrap_or(0) {
+        jobs.extend((0..sides).map(|side| Job {
+            side,
+            seeds: Seeds::from(first),
+            draw: Some(i),
+        }));
+    }
+    jobs
+}
+
+fn one(
+    job: &Job,
+    scenarios: &[Scenario],
+    uncertain: &[BTreeMap<String, Param>],
+    bar: &ProgressBar,
+) -> anyhow::Result<RunReport> {
+    let scenario = &scenarios[job.side];
+    let drawn = job
+        .draw
+        // One seed for all sides: a parameter that two profiles share is drawn alike.
+        .map(|i| drawn(scenario, &uncertain[job.side], scenarios[0].seed, i));
+    let scenario = drawn.as_ref().unwrap_or(scenario);
+    let done = simulate(scenario, job.seeds, Keep::Requests, SimPath::Auto, None)?;
+    bar.inc(1);
+    Ok(RunReport::new(&done.record, done.wall_s))
 }

@@ -36,8 +36,7 @@ pub struct Cli {
     quiet: bool,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 ok, 1 failure, 2 bad input or usage, 3 an --expect was not met.";
+const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failure, 2 bad input or usage, 3 an --expect was not met, 4 no request finished.";
 
 /// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
 #[derive(Debug, Subcommand)]

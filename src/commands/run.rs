@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::record::RunRecord;
-use sim::report::draws::{Draws, draw};
+use sim::report::draws::Draws;
 use sim::report::replications::Replications;
+use sim::report::text::Detail;
 use sim::report::trace::Limit;
-use sim::report::{Expectation, RunReport, csv, text, trace};
+use sim::report::{Expectation, RunReport, csv, outcomes, text, trace};
 
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::progress;
-use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, simulate};
+use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, simulate};
 
 /// Most replications: each keeps its report in memory.
 const MAX_SEEDS: u64 = 10_000;
@@ -36,7 +37,7 @@ const TABLES: [&str; 5] = [
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --set 'workload[0].arrival.rate=1 req/s' --expect 'ttft.p99 < 2 s'
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --trace trace.json   # open at https://ui.perfetto.dev
 
-Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met.")]
+Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met, 4 no request finished.")]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,
@@ -65,6 +66,9 @@ pub struct Args {
     /// Run N times with the profile's parameters drawn within their standard errors, and give the interval of 90 % of the runs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_SEEDS), conflicts_with_all = ["seeds", "csv", "trace", "expect", "stats"])]
     draws: Option<u64>,
+    /// Print also what the profiles were fitted on and how far predictions with each were from measurements.
+    #[arg(long, short, conflicts_with_all = ["json", "seeds", "draws"])]
+    verbose: bool,
     /// Print how long the simulation took.
     #[arg(long)]
     stats: bool,
@@ -82,7 +86,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .collect::<Result<Vec<_>, _>>()?;
     match (args.seeds, args.draws) {
         (Some(seeds), _) => replications(&args, seeds, &expectations),
-        (None, Some(n)) => drawn(&args, n),
+        (None, Some(n)) => draws(&args, n),
         (None, None) => single(&args, &expectations),
     }
 }
@@ -127,7 +131,12 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     if args.json {
         print_json(&report)?;
     } else {
-        print(&text::render(&report))?;
+        let detail = if args.verbose {
+            Detail::Verbose
+        } else {
+            Detail::Brief
+        };
+        print(&text::render(&report, detail))?;
         if args.stats {
             print(&text::render_stats(&report))?;
         }
@@ -139,7 +148,9 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
             complain!("{}", verdict.line);
         }
     }
-    Ok(code(verdicts.iter().all(|v| v.met)))
+    tell_nothing_finished(args.json, &report);
+    let served = report.requests.finished > 0;
+    Ok(code(verdicts.iter().all(|v| v.met), served))
 }
 
 fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow::Result<u8> {
@@ -192,10 +203,14 @@ fn replications(args: &Args, seeds: u64, expectations: &[Expectation]) -> anyhow
             complain!("expectation NOT met: {expectation} (in {n} of {seeds} runs)");
         }
     }
-    Ok(code(failed.iter().all(|(_, n)| *n == 0)))
+    let empty = table.runs.iter().find(|r| r.requests.finished == 0);
+    if let Some(run) = empty {
+        tell_nothing_finished(args.json, run);
+    }
+    Ok(code(failed.iter().all(|(_, n)| *n == 0), empty.is_none()))
 }
 
-fn drawn(args: &Args, n: u64) -> anyhow::Result<u8> {
+fn draws(args: &Args, n: u64) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
     let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
     let uncertain = built.uncertain;
@@ -217,14 +232,7 @@ fn drawn(args: &Args, n: u64) -> anyhow::Result<u8> {
     let runs = (0..n)
         .into_par_iter()
         .map(|i| {
-            let mut scenario = scenario.clone();
-            let values = draw(&uncertain, scenario.seed, i);
-            if let Some(hardware) = &mut scenario.hardware {
-                hardware.params.extend(values);
-            } else if let Some(fitted) = &mut scenario.fitted {
-                fitted.params.extend(values);
-            }
-            let done = report(&scenario)?;
+            let done = report(&drawn(&scenario, &uncertain, scenario.seed, i))?;
             bar.inc(1);
             Ok(done)
         })
@@ -236,14 +244,23 @@ fn drawn(args: &Args, n: u64) -> anyhow::Result<u8> {
     } else {
         print(&table.render())?;
     }
-    Ok(exit_code::OK)
+    tell_nothing_finished(args.json, &nominal);
+    Ok(code(true, nominal.requests.finished > 0))
 }
 
-fn code(met: bool) -> u8 {
-    if met {
-        exit_code::OK
-    } else {
-        exit_code::EXPECTATION_NOT_MET
+/// Says on standard error that no request of a run finished, where the report is for machines; the others say it first.
+fn tell_nothing_finished(json: bool, report: &RunReport) {
+    if let Some(text) = outcomes::nothing_finished(report).filter(|_| json) {
+        eprintln!("warning: {text}");
+    }
+}
+
+/// An expectation that was not met outweighs a run that finished nothing.
+fn code(met: bool, served: bool) -> u8 {
+    match (met, served) {
+        (false, _) => exit_code::EXPECTATION_NOT_MET,
+        (true, false) => exit_code::NOTHING_FINISHED,
+        (true, true) => exit_code::OK,
     }
 }
 

@@ -8,7 +8,9 @@ use sim::metrics::Metric;
 use sim::metrics::distribution::quantile_of_sorted;
 use sim::record::RunRecord;
 use sim::report::RunReport;
-use sim::report::text::{LATENCY_HEAD, field, figure, latency_line, secs, throughput_line};
+use sim::report::text::{
+    LATENCY_HEAD, NORMALISED, field, figure, latency_line, secs, throughput_line,
+};
 
 use crate::driver::{RawRun, Stopped};
 use crate::endpoint::CountSource;
@@ -468,7 +470,7 @@ fn write_latencies(out: &mut String, run: &RunReport) -> std::fmt::Result {
         (Metric::Itl, "ITL (pooled)"),
         (Metric::Tpot, "TPOT"),
         (Metric::E2e, "E2E"),
-        (Metric::Normalised, "E2E per token"),
+        (Metric::Normalised, NORMALISED),
     ] {
         latency_line(out, label, run.latency(metric))?;
     }

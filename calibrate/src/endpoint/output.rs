@@ -158,6 +158,7 @@ pub fn profile(
         },
         validity: Extent::ranges_of(&batches),
         validations,
+        measured_on: BTreeMap::new(),
         basis: Some(Basis {
             engine: s.kind.value,
             model: origin.model.clone(),

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::policy::Blocked;
 use crate::record::RunRecord;
 
-/// Shares of the replicas' time in the measurement window by what bound it; they add up to 1 [ratio].
+/// Shares of the replicas' time in the measurement window by what bound it; they add up to 1 [ratio]. A window in which no
+/// step began counts as idle, and so does that of a deployment whose replicas nobody looked into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BoundBy {
     /// Reading weights from device memory.
@@ -61,8 +62,12 @@ pub enum Regime {
 pub struct Diagnosis {
     /// Where on the curve the run was.
     pub regime: Regime,
-    /// One or two sentences on why.
+    /// Two or three sentences on why: `knee` and `limit` together.
     pub text: String,
+    /// Which side of the knee the run was on, and how that is known.
+    pub knee: String,
+    /// What limits it.
+    pub limit: String,
     /// Requests like those of this run, at once, that fill a replica's KV cache; null where none ran or KV is not paged.
     pub kv_fits_requests: Option<f64>,
 }
@@ -78,21 +83,28 @@ const GROWING_SHARE: f64 = 0.5;
 /// Shares of time by cause.
 pub fn bound_by(record: &RunRecord) -> BoundBy {
     let total = replica_ns(record);
-    if total == 0.0 {
-        return BoundBy::default();
-    }
     let busy: f64 = record.replicas.iter().map(|r| r.busy.0 as f64).sum();
     let mut parts = [0.0; 6];
+    let mut attributed = 0.0;
     for replica in &record.replicas {
         // Steps of a pipeline overlap, so their parts are shared out over the time that was really busy.
         let sum: f64 = replica.parts_ps.iter().map(|p| *p as f64).sum();
         if sum > 0.0 {
+            attributed += replica.busy.0 as f64;
             for (share, part) in parts.iter_mut().zip(replica.parts_ps) {
-                *share += part as f64 / sum * replica.busy.0 as f64 / total;
+                *share += part as f64 / sum * replica.busy.0 as f64;
             }
         }
     }
-    let [weights, kv, compute, communication, host, bubble] = parts;
+    if total == 0.0 || attributed == 0.0 {
+        return BoundBy {
+            idle: 1.0,
+            ..BoundBy::default()
+        };
+    }
+    // The end of a step that began before the window is busy time without parts: it counts as the rest does.
+    let [weights, kv, compute, communication, host, bubble] =
+        parts.map(|p| p / attributed * busy / total);
     BoundBy {
         weights,
         kv,
@@ -139,24 +151,35 @@ pub fn kv_fits_requests(record: &RunRecord) -> Option<f64> {
 
 /// What the shares mean; `fits` is [`kv_fits_requests`].
 pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> Diagnosis {
-    let (regime, text) = regime(bound, blocked, fits);
+    let busy = 1.0 - bound.idle;
+    if busy <= 0.0 {
+        let text = "No step ran inside the measurement window.";
+        return Diagnosis {
+            regime: Regime::Unknown,
+            text: text.into(),
+            knee: text.into(),
+            limit: "Not known.".into(),
+            kv_fits_requests: fits,
+        };
+    }
+    let (main, share) = largest_part(bound);
+    let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
+    let (regime, knee, limit) =
+        beyond(blocked, &steps).unwrap_or_else(|| below_or_at(bound, busy, &steps));
+    let room = fits.map_or(String::new(), |n| {
+        format!(" KV is full at about {n:.0} such requests per replica.")
+    });
     Diagnosis {
         regime,
-        text,
+        text: format!("{knee} {limit}{room}"),
+        knee,
+        limit,
         kv_fits_requests: fits,
     }
 }
 
-fn regime(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> (Regime, String) {
-    let busy = 1.0 - bound.idle;
-    if *bound == BoundBy::default() || busy <= 0.0 {
-        return (
-            Regime::Unknown,
-            "No step ran inside the measurement window.".into(),
-        );
-    }
-    let (main, share) = largest_part(bound);
-    let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
+/// Regime, knee and limit where requests waited for a limit of the engine.
+fn beyond(blocked: &BlockedBy, steps: &str) -> Option<(Regime, String, String)> {
     let causes = [
         (blocked.kv_full, Regime::KvFull),
         (blocked.max_seqs, Regime::SlotsFull),
@@ -168,57 +191,62 @@ fn regime(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> (Regime, S
             worst = cause;
         }
     }
-    if worst.0 >= BLOCKED_SHARE {
-        let waited = format!(
-            "for {:.0} % of the time requests waited because",
-            100.0 * worst.0
-        );
-        let text = match worst.1 {
-            Regime::KvFull => format!(
-                "KV-full: {waited} no KV blocks were free. More memory per replica, a smaller KV dtype, shorter contexts \
-                 or more replicas move the knee; {steps}."
-            ),
-            Regime::SlotsFull => format!(
-                "Slots full: {waited} the engine ran as many sequences as it may. A larger sequence limit moves the knee \
-                 if KV allows it; {steps}."
-            ),
-            _ => format!(
-                "Prefill-bound: {waited} the step's token budget was spent. More arithmetic (devices, a faster dtype) or \
-                 prefix hits move the knee; {steps}."
-            ),
-        };
-        return (worst.1, text);
+    let (share, regime) = worst;
+    if share < BLOCKED_SHARE {
+        return None;
     }
-    let room = fits.map_or(String::new(), |n| {
-        format!(" KV is full at about {n:.0} such requests per replica.")
-    });
+    let (why, limit) = match regime {
+        Regime::KvFull => (
+            "no KV blocks were free",
+            "KV-full: more memory per replica, a smaller KV dtype, shorter contexts or more replicas move the knee",
+        ),
+        Regime::SlotsFull => (
+            "the engine ran as many sequences as it may",
+            "Slots full: a larger sequence limit moves the knee if KV allows it",
+        ),
+        _ => (
+            "the step's token budget was spent",
+            "Prefill-bound: more arithmetic (devices, a faster dtype) or prefix hits move the knee",
+        ),
+    };
+    let knee = format!(
+        "Beyond the knee: for {:.0} % of the time requests waited because {why}.",
+        100.0 * share
+    );
+    Some((regime, knee, format!("{limit}; {steps}.")))
+}
+
+/// Regime, knee and limit where hardly any request waited for a limit of the engine.
+fn below_or_at(bound: &BoundBy, busy: f64, steps: &str) -> (Regime, String, String) {
+    let step_times = format!("The time of a step: {steps}.");
     if bound.idle > BUSY_IDLE_SHARE {
-        let text = format!(
-            "Below the knee: replicas idle {:.0} % of the time and hardly any request waits for a limit; {steps}.{room}",
+        let knee = format!(
+            "Below the knee: replicas idle {:.0} % of the time, and hardly any request waits for a limit of the engine.",
             100.0 * bound.idle
         );
-        return (Regime::LatencyBound, text);
+        return (Regime::LatencyBound, knee, step_times);
     }
     let growing = (bound.compute + bound.kv) / busy;
     if growing < GROWING_SHARE {
-        let text = format!(
-            "Below the knee: always busy, but only {:.0} % of that time grows with the batch and hardly any request waits \
-             for a limit, so more requests at once raise throughput at little cost; {steps}.{room}",
+        let knee = format!(
+            "Below the knee, though a step is always under way. Busy does not mean full: a step takes nearly as long for few \
+             requests as for many ({:.0} % of its time grows with them), so more at once raise throughput at little cost; \
+             hardly any waits for a limit of the engine.",
             100.0 * growing
         );
-        return (Regime::LatencyBound, text);
+        return (Regime::LatencyBound, knee, step_times);
     }
     let (regime, name) = if bound.compute >= bound.kv {
         (Regime::ComputeBound, "Compute-bound")
     } else {
         (Regime::KvReadBound, "Bound by reading KV")
     };
-    let text = format!(
-        "{name}: always busy, and {:.0} % of that time grows with the batch, so every further request slows all of them; \
-         {steps}.{room}",
+    let knee = format!(
+        "At the knee or beyond: a step is always under way, and {:.0} % of its time grows with the requests in it, so every \
+         further one slows all of them.",
         100.0 * growing
     );
-    (regime, text)
+    (regime, knee, format!("{name}: {steps}."))
 }
 
 fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
@@ -242,6 +270,9 @@ fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::time::{SimDuration, SimTime};
+    use crate::metrics::{RecordOptions, Recorder};
+    use crate::record::{ReplicaUse, RunInfo};
 
     fn bound(idle: f64) -> BoundBy {
         BoundBy {
@@ -296,8 +327,66 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_has_no_diagnosis() {
-        let d = diagnose(&BoundBy::default(), &BlockedBy::default(), None);
+    fn always_busy_and_below_the_knee_says_how_both_can_be() {
+        let bound = BoundBy {
+            weights: 0.8,
+            compute: 0.2,
+            ..BoundBy::default()
+        };
+        let d = diagnose(&bound, &BlockedBy::default(), None);
+        assert_eq!(d.regime, Regime::LatencyBound);
+        assert!(d.knee.contains("Busy does not mean full"), "{}", d.knee);
+        assert_eq!(d.text, format!("{} {}", d.knee, d.limit));
+    }
+
+    #[test]
+    fn nothing_measured_has_no_diagnosis_and_is_idle() {
+        let bound = bound_by(&record(0, [0; 6]));
+        assert_eq!((bound.idle, bound.weights), (1.0, 0.0));
+        let d = diagnose(&bound, &BlockedBy::default(), None);
         assert_eq!(d.regime, Regime::Unknown);
+        let no_replica = RunRecord {
+            replicas: Vec::new(),
+            ..record(0, [0; 6])
+        };
+        assert_eq!(bound_by(&no_replica).idle, 1.0);
+    }
+
+    #[test]
+    fn shares_add_up_to_one_whatever_part_of_a_step_the_window_holds() {
+        // The end of a step that began before the window, alone and beside one that began inside it.
+        let mut of_two = record(500, [0; 6]);
+        of_two.replicas.push(ReplicaUse {
+            busy: SimDuration(250),
+            parts_ps: [100, 0, 300, 0, 0, 0],
+            ..ReplicaUse::default()
+        });
+        for record in [record(500, [0; 6]), of_two] {
+            let b = bound_by(&record);
+            let parts = [
+                b.weights,
+                b.kv,
+                b.compute,
+                b.communication,
+                b.host,
+                b.bubble,
+                b.idle,
+            ];
+            assert!((parts.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{b:?}");
+        }
+    }
+
+    /// A record of one replica in a window of 1000 ns.
+    fn record(busy_ns: u64, parts_ps: [u64; 6]) -> RunRecord {
+        let nothing = Recorder::new(&RecordOptions::default());
+        let mut record = nothing
+            .finish(SimTime(1000), RunInfo::default())
+            .expect("nothing offered, nothing lost");
+        record.replicas = vec![ReplicaUse {
+            busy: SimDuration(busy_ns),
+            parts_ps,
+            ..ReplicaUse::default()
+        }];
+        record
     }
 }

@@ -1,6 +1,7 @@
 //! How far a prediction can be trusted: the scenario run again with its profile's parameters drawn within their standard errors.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use hwmodels::profile::Param;
 use rand_distr::{Distribution, Normal};
@@ -8,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::rng;
 use crate::metrics::distribution::quantile_of_sorted_f64 as quantile;
-use crate::report::expect::number;
-use crate::report::replications::{FIGURES, label};
+use crate::report::expect::Numbers;
+use crate::report::outcomes::{RequestCounts, RunWarning, warnings_of};
+use crate::report::replications::{FIGURES, in_table_order, label};
 use crate::report::summary::{CONTRACT, RunReport};
-use crate::report::text::figure;
+use crate::report::text::{field, figure};
 
 /// Share of the draws that lie inside the interval.
 pub const COVERAGE: f64 = 0.90;
@@ -50,6 +52,10 @@ pub struct Draws {
     pub draws: u64,
     /// Parameters that were drawn.
     pub parameters: Vec<String>,
+    /// Requests of the run with the profile's own values.
+    pub requests: RequestCounts,
+    /// What that run and the draws warn of.
+    pub warnings: Vec<RunWarning>,
     /// The figures that were measured, in the order of reports.
     pub figures: Vec<DrawnFigure>,
 }
@@ -72,19 +78,20 @@ pub struct DrawnFigure {
 impl Draws {
     /// Summarises `runs`, one per draw, beside the run with the profile's own values.
     pub fn new(nominal: &RunReport, runs: &[RunReport], parameters: Vec<String>) -> Draws {
+        let own = Numbers::of(nominal);
+        let drawn: Vec<Numbers> = runs.iter().map(Numbers::of).collect();
         let figures = FIGURES
             .iter()
             .filter_map(|f| {
-                let value = number(nominal, f.path)?;
-                let mut values: Vec<f64> = runs.iter().filter_map(|r| number(r, f.path)).collect();
-                values.sort_by(f64::total_cmp);
-                let tail = 0.5 - COVERAGE / 2.0;
+                let value = own.at(f.path)?;
+                let values = drawn.iter().filter_map(|n| n.at(f.path)).collect();
+                let (low, high, n) = coverage(values)?;
                 Some(DrawnFigure {
                     path: f.path.to_string(),
                     value,
-                    low: quantile(&values, tail)?,
-                    high: quantile(&values, 1.0 - tail)?,
-                    n: values.len() as u64,
+                    low,
+                    high,
+                    n,
                 })
             })
             .collect();
@@ -94,32 +101,71 @@ impl Draws {
             coverage: COVERAGE,
             draws: runs.len() as u64,
             parameters,
+            requests: nominal.requests,
+            warnings: warnings_of(std::iter::once(nominal).chain(runs)),
             figures,
         }
     }
 
-    /// The table on the terminal.
+    /// The table on the terminal; lines end in `\n`.
     pub fn render(&self) -> String {
-        let mut out = format!(
-            "{}\n  {} parameters drawn {} times within their standard errors, the same requests each time\n\n  {:<22} {:>12} {:>28}\n",
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        if self.requests.finished == 0 {
+            writeln!(out, "NOTHING FINISHED: {}.\n", self.requests.in_words())?;
+        }
+        writeln!(
+            out,
+            "{}\n  {} parameters drawn {} times within their standard errors, the same requests each time\n",
             self.name,
             self.parameters.len(),
-            self.draws,
+            self.draws
+        )?;
+        field(out, "requests", &self.requests.in_words())?;
+        for warning in &self.warnings {
+            field(out, "warning", &warning.in_words(self.draws + 1))?;
+        }
+        writeln!(
+            out,
+            "\n  {:<22} {:>12} {:>28}",
             "",
             "prediction",
             format!("{:.0} % of the draws", 100.0 * self.coverage),
-        );
-        for row in &self.figures {
-            out += &format!(
-                "  {:<22} {:>12} {:>28}\n",
+        )?;
+        let path = |row: &DrawnFigure| row.path.clone();
+        for row in in_table_order(&self.figures, path, |row| {
+            row.value == 0.0 && row.high == 0.0
+        }) {
+            writeln!(
+                out,
+                "  {:<22} {:>12} {:>28}",
                 label(&row.path),
                 figure(row.value),
                 format!("{} to {}", figure(row.low), figure(row.high)),
-            );
+            )?;
         }
-        out += "\n  The interval holds what the fit does not know about its parameters. It does not hold the error of the model's form:\n  for that see the errors on measured runs (servetwin validate; docs/accuracy.md).\n";
-        out
+        writeln!(out, "\n{FORM}")
     }
+}
+
+/// What the interval does not hold.
+pub(crate) const FORM: &str = "  The interval holds what the fit does not know about its parameters. It does not hold the error of the model's form:
+  for that see the errors on measured runs (servetwin validate; docs/accuracy.md).";
+
+/// The interval that holds [`COVERAGE`] of `values`, and their number; none where there are none.
+pub(crate) fn coverage(mut values: Vec<f64>) -> Option<(f64, f64, u64)> {
+    values.sort_by(f64::total_cmp);
+    let tail = 0.5 - COVERAGE / 2.0;
+    Some((
+        quantile(&values, tail)?,
+        quantile(&values, 1.0 - tail)?,
+        values.len() as u64,
+    ))
 }
 
 #[cfg(test)]

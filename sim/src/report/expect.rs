@@ -243,12 +243,30 @@ fn latency_ms(record: &RunRecord, metric: Metric, statistic: Statistic) -> Optio
     }
 }
 
+/// The numbers of a report, by their path in its JSON.
+pub struct Numbers(serde_json::Value);
+
+impl Numbers {
+    /// Those of `report`.
+    pub fn of(report: &RunReport) -> Numbers {
+        Numbers(serde_json::to_value(report).unwrap_or_default())
+    }
+
+    /// The number at `path`, 1 for true and 0 for false; none where it is null.
+    pub fn at(&self, path: &str) -> Option<f64> {
+        let value = path
+            .split('.')
+            .try_fold(&self.0, |value, key| value.get(key))?;
+        match value {
+            serde_json::Value::Bool(b) => Some(f64::from(u8::from(*b))),
+            other => other.as_f64(),
+        }
+    }
+}
+
 /// The number at `path` of the report as JSON; none where it is null.
 pub fn number(report: &RunReport, path: &str) -> Option<f64> {
-    let json = serde_json::to_value(report).ok()?;
-    path.split('.')
-        .try_fold(&json, |value, key| value.get(key))
-        .and_then(serde_json::Value::as_f64)
+    Numbers::of(report).at(path)
 }
 
 /// Paths of the report's numbers, null ones included.
@@ -265,7 +283,9 @@ fn paths(report: &RunReport) -> Vec<String> {
                     walk(value, &path, out);
                 }
             }
-            serde_json::Value::Number(_) | serde_json::Value::Null => out.push(prefix.to_string()),
+            serde_json::Value::Number(_) | serde_json::Value::Bool(_) | serde_json::Value::Null => {
+                out.push(prefix.to_string())
+            }
             _ => {}
         }
     }
@@ -332,6 +352,18 @@ mod tests {
         assert!(met("requests.rejected == 0"));
         assert!(met("kv.peak_ratio < 50 %"));
         assert!(!met("kv.peak_ratio >= 1e-3"));
+        assert!(met("rejections.queue_full == 0"));
+    }
+
+    #[test]
+    fn whether_the_objective_holds_can_be_asked_for() {
+        let (record, mut report) = run();
+        let holds = Expectation::parse("slo.holds == 1").unwrap();
+        assert!(!holds.check(&record, &report).met, "no objective was given");
+        report.slo.holds = Some(false);
+        assert!(!holds.check(&record, &report).met);
+        report.slo.holds = Some(true);
+        assert!(holds.check(&record, &report).met);
     }
 
     #[test]

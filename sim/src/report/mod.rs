@@ -1,7 +1,8 @@
 //! Records turned into what people and machines read. The only place where nanoseconds become milliseconds.
 //!
 //! - [`summary`] the JSON contract of `run --json`, and what every other form is made from
-//! - [`text`] the report on the terminal
+//! - [`text`] the report on the terminal, [`headline`] its first screen
+//! - [`slo`] whether the objective holds, [`diagnosis`] what limits the run, [`outcomes`] what became of its requests
 //! - [`replications`], [`draws`], [`compare`], [`curve`] several runs at once
 //! - [`stationarity`] whether a run's figures would grow with its length
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
@@ -14,8 +15,12 @@ pub mod curve;
 pub mod diagnosis;
 pub mod draws;
 pub mod expect;
+pub mod headline;
+pub mod keys;
+pub mod outcomes;
 pub mod replications;
 pub mod schema;
+pub mod slo;
 pub mod stationarity;
 pub mod summary;
 pub mod text;

@@ -1,17 +1,20 @@
 //! One scenario run with several seeds: each figure's mean over the replications, with its confidence interval.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::interval::Interval;
-use crate::report::expect::number;
+use crate::report::expect::Numbers;
+use crate::report::outcomes::{self, RequestCounts, RunWarning, warnings_of};
 use crate::report::summary::{CONTRACT, RunReport};
-use crate::report::text::figure;
+use crate::report::text::{field, figure};
 
 /// Confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// The figures that replications and comparisons are about: path in the report, label, and whether more is better.
-pub const FIGURES: [Figure; 20] = [
+/// The figures that replications and comparisons are about: path in the report, and label.
+pub const FIGURES: [Figure; 26] = [
     Figure::new("ttft_ms.mean", "TTFT mean [ms]"),
     Figure::new("ttft_ms.p50", "TTFT p50 [ms]"),
     Figure::new("ttft_ms.p99", "TTFT p99 [ms]"),
@@ -32,6 +35,12 @@ pub const FIGURES: [Figure; 20] = [
     Figure::new("kv.peak_ratio", "KV use, peak"),
     Figure::new("replicas.busy_ratio", "busy"),
     Figure::new("cost.usd_per_million_output_tokens", "USD/M output tokens"),
+    Figure::new("requests.offered", "requests offered"),
+    Figure::new("requests.finished", "  finished"),
+    Figure::new("requests.rejected", "  rejected"),
+    Figure::new("requests.timed_out", "  timed out"),
+    Figure::new("requests.failed", "  failed"),
+    Figure::new("requests.in_flight", "  in flight at the end"),
 ];
 
 /// A number of the report with its label.
@@ -58,6 +67,12 @@ pub struct Replications {
     pub name: String,
     /// Confidence of the intervals.
     pub confidence: f64,
+    /// Whether the seeds made any two runs differ. False: all runs are the same, and no figure has an interval.
+    pub seeds_vary: bool,
+    /// Requests of all runs together.
+    pub requests: RequestCounts,
+    /// What the runs warn of.
+    pub warnings: Vec<RunWarning>,
     /// The figures that were measured, in the order of reports.
     pub figures: Vec<FigureInterval>,
     /// The single runs, in the order of their seeds.
@@ -77,10 +92,14 @@ pub struct FigureInterval {
 impl Replications {
     /// Summarises runs of one scenario that differ in their seed; at least one.
     pub fn new(runs: Vec<RunReport>) -> Replications {
+        let seeds_vary = differ(&runs);
+        // The same run several times is one replication.
+        let counted = if seeds_vary { runs.len() } else { 1 };
+        let numbers: Vec<Numbers> = runs.iter().take(counted).map(Numbers::of).collect();
         let figures = FIGURES
             .iter()
             .filter_map(|f| {
-                let values: Vec<f64> = runs.iter().filter_map(|r| number(r, f.path)).collect();
+                let values: Vec<f64> = numbers.iter().filter_map(|n| n.at(f.path)).collect();
                 Some(FigureInterval {
                     path: f.path.to_string(),
                     interval: Interval::of(&values, CONFIDENCE)?,
@@ -91,13 +110,23 @@ impl Replications {
             contract: CONTRACT,
             name: runs.first().map_or(String::new(), |r| r.name.clone()),
             confidence: CONFIDENCE,
+            seeds_vary,
+            requests: RequestCounts::of(&runs),
+            warnings: warnings_of(&runs),
             figures,
             runs,
         }
     }
 
-    /// The table on the terminal.
+    /// The table on the terminal; lines end in `\n`.
     pub fn render(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
         let seeds: Vec<String> = self.runs.iter().map(|r| r.seed.to_string()).collect();
         // Runs of one load have its seed, whatever the cluster drew.
         let same = self.runs.len() > 1 && seeds.iter().all(|s| *s == seeds[0]);
@@ -106,28 +135,90 @@ impl Replications {
         } else {
             format!("with seeds {}", seeds.join(", "))
         };
-        let mut out = format!(
-            "{}\n  {} replications {}\n\n  {:<22} {:>12} {:>14} {:>6}\n",
+        if let Some(text) = nothing_finished(&self.runs) {
+            writeln!(out, "{text}\n")?;
+        }
+        writeln!(
+            out,
+            "{}\n  {} replications {load}\n",
             self.name,
-            self.runs.len(),
-            load,
+            self.runs.len()
+        )?;
+        field(
+            out,
+            "requests",
+            &format!("{} in all runs together", self.requests.in_words()),
+        )?;
+        for warning in &self.warnings {
+            field(out, "warning", &warning.in_words(self.runs.len() as u64))?;
+        }
+        if self.runs.len() > 1 && !self.seeds_vary {
+            field(out, "note", &seeds_change_nothing("the runs are"))?;
+        }
+        writeln!(
+            out,
+            "\n  {:<22} {:>12} {:>14} {:>6}",
             "",
             "mean",
             format!("+- ({:.0} %)", 100.0 * self.confidence),
             "runs"
-        );
-        for row in &self.figures {
+        )?;
+        let path = |row: &FigureInterval| row.path.clone();
+        for row in in_table_order(&self.figures, path, |row| row.interval.mean == 0.0) {
             let half = row.interval.half_width.map_or("-".into(), figure);
-            out += &format!(
-                "  {:<22} {:>12} {:>14} {:>6}\n",
+            writeln!(
+                out,
+                "  {:<22} {:>12} {:>14} {:>6}",
                 label(&row.path),
                 figure(row.interval.mean),
                 half,
                 row.interval.n
-            );
+            )?;
         }
-        out
+        Ok(())
     }
+}
+
+/// Whether any two of `runs` differ, by their fingerprints. One run differs from nothing, so it counts as varying.
+pub(crate) fn differ(runs: &[RunReport]) -> bool {
+    runs.len() < 2
+        || runs
+            .iter()
+            .any(|r| r.fingerprint != runs[0].fingerprint || r.requests != runs[0].requests)
+}
+
+/// Why there is no interval where the seeds change nothing, and what would vary.
+pub(crate) fn seeds_change_nothing(which: &str) -> String {
+    format!(
+        "The seeds change nothing: {which} all the same, so there is no interval. The load is fixed (a trace, or constant \
+         arrivals and lengths) and nothing in the cluster is drawn. What remains uncertain: the profile's parameters, \
+         which --draws N varies within their standard errors; and the machine's speed, which --same-load lets drift where a \
+         step profile holds its drift (docs/calibration.md)."
+    )
+}
+
+/// The sentence above a table, where a run finished nothing.
+pub(crate) fn nothing_finished(runs: &[RunReport]) -> Option<String> {
+    let n = runs.iter().filter(|r| r.requests.finished == 0).count();
+    let first = runs.iter().find_map(outcomes::nothing_finished)?;
+    Some(if runs.len() > 1 {
+        format!("{first} ({n} of {} runs).", runs.len())
+    } else {
+        format!("{first}.")
+    })
+}
+
+/// Rows as tables show them: what became of the requests first, without outcomes that are `zero` throughout.
+pub(crate) fn in_table_order<T>(
+    rows: &[T],
+    path: impl Fn(&T) -> String,
+    zero: impl Fn(&T) -> bool,
+) -> Vec<&T> {
+    let always = ["requests.offered", "requests.finished"];
+    let count = |row: &&T| path(row).starts_with("requests.");
+    let shown = |row: &&T| always.contains(&path(row).as_str()) || !zero(row);
+    let counts = rows.iter().filter(count).filter(shown);
+    counts.chain(rows.iter().filter(|r| !count(r))).collect()
 }
 
 /// The label of a figure.
@@ -155,10 +246,61 @@ mod tests {
 
     #[test]
     fn figures_without_a_value_are_left_out() {
-        let r = Replications::new(vec![RunReport::empty(), RunReport::empty()]);
+        let r = Replications::new(vec![run("a", 0), run("b", 0)]);
         assert!(r.figures.iter().all(|f| f.path != "ttft_ms.mean"));
         let busy = r.figures.iter().find(|f| f.path == "replicas.busy_ratio");
         assert_eq!(busy.unwrap().interval.n, 2);
         assert!(r.render().contains("2 replications"));
+    }
+
+    fn run(fingerprint: &str, rejected: u64) -> RunReport {
+        let mut r = RunReport::empty();
+        r.fingerprint = fingerprint.into();
+        r.requests.offered = 1000;
+        r.requests.finished = 1000 - rejected;
+        r.requests.rejected = rejected;
+        if rejected > 0 {
+            r.warnings = vec![format!("of 1000 requests {rejected} rejected")];
+        }
+        r
+    }
+
+    #[test]
+    fn what_was_rejected_is_in_the_table_and_its_warning_above_it() {
+        let r = Replications::new(vec![run("a", 750), run("b", 740)]);
+        assert_eq!(r.requests.rejected, 1490);
+        assert_eq!(r.warnings.len(), 1);
+        assert_eq!(r.warnings[0].runs, 2);
+        let text = r.render();
+        assert!(
+            text.contains("2000 offered, 510 finished, 1490 rejected"),
+            "{text}"
+        );
+        assert!(
+            text.contains("warning       of 1000 requests 750 rejected"),
+            "{text}"
+        );
+        let row = text.lines().find(|l| l.starts_with("    rejected"));
+        assert!(row.is_some_and(|l| l.contains("745")), "{text}");
+        assert!(!text.contains("timed out"), "{text}");
+    }
+
+    #[test]
+    fn equal_runs_have_no_interval_and_say_what_would_vary() {
+        let r = Replications::new(vec![run("a", 0), run("a", 0), run("a", 0)]);
+        assert!(!r.seeds_vary);
+        assert!(r.figures.iter().all(|f| f.interval.half_width.is_none()));
+        assert!(r.figures.iter().all(|f| f.interval.n == 1));
+        let text = r.render();
+        assert!(text.contains("The seeds change nothing"), "{text}");
+        assert!(text.contains("--draws"), "{text}");
+        assert!(Replications::new(vec![run("a", 0), run("b", 0)]).seeds_vary);
+    }
+
+    #[test]
+    fn runs_that_finished_nothing_are_told_first() {
+        let text = Replications::new(vec![run("a", 1000), run("b", 999)]).render();
+        assert!(text.starts_with("NOTHING FINISHED"), "{text}");
+        assert!(text.contains("(1 of 2 runs)"), "{text}");
     }
 }

@@ -5,9 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
 use crate::metrics::distribution::quantile_of_sorted;
-use crate::record::{Counts, RunRecord, Served, Window};
+use crate::record::{MeasuredError, RunRecord, Served, Window};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+use crate::report::outcomes::{self, Rejections, RequestCounts};
+use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
+use crate::report::text::secs;
 use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
@@ -33,6 +36,8 @@ pub struct RunReport {
     pub warmup_s: f64,
     /// Requests by outcome over the whole run; `offered` is the sum of the others.
     pub requests: RequestCounts,
+    /// Rejected requests by reason; null where the run was too long to keep request rows.
+    pub rejections: Option<Rejections>,
     /// Time to first token [ms].
     pub ttft_ms: LatencySummary,
     /// Gaps between consecutive tokens, pooled over requests [ms].
@@ -43,7 +48,7 @@ pub struct RunReport {
     pub e2e_ms: LatencySummary,
     /// Sent until first scheduled [ms].
     pub queue_ms: LatencySummary,
-    /// E2E / n, one value per request [ms].
+    /// Normalised latency: E2E / n, one value per request [ms].
     pub normalised_ms: LatencySummary,
     /// Tokens of finished requests over the whole run.
     pub tokens: Tokens,
@@ -55,7 +60,7 @@ pub struct RunReport {
     pub throughput_with_drain: Throughput,
     /// Whether the latencies are those of a steady state or grow with the length of the run.
     pub stationarity: Stationarity,
-    /// The objective, and how often it was met.
+    /// The objective, how often it was met, and whether it holds.
     pub slo: SloReport,
     /// KV cache.
     pub kv: Kv,
@@ -71,57 +76,15 @@ pub struct RunReport {
     pub diagnosis: Diagnosis,
     /// Profiles that step times came from; empty: analytic from the catalog alone.
     pub profiles: Vec<ProfileReport>,
+    /// How far such predictions were from measured runs of the same engine and accelerator that nothing was fitted on;
+    /// empty: not known.
+    pub accuracy: Vec<MeasuredError>,
     /// How the run itself went; differs from run to run.
     pub stats: RunStats,
     /// Stable hash over every request, step and gap: 16 hexadecimal digits.
     pub fingerprint: String,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
-}
-
-/// Requests by outcome.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
-pub struct RequestCounts {
-    /// Sent by clients.
-    pub offered: u64,
-    /// Answered in full.
-    pub finished: u64,
-    /// Refused.
-    pub rejected: u64,
-    /// Given up by their client.
-    pub timed_out: u64,
-    /// Accepted but not served.
-    pub failed: u64,
-    /// Still under way when the run ended.
-    pub in_flight: u64,
-}
-
-impl RequestCounts {
-    fn count(&mut self, outcome: Outcome) {
-        self.offered += 1;
-        match outcome {
-            Outcome::Finished => self.finished += 1,
-            Outcome::Rejected(_) => self.rejected += 1,
-            Outcome::TimedOut => self.timed_out += 1,
-            Outcome::Failed => self.failed += 1,
-            Outcome::InFlight => self.in_flight += 1,
-        }
-    }
-}
-
-impl From<Counts> for RequestCounts {
-    fn from(c: Counts) -> RequestCounts {
-        RequestCounts {
-            offered: c.offered,
-            finished: c.finished,
-            rejected: c.rejected,
-            timed_out: c.timed_out,
-            failed: c.failed,
-            in_flight: c.in_flight,
-        }
-    }
 }
 
 /// Statistics of one latency metric [ms]; null where nothing was measured.
@@ -191,19 +154,6 @@ pub struct Throughput {
     pub goodput_per_s: f64,
 }
 
-/// The objective [ms] and how often it was met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct SloReport {
-    /// Limit of TTFT.
-    pub ttft_ms: Option<f64>,
-    /// Limit of TPOT.
-    pub tpot_ms: Option<f64>,
-    /// Limit of E2E latency.
-    pub e2e_ms: Option<f64>,
-    /// Share of the requests finished in the window that met every limit; null without limits or requests.
-    pub attainment_ratio: Option<f64>,
-}
-
 /// KV cache, over all replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Kv {
@@ -268,6 +218,11 @@ pub(crate) fn to_ms(ns: f64) -> f64 {
     ns / 1e6
 }
 
+/// Nanoseconds as seconds; a division, so that 30 s do not become 30.000000000000004 s.
+fn to_secs(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 /// Version of the contract.
 pub const CONTRACT: u32 = 1;
 
@@ -314,9 +269,8 @@ impl RunReport {
         let blocked_by = diagnosis::blocked_by(record);
         let throughput = throughput(record);
         let stationarity = Stationarity::of(record);
-        let limit = |d: Option<SimDuration>| d.map(|d| to_ms(d.0 as f64));
-        let good = record.window.good as f64;
-        let finished = record.window.finished;
+        let [ttft_ms, itl_ms, tpot_ms, e2e_ms, queue_ms, normalised_ms] =
+            Metric::ALL.map(|m| LatencySummary::of(record, m));
         RunReport {
             contract: CONTRACT,
             name: record.info.name.clone(),
@@ -325,15 +279,10 @@ impl RunReport {
             deployment: record.info.deployment.clone(),
             version: record.version.to_string(),
             seed: record.info.seed,
-            duration_s: record.end.as_secs(),
-            warmup_s: record.warmup.as_secs(),
+            duration_s: to_secs(record.end.0),
+            warmup_s: to_secs(record.warmup.0),
             requests: record.counts.into(),
-            ttft_ms: LatencySummary::of(record, Metric::Ttft),
-            itl_ms: LatencySummary::of(record, Metric::Itl),
-            tpot_ms: LatencySummary::of(record, Metric::Tpot),
-            e2e_ms: LatencySummary::of(record, Metric::E2e),
-            queue_ms: LatencySummary::of(record, Metric::Queue),
-            normalised_ms: LatencySummary::of(record, Metric::Normalised),
+            rejections: Rejections::of(record),
             tokens: Tokens {
                 prompt: record.tokens.prompt,
                 cached: record.tokens.cached,
@@ -344,13 +293,13 @@ impl RunReport {
             throughput,
             throughput_with_drain: throughput_with_drain(record),
             stationarity,
-            slo: SloReport {
-                ttft_ms: limit(record.slo.ttft),
-                tpot_ms: limit(record.slo.tpot),
-                e2e_ms: limit(record.slo.e2e),
-                attainment_ratio: (!record.slo.is_empty() && finished > 0)
-                    .then(|| good / finished as f64),
-            },
+            slo: SloReport::new(record, &ttft_ms, &tpot_ms, &e2e_ms),
+            ttft_ms,
+            itl_ms,
+            tpot_ms,
+            e2e_ms,
+            queue_ms,
+            normalised_ms,
             kv: kv(record),
             replicas: replicas(record),
             cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
@@ -371,6 +320,7 @@ impl RunReport {
                     note: p.note.clone(),
                 })
                 .collect(),
+            accuracy: record.info.accuracy.clone(),
             stats: RunStats {
                 wall_s,
                 steps: record.steps,
@@ -523,16 +473,15 @@ fn warnings(record: &RunRecord, stationarity: &Stationarity) -> Vec<String> {
     let mut warnings = record.info.warnings.clone();
     warnings.extend(stationarity.warning(record.counts.offered));
     for p in record.info.profiles.iter().filter(|p| !p.trusted) {
-        warnings.push(format!("profile {} is untrusted: {}", p.name, p.note));
-    }
-    let c = &record.counts;
-    let lost = c.rejected + c.timed_out + c.failed;
-    if lost * 100 > c.offered {
+        // What it is; its errors stand in `profiles`.
+        let what = p.note.split(';').next().unwrap_or_default();
         warnings.push(format!(
-            "{lost} of {} requests were refused, timed out or failed; latencies but ITL are those of the finished ones only",
-            c.offered
+            "profile {} is untrusted, since no validation on data that it was not fitted on has passed: {what}",
+            p.name
         ));
     }
+    let c = RequestCounts::from(record.counts);
+    warnings.extend(outcomes::warning(&c, Rejections::of(record).as_ref()));
     if c.in_flight * 20 > c.offered {
         warnings.push(format!(
             "{} of {} requests were under way when the run ended; latencies leave them out and so look better than they are",
@@ -542,8 +491,8 @@ fn warnings(record: &RunRecord, stationarity: &Stationarity) -> Vec<String> {
     let n = record.latencies.e2e.count();
     if n == 0 && c.finished > 0 {
         warnings.push(format!(
-            "nothing was measured: the warm-up of {} s leaves out all {} requests; shorten run.warmup or send more",
-            record.warmup.as_secs(),
+            "nothing was measured: the warm-up of {} leaves out all {} requests; shorten run.warmup or send more",
+            secs(to_secs(record.warmup.0)),
             c.offered
         ));
     }

@@ -2,18 +2,31 @@
 
 use std::fmt::Write as _;
 
+use hwmodels::units::Secs;
+
 use crate::metrics::definition::Metric;
+use crate::report::headline;
 use crate::report::summary::{LatencySummary, RunReport, Throughput};
 
+/// How much of a report is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// What decides, latencies, rates, cost.
+    #[default]
+    Brief,
+    /// Where the profiles come from as well.
+    Verbose,
+}
+
 /// The report of one run, ready to print; lines end in `\n`.
-pub fn render(r: &RunReport) -> String {
-    let mut out = String::new();
+pub fn render(r: &RunReport, detail: Detail) -> String {
+    let mut out = headline::alarm(r);
     // Writing to a String cannot fail.
-    let _ = write(&mut out, r);
+    let _ = write(&mut out, r, detail);
     out
 }
 
-fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
+fn write(out: &mut String, r: &RunReport, detail: Detail) -> std::fmt::Result {
     writeln!(out, "{}", r.name)?;
     if !r.description.is_empty() {
         wrapped(out, "  ", &r.description)?;
@@ -21,30 +34,38 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     writeln!(out)?;
     field(out, "deployment", &r.deployment)?;
     field(out, "load", &r.load)?;
-    let q = &r.requests;
-    let mut outcome = format!("{} offered, {} finished", q.offered, q.finished);
-    for (n, what) in [
-        (q.rejected, "rejected"),
-        (q.timed_out, "timed out"),
-        (q.failed, "failed"),
-        (q.in_flight, "in flight at the end"),
-    ] {
-        if n > 0 {
-            let _ = write!(outcome, ", {n} {what}");
-        }
-    }
     let warmup = if r.warmup_s > 0.0 {
         format!(" (the first {} left out)", secs(r.warmup_s))
     } else {
         String::new()
     };
+    let outcome = r.requests.in_words();
     field(
         out,
         "requests",
         &format!("{outcome} in {}{warmup}", secs(r.duration_s)),
     )?;
     writeln!(out)?;
+    headline::write(out, r)?;
+    writeln!(out)?;
+    latencies(out, r)?;
+    writeln!(out)?;
+    use_and_cost(out, r)?;
+    writeln!(out)?;
+    shares_of_time(out, r)?;
+    profiles(out, r, detail)?;
+    writeln!(out)?;
+    field(
+        out,
+        "reproduce",
+        &format!(
+            "servetwin {}, seed {}, fingerprint {}",
+            r.version, r.seed, r.fingerprint
+        ),
+    )
+}
 
+fn latencies(out: &mut String, r: &RunReport) -> std::fmt::Result {
     writeln!(out, "{LATENCY_HEAD}")?;
     for (metric, label) in [
         (Metric::Ttft, "TTFT"),
@@ -52,19 +73,18 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
         (Metric::Tpot, "TPOT"),
         (Metric::E2e, "E2E"),
         (Metric::Queue, "queue"),
-        (Metric::Normalised, "E2E per token"),
+        (Metric::Normalised, NORMALISED),
     ] {
         latency_line(out, label, r.latency(metric))?;
     }
     for s in &r.streams {
         writeln!(
             out,
-            "\n  stream {}: {} offered, {} finished{}",
+            "\n  stream {}: {}{}",
             s.name,
-            s.requests.offered,
-            s.requests.finished,
+            s.requests.in_words(),
             s.attainment_ratio.map_or(String::new(), |a| format!(
-                ", {:.1} % within the objective",
+                "; {:.1} % of the finished within the SLO",
                 100.0 * a
             ))
         )?;
@@ -72,27 +92,20 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
         latency_line(out, "TPOT", &s.tpot_ms)?;
         latency_line(out, "E2E", &s.e2e_ms)?;
     }
-    writeln!(out)?;
+    Ok(())
+}
 
+fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
     let t = &r.throughput;
     throughput_line(out, t)?;
     if let Some(ratio) = r.slo.attainment_ratio {
-        let limits: Vec<String> = [
-            ("TTFT", r.slo.ttft_ms),
-            ("TPOT", r.slo.tpot_ms),
-            ("E2E", r.slo.e2e_ms),
-        ]
-        .into_iter()
-        .filter_map(|(name, limit)| limit.map(|l| format!("{name} <= {l} ms")))
-        .collect();
         field(
             out,
             "goodput",
             &format!(
-                "{} req/s; {:.1} % of finished requests meet {}",
+                "{} req/s; {:.1} % of the finished requests met the SLO",
                 figure(t.goodput_per_s),
-                100.0 * ratio,
-                limits.join(" and ")
+                100.0 * ratio
             ),
         )?;
     }
@@ -123,7 +136,7 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     }
     let p = &r.replicas;
     let busiest = if p.count > 1 {
-        format!(" (busiest {:.1} %)", 100.0 * p.busiest_ratio)
+        format!(" (on the busiest {:.1} %)", 100.0 * p.busiest_ratio)
     } else {
         String::new()
     };
@@ -131,7 +144,7 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
         out,
         "utilisation",
         &format!(
-            "{} replica{} on {} device{}, busy {:.1} %{busiest}, {} running requests per busy replica",
+            "{} replica{} on {} device{}; a step under way {:.1} % of the time{busiest}, with {} requests in it",
             p.count,
             plural(p.count),
             p.devices,
@@ -149,8 +162,10 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
             });
         field(out, "cost", &format!("{usd:.3} USD per hour{per_million}"))?;
     }
-    writeln!(out)?;
+    Ok(())
+}
 
+fn shares_of_time(out: &mut String, r: &RunReport) -> std::fmt::Result {
     let b = &r.bound_by;
     field(
         out,
@@ -174,30 +189,35 @@ fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
     if !waited.is_empty() {
         field(out, "waiting for", &waited)?;
     }
-    field(out, "diagnosis", &r.diagnosis.text)?;
+    Ok(())
+}
+
+/// Which profiles the step times come from; with [`Detail::Verbose`] also what those were fitted on.
+fn profiles(out: &mut String, r: &RunReport, detail: Detail) -> std::fmt::Result {
     if r.profiles.is_empty() {
-        field(
+        return field(out, "step times", "from no profile");
+    }
+    if detail == Detail::Brief {
+        let names: Vec<String> = r
+            .profiles
+            .iter()
+            .map(|p| {
+                let trust = if p.trusted { "" } else { " (UNTRUSTED)" };
+                format!("{}{trust}", p.name)
+            })
+            .collect();
+        let names = names.join(", ");
+        return field(
             out,
-            "step times",
-            "analytic, from the catalog alone: no profile",
-        )?;
+            "profiles",
+            &format!("{names}; --verbose says what they were fitted on"),
+        );
     }
     for p in &r.profiles {
         let trust = if p.trusted { "trusted" } else { "UNTRUSTED" };
         field(out, "profile", &format!("{} ({trust}): {}", p.name, p.note))?;
     }
-    for warning in &r.warnings {
-        field(out, "warning", warning)?;
-    }
-    writeln!(out)?;
-    field(
-        out,
-        "reproduce",
-        &format!(
-            "servetwin {}, seed {}, fingerprint {}",
-            r.version, r.seed, r.fingerprint
-        ),
-    )
+    Ok(())
 }
 
 /// How the run itself went, in one line.
@@ -211,6 +231,9 @@ pub fn render_stats(r: &RunReport) -> String {
         figure(s.requests_per_wall_s)
     )
 }
+
+/// What E2E latency per output token is called, in reports as in `docs/metrics.md`.
+pub const NORMALISED: &str = "normalised";
 
 /// Heads the columns of [`latency_line`].
 pub const LATENCY_HEAD: &str =
@@ -301,25 +324,54 @@ pub fn figure(v: f64) -> String {
     }
 }
 
-/// A time in the unit that suits it.
+/// A time of `s` seconds in the unit that suits it: `30 s`, `81.23 ms`, `2.5 h`.
 pub fn secs(s: f64) -> String {
-    match s {
-        s if s >= 7200.0 => format!("{} h", figure(s / 3600.0)),
-        s if s >= 1.0 => format!("{} s", figure(s)),
-        s => format!("{} ms", figure(s * 1e3)),
-    }
+    Secs::new(s).map_or_else(|_| format!("{s} s"), Secs::human)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::summary::ProfileReport;
 
     #[test]
     fn the_report_of_nothing_prints_no_number_it_does_not_have() {
-        let text = render(&RunReport::empty());
+        let text = render(&RunReport::empty(), Detail::Brief);
         assert!(text.contains("TTFT                      -"), "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         assert!(text.contains("0 offered, 0 finished"), "{text}");
+    }
+
+    #[test]
+    fn what_decides_comes_before_the_latencies_and_provenance_on_demand() {
+        let mut r = RunReport::empty();
+        r.profiles = vec![ProfileReport {
+            name: "a10g".into(),
+            trusted: true,
+            note: "where it comes from".into(),
+        }];
+        r.warnings = vec!["look at this".into()];
+        let text = render(&r, Detail::Brief);
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}:\n{text}"));
+        let order = [
+            "NOTHING FINISHED",
+            "SLO",
+            "knee",
+            "how sure",
+            "look at this",
+            "latency [ms]",
+        ];
+        assert!(order.map(at).is_sorted(), "{text}");
+        assert!(!text.contains("where it comes from"), "{text}");
+        assert!(render(&r, Detail::Verbose).contains("where it comes from"));
+        assert!(text.contains("  normalised "), "{text}");
+    }
+
+    #[test]
+    fn times_are_printed_without_the_noise_of_their_last_bits() {
+        assert_eq!(secs(30.000000000000004), "30 s");
+        assert_eq!(secs(0.2), "200 ms");
+        assert_eq!(secs(9000.0), "2.5 h");
     }
 
     #[test]

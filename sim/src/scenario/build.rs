@@ -14,7 +14,7 @@ use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
-use hwmodels::units::plain;
+use hwmodels::units::{UsdPerHour, plain, significant};
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
 
 use super::document::join;
@@ -37,7 +37,7 @@ use crate::policy::tgi_neuron::{NeuronServer, TgiNeuron};
 use crate::policy::trt_llm::TrtLlm;
 use crate::policy::vllm_v0::VllmV0;
 use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
-use crate::record::{ProfileUse, ReplicaInfo, RunInfo, RunRecord};
+use crate::record::{MeasuredError, ProfileUse, ReplicaInfo, RunInfo, RunRecord};
 use crate::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
 use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
@@ -185,6 +185,7 @@ pub(super) struct Hardware {
     pub(super) deployment: String,
     pub(super) replica_name: String,
     pub(super) profiles: Vec<ProfileUse>,
+    pub(super) accuracy: Vec<MeasuredError>,
     pub(super) warnings: Vec<String>,
     pub(super) uncertain: BTreeMap<String, Param>,
 }
@@ -253,7 +254,8 @@ impl Scenario {
             i64::try_from(started.kv_blocks).unwrap_or(i64::MAX).into(),
         );
         if let Some(usd) = hardware.usd_per_hour {
-            decided.insert("usd_per_hour".into(), usd.into());
+            let price = UsdPerHour::new(usd).map_or_else(|_| usd.to_string(), UsdPerHour::human);
+            decided.insert("price".into(), price.into());
         }
         let mut warnings = hardware.warnings;
         warnings.extend(started.warnings);
@@ -281,6 +283,7 @@ impl Scenario {
                 replicas,
                 usd_per_hour: hardware.usd_per_hour,
                 profiles: hardware.profiles,
+                accuracy: hardware.accuracy,
                 warnings,
             },
             memory,
@@ -343,12 +346,13 @@ impl Scenario {
             devices: self.layout.devices(),
             usd_per_hour: None,
             deployment: format!(
-                "constant step times, {}, {} replica(s)",
+                "constant step times, {}, {}",
                 self.engine.params.kind(),
-                self.replicas
+                replicas_in_words(self.replicas)
             ),
             replica_name: "replica".into(),
             profiles: Vec::new(),
+            accuracy: Vec::new(),
             warnings: Vec::new(),
             uncertain: BTreeMap::new(),
         };
@@ -493,8 +497,13 @@ impl Scenario {
         let of_trust = |w: &&String| !w.contains("is untrusted");
         warnings.extend(deployment.warnings.iter().filter(of_trust).cloned());
         let text = format!(
-            "{} on {nodes} x {} ({} x {} each), {kind}, {}, {} replica(s)",
-            arch.name, instance.name, instance.devices, chip.name, self.layout, self.replicas
+            "{} on {nodes} x {} ({} x {} each), {kind}, {}, {}",
+            arch.name,
+            instance.name,
+            instance.devices,
+            chip.name,
+            self.layout,
+            replicas_in_words(self.replicas)
         );
         let given = &hardware.params;
         let uncertain = uncertain(&deployment.profile.profile, given);
@@ -521,6 +530,14 @@ impl Scenario {
                     note: u.description.clone(),
                 })
                 .collect(),
+            // Parameters of the scenario's own make it another model than the one that was validated.
+            accuracy: if given.is_empty() {
+                let profile = &deployment.profile.profile;
+                let runs = profile.runs_on(kind, &chip.name);
+                runs.map(MeasuredError::from).collect()
+            } else {
+                Vec::new()
+            },
             warnings,
             uncertain,
         };
@@ -1079,12 +1096,19 @@ impl Scenario {
             .iter()
             .map(|s| {
                 let what = match &s.arrival {
-                    Arrival::Poisson { rate } => format!("Poisson {rate}"),
-                    Arrival::Gamma { rate, cv } => format!("gamma {rate}, cv {cv}"),
-                    Arrival::Constant { rate } => format!("constant {rate}"),
+                    Arrival::Poisson { rate } => format!("Poisson {}", rate.human()),
+                    Arrival::Gamma { rate, cv } => {
+                        format!("gamma {}, cv {}", rate.human(), significant(*cv))
+                    }
+                    Arrival::Constant { rate } => format!("constant {}", rate.human()),
                     Arrival::Steps { steps, .. } => format!("{} steps of rate", steps.len()),
                     Arrival::Ramp { from, to, over, .. } => {
-                        format!("ramp from {from} to {to} over {over}")
+                        format!(
+                            "ramp from {} to {} over {}",
+                            from.human(),
+                            to.human(),
+                            over.human()
+                        )
                     }
                     Arrival::RateTable { file, .. } => format!("rate curve {}", file.display()),
                     Arrival::Closed {
@@ -1095,7 +1119,10 @@ impl Scenario {
                     Arrival::Closed {
                         concurrency, think, ..
                     } => {
-                        format!("closed loop of {concurrency} users, {think} apart")
+                        format!(
+                            "closed loop of {concurrency} users, {} apart",
+                            think.human()
+                        )
                     }
                     Arrival::Burst {
                         requests,
@@ -1117,7 +1144,8 @@ impl Scenario {
                     Arrival::Trace {
                         file, time_scale, ..
                     } => {
-                        format!("trace {}, times x {time_scale}", file.display())
+                        let scale = significant(*time_scale);
+                        format!("trace {}, times x {scale}", file.display())
                     }
                 };
                 match &s.lengths {
@@ -1133,6 +1161,11 @@ impl Scenario {
             .collect();
         streams.join("; ")
     }
+}
+
+/// `1 replica`, `8 replicas`.
+pub(super) fn replicas_in_words(n: u32) -> String {
+    format!("{n} replica{}", if n == 1 { "" } else { "s" })
 }
 
 /// Parameters with a standard error, but for those that the scenario gives.

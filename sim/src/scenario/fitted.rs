@@ -8,13 +8,13 @@ use hwmodels::error::Error;
 use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
 use hwmodels::{Profile, profiles};
 
-use super::build::{Built, Hardware, Start, Started, uncertain};
+use super::build::{Built, Hardware, Start, Started, replicas_in_words, uncertain};
 use super::engine::EngineParams;
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::cluster::drift::{SpeedDrift, Swing};
 use crate::kernel::time::SimDuration;
-use crate::record::ProfileUse;
+use crate::record::{MeasuredError, ProfileUse};
 use crate::simulation::FrontEnd;
 use crate::workload::spec::MAX_TOKENS;
 
@@ -163,6 +163,10 @@ impl Scenario {
         let replicas = f64::from(self.replicas);
         let price = self.fitted.as_ref().and_then(|f| f.price);
         let resolved = profiles::describe(profile);
+        // Another engine, layout or parameter is not what was held against measurements.
+        let validated = basis.engine == kind
+            && (basis.tp, basis.pp) == (self.layout.tp, self.layout.pp)
+            && self.fitted.as_ref().is_none_or(|f| f.params.is_empty());
         let delay = |name: &str| SimDuration::from_secs(profile.get(name, 0.0));
         let hardware = Hardware {
             step: Arc::new(step),
@@ -180,7 +184,7 @@ impl Scenario {
             usd_per_hour: price
                 .map(|p| p.usd_per_hour() * if basis.cores > 0 { 1.0 } else { replicas }),
             deployment: format!(
-                "{}fitted profile `{}`, {kind}, {}, {} replica(s)",
+                "{}fitted profile `{}`, {kind}, {}, {}",
                 if model_name.is_empty() {
                     String::new()
                 } else {
@@ -188,7 +192,7 @@ impl Scenario {
                 },
                 profile.name,
                 self.layout,
-                self.replicas
+                replicas_in_words(self.replicas)
             ),
             replica_name: profile.name.clone(),
             profiles: vec![ProfileUse {
@@ -196,6 +200,12 @@ impl Scenario {
                 trusted: profile.trusted(),
                 note: resolved,
             }],
+            accuracy: if validated {
+                let runs = profile.validations.iter();
+                runs.map(MeasuredError::from).collect()
+            } else {
+                Vec::new()
+            },
             warnings,
             uncertain: match &self.fitted {
                 Some(f) => uncertain(profile, &f.params),

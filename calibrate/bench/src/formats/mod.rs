@@ -144,7 +144,7 @@ impl Imported {
                 ("ITL (pooled)", &r.itl_ms),
                 ("TPOT", &r.tpot_ms),
                 ("E2E", &r.e2e_ms),
-                ("E2E per token", &r.normalised_ms),
+                (sim::report::text::NORMALISED, &r.normalised_ms),
             ] {
                 sim::report::text::latency_line(out, label, l)?;
             }
