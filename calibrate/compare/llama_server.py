@@ -5,7 +5,7 @@ Written against llama.cpp as in the source package of llama-cpp-python 0.3.36 (P
 
     python calibrate/compare/llama_server.py --llama-server build/bin/llama-server --servetwin target/release/servetwin
 
-Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and torch; or bring --gguf); the server with prompt caching
+Steps: a random model (`servetwin model init`), converted by to_gguf.py (needs gguf and numpy; or bring --gguf); the server with prompt caching
 off; `servetwin calibrate --endpoint`, which plans and measures its own loads, or with --two-loads a fit on just two, of mixed lengths: one user,
 and Poisson arrivals at 80 % of the capacity (`servetwin bench`, then `servetwin calibrate --endpoint URL --records`); then each held-out load,
 measured by `servetwin bench` on a server that has just started, and simulated by `servetwin run` with the profile and the same arrivals, on

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Converts a Llama model folder (config.json, *.safetensors, tokenizer.json) to GGUF for llama.cpp.
 
-Written against gguf 0.19.0, torch 2.15.0, safetensors 0.8.0 (PyPI). llama.cpp's own converter knows only the tokenizers of
+Written against gguf 0.19.0 and numpy 2 (PyPI). llama.cpp's own converter knows only the tokenizers of
 published models; this one takes any byte-level BPE, as `servetwin model init` writes it.
 
     python calibrate/compare/to_gguf.py MODEL_DIR model.gguf --dtype f32
@@ -15,8 +15,6 @@ import os
 
 import gguf
 import numpy as np
-import torch
-from safetensors import safe_open
 
 NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -57,6 +55,22 @@ def llama3_factors(rope, theta, dim):
     return np.array(factors, dtype=np.float32)
 
 
+def tensors(path):
+    """Names and singles of a safetensors file: the length of a header, the header in JSON, the values."""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+    start = os.path.getsize(path) - max(t["data_offsets"][1] for n, t in header.items() if n != "__metadata__")
+    for name, t in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = t["data_offsets"]
+        stored = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[t["dtype"]]
+        w = np.fromfile(path, dtype=stored, count=(end - begin) // np.dtype(stored).itemsize, offset=start + begin)
+        # bf16 is the upper half of a single.
+        w = (w.astype(np.uint32) << 16).view(np.float32) if t["dtype"] == "BF16" else w.astype(np.float32)
+        yield name, w.reshape(t["shape"])
+
+
 def convert(folder, target, dtype):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
@@ -88,15 +102,13 @@ def convert(folder, target, dtype):
         out.add_tensor("rope_freqs.weight", llama3_factors(rope, theta, dim))
     kinds = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16}
     for path in sorted(glob.glob(os.path.join(folder, "*.safetensors"))):
-        with safe_open(path, "pt") as f:
-            for name in f.keys():
-                w = f.get_tensor(name).to(torch.float32).numpy()
-                if name.endswith(("q_proj.weight", "k_proj.weight")):
-                    w = interleave(w, heads if "q_proj" in name else kv)
-                if w.ndim == 1 or dtype == "f32":
-                    out.add_tensor(gguf_name(name), np.ascontiguousarray(w))
-                else:
-                    out.add_tensor(gguf_name(name), gguf.quants.quantize(np.ascontiguousarray(w), kinds[dtype]), raw_dtype=kinds[dtype])
+        for name, w in tensors(path):
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                w = interleave(w, heads if "q_proj" in name else kv)
+            if w.ndim == 1 or dtype == "f32":
+                out.add_tensor(gguf_name(name), np.ascontiguousarray(w))
+            else:
+                out.add_tensor(gguf_name(name), gguf.quants.quantize(np.ascontiguousarray(w), kinds[dtype]), raw_dtype=kinds[dtype])
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

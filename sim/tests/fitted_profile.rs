@@ -147,6 +147,22 @@ fn outside_the_fitted_ranges_the_report_says_so_and_by_how_much() {
 }
 
 #[test]
+fn another_number_of_slots_than_was_fitted_is_warned_of() {
+    let mut p = profile();
+    if let Some(basis) = &mut p.basis {
+        basis.engine = hwmodels::EngineKind::LlamaCpp;
+    }
+    let warnings = |slots: u32| {
+        let engine =
+            format!("engine={{ kind = \"llama_cpp\", n_parallel = {slots}, kv_blocks = 4096 }}");
+        run(&p, &[&engine]).info.warnings.join("\n")
+    };
+    assert_eq!(warnings(8), "");
+    let w = warnings(6);
+    assert!(w.contains("8 slots, n_parallel is 6"), "{w}");
+}
+
+#[test]
 fn what_is_shown_runs_to_the_same_record() {
     let dir = tempfile::tempdir().expect("a folder");
     let s = scenario(

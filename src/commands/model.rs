@@ -15,6 +15,8 @@ use crate::exit_code;
 use crate::output::{self, print, print_json};
 use crate::progress;
 
+mod compare;
+
 /// Make models for `servetwin serve`, and time their steps.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -33,7 +35,8 @@ enum Command {
     /// Time forward passes alone, without a server: prompts and decodes of several sizes, on any layout.
     #[command(after_help = "Examples:
   servetwin model time ./model
-  servetwin model time ./model --tp 2 --rounds 100 --step-log tp2.csv   # what the all-reduces take, for `calibrate steps`")]
+  servetwin model time ./model --tp 2 --rounds 100 --step-log tp2.csv   # what the all-reduces take, for `calibrate steps`
+  servetwin model time ./model --compare                                # matrix products beside what the machine can do")]
     Time(Time),
 }
 
@@ -85,6 +88,11 @@ struct Time {
     /// Log every step to FILE, as `servetwin serve --step-log` does.
     #[arg(long, value_name = "FILE")]
     step_log: Option<PathBuf>,
+    /// Time the matrix products alone, with each instruction set that this machine has and in each number format, beside
+    /// the memory's bandwidth and the peak of arithmetic, which are measured too. Taken are the fewest and the most of
+    /// `--batches`, and the longest of `--prompts`.
+    #[arg(long, conflicts_with_all = ["tp", "pp", "dtype", "context", "rounds", "step_log"])]
+    compare: bool,
     /// Print a JSON list, one object for each size.
     #[arg(long)]
     json: bool,
@@ -196,6 +204,9 @@ impl Row {
 }
 
 fn measure(args: &Time) -> anyhow::Result<u8> {
+    if args.compare {
+        return compare::run(args);
+    }
     let timed = TimingOptions {
         prompts: args.prompts.clone(),
         batches: args.batches.clone(),

@@ -150,7 +150,7 @@ impl Policy {
                             .into(),
                     ));
                 }
-                let config = p.resolve(tokens(ROW_BLOCK), model_max_tokens)?;
+                let config = p.resolve(tokens(ROW_BLOCK), model_max_tokens, 0.0)?;
                 (block_size, hash_block, max_model_len) = (ROW_BLOCK, None, config.n_ctx_slot);
                 cache_blocks = rows(u64::from(config.n_ctx), config.n_parallel);
                 make = Arc::new(move |_| Box::new(LlamaCpp::new(config.clone())));

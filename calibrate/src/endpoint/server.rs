@@ -185,6 +185,8 @@ impl Server {
                     cont_batching: true,
                     cache_prompt: self.prefix_caching.value,
                     slot_prompt_similarity: defaults.slot_prompt_similarity,
+                    cache_ram: None,
+                    cache_idle_slots: defaults.cache_idle_slots,
                     slots: Slots::Anywhere(seed),
                 };
                 EngineSpec::Policy {

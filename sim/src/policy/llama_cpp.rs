@@ -17,6 +17,11 @@ use crate::kernel::rng::{Stream, stream};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
+mod prompt_cache;
+
+pub use prompt_cache::CacheRam;
+use prompt_cache::{PromptCache, common};
+
 const ENGINE: &str = "llama.cpp server";
 
 /// The server's parameters, by the names of its command line (`--parallel`, `--batch-size`, ...).
@@ -41,6 +46,11 @@ pub struct LlamaCppParams {
     pub cache_prompt: bool,
     /// Share of a prompt that must be found in a free slot for it to be preferred [ratio] (default 0.1); 0: never.
     pub slot_prompt_similarity: f64,
+    /// Memory of the host for prompts that slots held before [MiB] (default 8192); -1: no limit but that of tokens, 0: none.
+    pub cache_ram_mib: i64,
+    /// Whether free slots are copied to the host's memory (`cache_ram_mib`) as soon as another request starts (default true);
+    /// slots that share the cells are emptied then.
+    pub cache_idle_slots: bool,
     /// Whether slots have served requests before the run, so that they are taken in no particular order at first (drawn from
     /// the scenario's seed); otherwise (default) from the last on, as by a server that has just started.
     pub slots_used: bool,
@@ -57,6 +67,8 @@ impl Default for LlamaCppParams {
             cont_batching: true,
             cache_prompt: true,
             slot_prompt_similarity: 0.1,
+            cache_ram_mib: 8192,
+            cache_idle_slots: true,
             slots_used: false,
         }
     }
@@ -83,6 +95,10 @@ pub struct LlamaCppConfig {
     pub cache_prompt: bool,
     /// Share of a prompt that makes a slot preferred [ratio].
     pub slot_prompt_similarity: f64,
+    /// Host memory for prompts that slots held before.
+    pub cache_ram: Option<CacheRam>,
+    /// Whether free slots are copied there as soon as another request starts.
+    pub cache_idle_slots: bool,
     /// What is known of the slots before the run.
     pub slots: Slots,
 }
@@ -103,7 +119,8 @@ pub enum Slots {
 
 impl LlamaCppParams {
     /// Start-up with `kv_tokens`, what fits in memory beside the weights [tokens], and a model whose longest sequence is
-    /// `model_max_tokens` [tokens].
+    /// `model_max_tokens` [tokens] and whose KV takes `kv_bytes_per_token` [bytes] (0: not known, so that host memory never
+    /// fills).
     ///
     /// # Errors
     /// A parameter that the server refuses, or a context that does not fit.
@@ -111,6 +128,7 @@ impl LlamaCppParams {
         &self,
         kv_tokens: u64,
         model_max_tokens: u32,
+        kv_bytes_per_token: f64,
     ) -> Result<LlamaCppConfig, ParamError> {
         let err = |param, problem| Err(ParamError::new(ENGINE, param, problem));
         for (param, value) in [
@@ -135,6 +153,15 @@ impl LlamaCppParams {
             return err(
                 "slot_prompt_similarity",
                 format!("must lie in [0, 1], got {}", self.slot_prompt_similarity),
+            );
+        }
+        if self.cache_ram_mib < -1 {
+            return err(
+                "cache_ram_mib",
+                format!(
+                    "must be -1 (no limit), 0 (none) or a size, got {}",
+                    self.cache_ram_mib
+                ),
             );
         }
         let n_ctx = self
@@ -171,6 +198,14 @@ impl LlamaCppParams {
             cont_batching: self.cont_batching,
             cache_prompt: self.cache_prompt,
             slot_prompt_similarity: self.slot_prompt_similarity,
+            cache_ram: (self.cache_prompt && self.cache_ram_mib != 0).then_some(CacheRam {
+                bytes: u64::try_from(self.cache_ram_mib)
+                    .ok()
+                    .map(|mib| mib.saturating_mul(1 << 20)),
+                bytes_per_token: kv_bytes_per_token,
+                tokens: n_ctx.into(),
+            }),
+            cache_idle_slots: self.cache_idle_slots,
             slots: if self.slots_used {
                 Slots::Used(0)
             } else {
@@ -225,6 +260,8 @@ pub struct LlamaCpp {
     running: u32,
     departures: u64,
     tickets: u64,
+    /// Prompts that slots held before.
+    cache: Option<PromptCache>,
     /// Tickets of the entries of the step in flight.
     in_flight: Vec<u64>,
     /// Entries of the step being chosen, as far as no pass has them yet.
@@ -304,6 +341,7 @@ impl LlamaCpp {
             running: 0,
             departures,
             tickets: 0,
+            cache: config.cache_ram.map(PromptCache::new),
             in_flight: Vec::new(),
             left: Vec::new(),
             anywhere: match config.slots {
@@ -323,40 +361,73 @@ impl LlamaCpp {
         &self.config
     }
 
-    /// Leading tokens of the prompt of `id` that `slot` holds.
-    fn common(&self, slot: &Slot, id: ReqId) -> u32 {
+    /// Names of the prompt's tokens of `id`; none where nothing is shared.
+    fn prompt(&self, id: ReqId) -> &[u64] {
         let s = &self.seqs[id as usize];
-        let prompt = s.hashes.iter().take(s.prompt as usize);
-        prompt.zip(&slot.kept).take_while(|(a, b)| a == b).count() as u32
+        &s.hashes[..s.hashes.len().min(s.prompt as usize)]
     }
 
-    /// The free slot that `id` gets: the most alike, else the one left longest ago, the last of equals (4.2).
-    fn choose(&self, id: ReqId) -> Option<usize> {
+    /// The free slot that `id` gets: the most alike, with what they share [tokens], else the one left longest ago, the last of
+    /// equals (4.2).
+    fn choose(&self, id: ReqId) -> Option<(usize, Option<usize>)> {
         let free = || (0..self.slots.len()).filter(|&i| self.slots[i].user.is_none());
         let prompt = f64::from(self.seqs[id as usize].prompt.max(1));
-        let mut best: Option<(usize, u32)> = None;
+        let mut best: Option<(usize, usize)> = None;
         if self.config.slot_prompt_similarity > 0.0 && !self.seqs[id as usize].hashes.is_empty() {
             for i in free() {
-                let common = self.common(&self.slots[i], id);
-                let enough = f64::from(common) / prompt > self.config.slot_prompt_similarity;
+                let common = common(&self.slots[i].kept, self.prompt(id));
+                let enough = common as f64 / prompt > self.config.slot_prompt_similarity;
                 if enough && best.is_none_or(|b| common > b.1) {
                     best = Some((i, common));
                 }
             }
         }
-        best.map(|b| b.0)
-            .or_else(|| free().rev().min_by_key(|&i| self.slots[i].left))
+        best.map(|(i, common)| (i, Some(common))).or_else(|| {
+            let longest_ago = free().rev().min_by_key(|&i| self.slots[i].left);
+            longest_ago.map(|i| (i, None))
+        })
+    }
+
+    /// Before `id` starts in slot `i`: what would be lost there goes to host memory, and what serves better comes back (4.6).
+    fn exchange(&mut self, id: ReqId, i: usize, alike: Option<usize>) {
+        let kept = std::mem::take(&mut self.slots[i].kept);
+        // A slot that keeps half of what it holds is left alone.
+        let loses = alike.is_none_or(|common| (common as f32 / kept.len() as f32) < 0.5);
+        let mut found = None;
+        if let Some(mut cache) = self.cache.take() {
+            if loses {
+                cache.save(&kept);
+                found = cache.load(&kept, self.prompt(id));
+            }
+            self.cache = Some(cache);
+        }
+        self.slots[i].kept = found.unwrap_or(kept);
+    }
+
+    /// After a request has started: free slots are copied to host memory, and emptied where they share the cells (4.6).
+    fn put_away(&mut self) {
+        let Some(cache) = &mut self.cache else { return };
+        if !self.config.cache_idle_slots {
+            return;
+        }
+        for slot in self.slots.iter_mut().filter(|s| s.user.is_none()) {
+            cache.save(&slot.kept);
+            if self.config.kv_unified {
+                slot.kept.clear();
+            }
+        }
     }
 
     /// Gives free slots to waiting requests, in order.
     fn admit(&mut self, plan: &mut StepPlan) {
         while let Some(&id) = self.waiting.front() {
-            let Some(i) = self.choose(id) else {
+            let Some((i, alike)) = self.choose(id) else {
                 break;
             };
             self.waiting.pop_front();
+            self.exchange(id, i, alike);
             let found = if self.config.cache_prompt {
-                self.common(&self.slots[i], id)
+                common(&self.slots[i].kept, self.prompt(id)) as u32
             } else {
                 0
             };
@@ -370,6 +441,7 @@ impl LlamaCpp {
             self.running += 1;
             plan.cached_tokens += u64::from(s.computed);
             plan.admitted.push(id);
+            self.put_away();
         }
     }
 
@@ -643,258 +715,4 @@ impl Scheduler for LlamaCpp {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testkit::{Checks, Req, Run, req, run, workload};
-    use super::*;
-    use proptest::prelude::*;
-
-    fn config(n_parallel: u32, n_batch: u32, n_ctx: u32) -> LlamaCppConfig {
-        LlamaCppParams {
-            n_parallel,
-            n_batch,
-            n_ctx: Some(n_ctx),
-            ..LlamaCppParams::default()
-        }
-        .resolve(1 << 20, 1 << 20)
-        .unwrap()
-    }
-
-    fn go(config: LlamaCppConfig, reqs: &[Req]) -> Run {
-        let checks = Checks {
-            block: Some(1),
-            ..Checks::default()
-        };
-        run(&mut LlamaCpp::new(config), reqs, checks)
-    }
-
-    #[test]
-    fn no_more_requests_run_than_there_are_slots_4_2() {
-        let reqs: Vec<Req> = (0..5).map(|_| req(0, 10, 5)).collect();
-        let r = go(config(2, 64, 1000), &reqs);
-        assert!(r.rows.iter().all(|row| row.load.running <= 2));
-        assert_eq!(r.rows[0].plan.blocked, Blocked::MaxSeqs);
-        // The third starts in the step after the first two have ended.
-        assert_eq!(r.fates[2].first_step, Some(5));
-    }
-
-    #[test]
-    fn a_step_takes_every_decode_and_then_prompt_tokens_up_to_n_batch_4_3() {
-        let r = go(config(3, 16, 1000), &[req(0, 4, 9), req(1, 30, 3)]);
-        assert_eq!(r.rows[0].prefills(), [(0, 4)]);
-        assert_eq!(
-            (r.rows[1].decodes(), r.rows[1].prefills()),
-            (vec![0], vec![(1, 15)])
-        );
-        assert_eq!(r.rows[2].prefills(), [(1, 15)]);
-        assert_eq!(r.rows[3].decodes().len(), 2);
-    }
-
-    /// Passes of a step as (sequences, tokens, sampled rows).
-    fn passes(
-        entries: &[(u32, u32, bool)],
-        kv_unified: bool,
-        n_ubatch: u32,
-    ) -> Vec<(u32, u32, u32)> {
-        let mut left: Vec<Left> = entries
-            .iter()
-            .map(|&(slot, tokens, samples)| Left {
-                slot,
-                tokens,
-                context: 7,
-                samples,
-            })
-            .collect();
-        let mut out = Vec::new();
-        while left.iter().any(|l| l.tokens > 0) {
-            let p = if kv_unified {
-                shared_pass(&mut left, n_ubatch)
-            } else {
-                equal_pass(&mut left, n_ubatch)
-            };
-            out.push((p.decode_seqs + p.prefill_seqs, p.tokens(), p.sampled_seqs));
-        }
-        out
-    }
-
-    #[test]
-    fn with_shared_cells_a_step_is_cut_every_n_ubatch_tokens_4_5() {
-        let step = [(0, 1, true), (2, 1, true), (1, 20, true)];
-        assert_eq!(passes(&step, true, 512), [(3, 22, 3)]);
-        assert_eq!(passes(&step, true, 10), [(3, 10, 2), (1, 10, 0), (1, 2, 1)]);
-    }
-
-    #[test]
-    fn with_cells_of_their_own_neighbours_are_computed_together_as_far_as_they_are_equally_long_4_5()
-     {
-        let decodes = |slots: &[u32]| -> Vec<(u32, u32, bool)> {
-            slots.iter().map(|&s| (s, 1, true)).collect()
-        };
-        assert_eq!(passes(&decodes(&[0, 1, 2]), false, 512), [(3, 3, 3)]);
-        assert_eq!(
-            passes(&decodes(&[0, 2, 3]), false, 512),
-            [(1, 1, 1), (2, 2, 2)]
-        );
-        assert_eq!(passes(&decodes(&[0, 2, 4]), false, 512), [(1, 1, 1); 3]);
-        // Slots 0 and 2 decode, slot 1 has a prompt: its first token goes along with slot 0.
-        let step = [(0, 1, true), (2, 1, true), (1, 20, true)];
-        assert_eq!(
-            passes(&step, false, 512),
-            [(2, 2, 1), (1, 1, 1), (1, 19, 1)]
-        );
-        // Prompts of 5 and 8 tokens, three rows of each at most.
-        let prompts = [(0, 5, true), (1, 8, true)];
-        assert_eq!(
-            passes(&prompts, false, 6),
-            [(2, 6, 0), (2, 4, 1), (1, 3, 1)]
-        );
-    }
-
-    #[test]
-    fn without_continuous_batching_prompts_wait_for_the_running_slots_4_3() {
-        let c = LlamaCppConfig {
-            cont_batching: false,
-            ..config(3, 16, 1000)
-        };
-        let r = go(c, &[req(0, 4, 4), req(1, 8, 3)]);
-        assert_eq!(r.fates[1].first_step, Some(4));
-    }
-
-    #[test]
-    fn unused_slots_are_taken_from_the_last_and_prompts_served_from_the_first_4_2() {
-        // Both arrive together; the second request sits in slot 1 of 0..=2, before the first in slot 2.
-        let r = go(config(3, 10, 1000), &[req(0, 8, 2), req(0, 8, 2)]);
-        assert_eq!(r.rows[0].prefills(), [(1, 8), (0, 2)]);
-    }
-
-    #[test]
-    fn slots_used_before_are_taken_in_an_order_that_only_the_seed_decides_4_2() {
-        let first = |seed: u64| -> Vec<u64> {
-            let c = LlamaCppConfig {
-                slots: Slots::Used(seed),
-                ..config(8, 64, 1000)
-            };
-            let left = |s: &Slot| s.left;
-            LlamaCpp::new(c).slots.iter().map(left).collect()
-        };
-        assert_eq!(first(1), first(1));
-        assert_ne!(first(1), first(2));
-        let mut all = first(1);
-        all.sort_unstable();
-        assert_eq!(all, (1..=8).collect::<Vec<u64>>(), "each was left once");
-    }
-
-    #[test]
-    fn in_slots_anywhere_a_step_has_as_many_passes_on_average_as_drawn_slots_have_runs_4_5() {
-        let c = LlamaCppConfig {
-            slots: Slots::Anywhere(3),
-            kv_unified: false,
-            ..config(8, 64, 10_000)
-        };
-        let r = go(c, &[req(0, 4, 2000), req(0, 4, 2000), req(0, 4, 2000)]);
-        let passes = |row: &super::super::testkit::Row| row.plan.passes.len().max(1) as f64;
-        let mean = r.rows.iter().map(passes).sum::<f64>() / r.rows.len() as f64;
-        assert!((mean - 3.0 * 6.0 / 8.0).abs() < 0.01, "{mean}");
-    }
-
-    #[test]
-    fn a_prompt_that_begins_like_a_free_slot_is_computed_from_where_it_differs_4_2() {
-        let with = |at, prompt: u32, output, hashes: Vec<u64>| Req {
-            hashes,
-            ..req(at, prompt, output)
-        };
-        let first: Vec<u64> = (0..25).collect();
-        let mut second: Vec<u64> = (0..15).collect();
-        second.extend(900..920);
-        let far = 100 * super::super::testkit::STEP;
-        let reqs = [
-            with(0, 20, 5, first.clone()),
-            with(far, 30, 5, second),
-            with(2 * far, 20, 5, first),
-        ];
-        let r = go(config(4, 64, 1000), &reqs);
-        assert_eq!(r.fates[1].prefilled, 15, "15 of 30 tokens were there");
-        // The slot has gone on to other content: only what is common with that is left.
-        assert_eq!(r.fates[2].prefilled, 5);
-        let c = LlamaCppConfig {
-            cache_prompt: false,
-            ..config(4, 64, 1000)
-        };
-        assert_eq!(go(c, &reqs).fates[1].prefilled, 30);
-    }
-
-    #[test]
-    fn running_out_of_shared_cells_fails_everything_that_runs_4_4() {
-        let r = go(
-            config(2, 64, 50),
-            &[req(0, 20, 20), req(0, 20, 20), req(1, 5, 5)],
-        );
-        assert!(r.fates[0].failed && r.fates[1].failed);
-        assert!(r.fates[2].finished.is_some());
-    }
-
-    #[test]
-    fn a_request_beyond_its_slot_is_refused_4_1() {
-        let c = LlamaCppParams {
-            n_parallel: 4,
-            kv_unified: false,
-            n_ctx: Some(400),
-            ..LlamaCppParams::default()
-        };
-        let c = c.resolve(400, 4096).unwrap();
-        assert_eq!(c.n_ctx_slot, 100);
-        let r = go(c, &[req(0, 90, 11), req(0, 90, 10)]);
-        assert_eq!(r.fates[0].rejected, Some(RejectReason::TooLong));
-        assert!(r.fates[1].finished.is_some());
-    }
-
-    #[test]
-    fn start_up_refuses_what_cannot_run_4_1() {
-        let refused = |p: LlamaCppParams| p.resolve(1000, 4096).unwrap_err().param;
-        let base = LlamaCppParams::default;
-        assert_eq!(
-            refused(LlamaCppParams {
-                n_parallel: 0,
-                ..base()
-            }),
-            "n_parallel"
-        );
-        assert_eq!(
-            refused(LlamaCppParams {
-                n_batch: 3,
-                ..base()
-            }),
-            "n_batch"
-        );
-        assert_eq!(
-            refused(LlamaCppParams {
-                n_ctx: Some(2000),
-                ..base()
-            }),
-            "n_ctx"
-        );
-        let p = LlamaCppParams {
-            slot_prompt_similarity: 1.5,
-            ..base()
-        };
-        assert_eq!(refused(p), "slot_prompt_similarity");
-    }
-
-    proptest! {
-        #[test]
-        fn every_request_ends_and_every_cell_comes_back(
-            reqs in workload(30, 60, 20, 40),
-            slots in 1u32..6,
-            n_batch in 8u32..64,
-            n_ctx in 80u32..400,
-            n_ubatch in 1u32..32,
-            kv_unified: bool,
-        ) {
-            let c = LlamaCppConfig {
-                n_ubatch,
-                kv_unified,
-                ..config(slots, n_batch, n_ctx)
-            };
-            go(c, &reqs);
-        }
-    }
-}
+mod tests;

@@ -149,6 +149,8 @@ pub(super) struct Start {
     pub(super) plan: Option<MemoryPlan>,
     /// Longest sequence of the model [tokens].
     pub(super) model_tokens: u32,
+    /// KV of a token, undivided [bytes]; 0: not known.
+    pub(super) kv_bytes_per_token: f64,
 }
 
 /// An engine after start-up.
@@ -329,6 +331,7 @@ impl Scenario {
         let started = self.start(&Start {
             plan: None,
             model_tokens: MAX_TOKENS,
+            kv_bytes_per_token: 0.0,
         })?;
         let hardware = Hardware {
             step: Arc::new(LinearStep {
@@ -432,6 +435,7 @@ impl Scenario {
             &Start {
                 plan: plan.clone(),
                 model_tokens: arch.max_positions,
+                kv_bytes_per_token: arch.kv_bytes_per_token(settings.kv_cache),
             },
             Some(&settings),
         )?;
@@ -688,7 +692,7 @@ impl Scenario {
             }
             EngineParams::LlamaCpp(p) => {
                 let config = p
-                    .resolve(u64::from(u32::MAX), arch.max_positions)
+                    .resolve(u64::from(u32::MAX), arch.max_positions, 0.0)
                     .map_err(|e| self.param_error(&e))?;
                 s.max_num_seqs = config.n_parallel;
                 s.max_model_len = config.n_ctx_slot;
@@ -909,7 +913,10 @@ impl Scenario {
             }
             EngineParams::LlamaCpp(p) => {
                 let (blocks, tokens) = planned(1);
-                let mut config = p.resolve(tokens, self.longest(start, tokens)).map_err(at)?;
+                let longest = self.longest(start, tokens);
+                let mut config = p
+                    .resolve(tokens, longest, start.kv_bytes_per_token)
+                    .map_err(at)?;
                 if let Slots::Used(seed) = &mut config.slots {
                     *seed = self.seed;
                 }

@@ -123,6 +123,7 @@ impl Scenario {
         };
         let mut model_name = basis.model.clone();
         let mut model_tokens = MAX_TOKENS;
+        let mut kv_bytes_per_token = 0.0;
         if let Some(model) = &self.model {
             let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
             let mut catalog = Catalog::builtin();
@@ -143,6 +144,7 @@ impl Scenario {
             }
             (target.layers, target.hidden) = (arch.layers, arch.hidden);
             model_tokens = arch.max_positions;
+            kv_bytes_per_token = arch.kv_bytes_per_token(model.kv_cache);
             model_name = arch.name.clone();
         }
         let extent = Arc::new(Extent::new(profile));
@@ -156,9 +158,20 @@ impl Scenario {
                 profile.name, basis.engine
             ));
         }
+        if let (EngineParams::LlamaCpp(p), Some(slots)) =
+            (&self.engine.params, Limits::of(profile).max_num_seqs)
+            && p.n_parallel != slots
+        {
+            warnings.push(format!(
+                "profile `{}` was fitted on a server with {slots} slots, n_parallel is {}: other passes make up a step, and \
+                 what they cost is extrapolated; fit at {} slots to be sure",
+                profile.name, p.n_parallel, p.n_parallel
+            ));
+        }
         let started = self.start(&Start {
             plan: None,
             model_tokens,
+            kv_bytes_per_token,
         })?;
         let replicas = f64::from(self.replicas);
         let price = self.fitted.as_ref().and_then(|f| f.price);

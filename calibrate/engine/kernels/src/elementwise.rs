@@ -1,6 +1,6 @@
 //! Norms, rotary embedding, activations: one row at a time, in plain loops that compilers turn into vector code.
 
-use super::Isa;
+use crate::isa::{Isa, Machine, Work};
 
 /// Writes `x / rms(x) * weight` to `out`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -75,25 +75,24 @@ pub fn exp(x: f32) -> f32 {
 
 /// Writes `silu(gate) * up` to `out`; `both` holds the gate's values, then those of up.
 pub fn swiglu(isa: Isa, both: &[f32], out: &mut [f32]) {
+    // The exponential is long enough for wider vectors to matter.
+    isa.run(Swiglu { both, out });
+}
+
+struct Swiglu<'a> {
+    both: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Work for Swiglu<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn plain(both: &[f32], out: &mut [f32]) {
-        let (gate, up) = both.split_at(out.len());
-        for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
+    fn run<M: Machine>(self, _: M) {
+        let (gate, up) = self.both.split_at(self.out.len());
+        for ((o, g), u) in self.out.iter_mut().zip(gate).zip(up) {
             *o = g / (1.0 + exp(-g)) * u;
         }
-    }
-    // The exponential is long enough for wider vectors to matter.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    fn with_avx512(both: &[f32], out: &mut [f32]) {
-        plain(both, out);
-    }
-    match isa {
-        // SAFETY: this set is chosen where its instructions are found.
-        #[cfg(target_arch = "x86_64")]
-        #[allow(unsafe_code)]
-        Isa::Avx512 => unsafe { with_avx512(both, out) },
-        _ => plain(both, out),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Linear layers: `y = x W^T` with `W` in 32 or 16 bits.
 //!
 //! Weights are packed once, when they are loaded: sixteen outputs side by side for each input. A tile of a few rows of `x`
-//! by four such panels then stays in registers while the inputs pass by. `W` is read once per step, front to back, at the
-//! width it is stored in, and each output is one sum over the inputs in order, whatever the number of rows.
+//! by up to four such panels then stays in registers while the inputs pass by. `W` is read once per step, front to back, at
+//! the width it is stored in, and each output is one sum over the inputs in order, whatever the number of rows.
 //!
 //! The library crate `gemm` has none of that: it packs on every call, wants 32-bit operands, its speed for 1 to 8 rows is
 //! a fraction of the memory's, and its sums change with the batch. `compare/gemm` measures both.
@@ -11,16 +11,16 @@ use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 
 use crate::dtype::{Values, WeightDtype};
+use crate::element::Element;
+use crate::isa::{Isa, LANES, Machine, Work};
+use crate::pool::{Parts, Threads};
 
-use super::Isa;
-use super::element::{Element, multiply_add};
-use super::pool::{Parts, Threads};
+/// Most rows of a tile.
+const ROWS: usize = 6;
 
-/// Steps along a row that are taken at once.
-const UNROLL: usize = 4;
-
-/// Outputs of a panel: a vector of AVX-512.
-const LANES: usize = 16;
+/// Rows of `x` that are gone through with one panel after the other take about this much, so that they stay in the
+/// second-level cache [bytes].
+const ROWS_BYTES: usize = 256 << 10;
 
 /// A weight matrix, `rows` outputs by `cols` inputs, with an optional bias.
 pub struct Linear {
@@ -98,7 +98,10 @@ impl Linear {
                 panels: task * per..((task + 1) * per).min(panels),
                 y: &y,
             };
-            job.dispatch(isa, &self.packed);
+            isa.run(Product {
+                job: &job,
+                packed: &self.packed,
+            });
             if let Some(bias) = &self.bias {
                 job.add_bias(bias);
             }
@@ -116,149 +119,125 @@ struct Job<'a> {
     y: &'a Parts<'a>,
 }
 
+/// What a task does, on the stored values.
+struct Product<'a> {
+    job: &'a Job<'a>,
+    packed: &'a Values,
+}
+
+impl Work for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        match self.packed {
+            Values::F32(v) => self.job.all::<M, f32>(machine, v),
+            Values::Bf16(v) => self.job.all::<M, bf16>(machine, v.reinterpret_cast()),
+            Values::F16(v) => self.job.all::<M, f16>(machine, v.reinterpret_cast()),
+        }
+    }
+}
+
 impl Job<'_> {
-    fn dispatch(&self, isa: Isa, packed: &Values) {
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-        fn with_avx512(job: &Job, packed: &Values) {
-            // 24 of 32 registers hold sums.
-            job.run::<6, 4, true, true>(packed);
-        }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,fma")]
-        fn with_avx2(job: &Job, packed: &Values) {
-            // 12 of 16 registers, two to a panel.
-            job.run::<6, 1, true, false>(packed);
-        }
-        match isa {
-            // SAFETY: these sets are chosen where their instructions are found.
-            #[cfg(target_arch = "x86_64")]
-            #[allow(unsafe_code)]
-            Isa::Avx512 => unsafe { with_avx512(self, packed) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            #[allow(unsafe_code)]
-            Isa::Avx2 => unsafe { with_avx2(self, packed) },
-            _ => self.run::<2, 1, false, false>(packed),
-        }
-    }
-
+    /// In tiles of nearly equal numbers of rows, and of as many panels as their sums leave registers for: the sums of one
+    /// row alone are too few to keep the multipliers busy.
     #[inline(always)]
-    fn run<const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
-        &self,
-        packed: &Values,
-    ) {
-        match packed {
-            Values::F32(v) => self.all::<f32, M, P, FMA, AVX512>(v),
-            Values::Bf16(v) => self.all::<bf16, M, P, FMA, AVX512>(v.reinterpret_cast()),
-            Values::F16(v) => self.all::<f16, M, P, FMA, AVX512>(v.reinterpret_cast()),
-        }
-    }
-
-    /// In tiles of `M` rows by `P` panels.
-    #[inline(always)]
-    fn all<E: Element, const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
-        &self,
-        w: &[E],
-    ) {
+    fn all<M: Machine, E: Element>(&self, machine: M, w: &[E]) {
         let w = w.as_chunks::<LANES>().0;
-        let mut panel = self.panels.start;
-        while panel + P <= self.panels.end && (panel + P) * LANES <= self.n {
-            self.down::<E, M, P, true, FMA, AVX512>(w, panel);
-            panel += P;
+        let rows = Rows::of(self.m, self.k, M::SUMS.min(ROWS));
+        match M::SUMS / rows.most() {
+            4.. if const { M::SUMS >= 4 } => self.panels::<M, E, 4>(machine, w, &rows),
+            2..4 if const { M::SUMS < 4 * ROWS } => self.panels::<M, E, 2>(machine, w, &rows),
+            _ => self.panels::<M, E, 1>(machine, w, &rows),
         }
-        for panel in panel..self.panels.end {
-            if (panel + 1) * LANES <= self.n {
-                self.down::<E, M, 1, true, FMA, AVX512>(w, panel);
-            } else {
-                self.down::<E, M, 1, false, FMA, AVX512>(w, panel);
+    }
+
+    /// `P` panels at a time, and what is left of them one by one.
+    #[inline(always)]
+    fn panels<M: Machine, E: Element, const P: usize>(
+        &self,
+        machine: M,
+        w: &[[E; LANES]],
+        rows: &Rows,
+    ) {
+        for block in (0..rows.groups).step_by(rows.groups_each) {
+            let groups = block..(block + rows.groups_each).min(rows.groups);
+            let mut panel = self.panels.start;
+            while panel < self.panels.end {
+                let count = if panel + P <= self.panels.end { P } else { 1 };
+                for (row, rows) in groups.clone().map(|g| rows.group(g)) {
+                    if const { P > 1 } && count == 1 {
+                        self.rows::<M, E, 1>(machine, w, panel, row, rows);
+                    } else {
+                        self.rows::<M, E, P>(machine, w, panel, row, rows);
+                    }
+                }
+                panel += count;
             }
         }
     }
 
-    /// All rows by `P` panels, which are whole or one that is not: where the length of what is stored is not known to the
-    /// compiler, the sums live in memory.
+    /// A tile of `rows` rows by `P` panels. Sizes that have no room in registers are not compiled.
     #[inline(always)]
-    fn down<
-        E: Element,
-        const M: usize,
-        const P: usize,
-        const WHOLE: bool,
-        const FMA: bool,
-        const AVX512: bool,
-    >(
+    fn rows<M: Machine, E: Element, const P: usize>(
         &self,
+        machine: M,
         w: &[[E; LANES]],
         panel: usize,
+        row: usize,
+        rows: usize,
     ) {
-        let mut row = 0;
-        while row + M <= self.m {
-            self.tile::<E, M, P, WHOLE, FMA, AVX512>(w, panel, row);
-            row += M;
-        }
-        // A remainder is below M, so that the compiler leaves out what cannot be.
-        match self.m - row {
-            5 if M > 5 => self.tile::<E, 5, P, WHOLE, FMA, AVX512>(w, panel, row),
-            4 if M > 4 => self.tile::<E, 4, P, WHOLE, FMA, AVX512>(w, panel, row),
-            3 if M > 3 => self.tile::<E, 3, P, WHOLE, FMA, AVX512>(w, panel, row),
-            2 if M > 2 => self.tile::<E, 2, P, WHOLE, FMA, AVX512>(w, panel, row),
-            1 => self.tile::<E, 1, P, WHOLE, FMA, AVX512>(w, panel, row),
-            _ => {}
+        match rows {
+            1 => self.tile::<M, E, 1, P>(machine, w, panel, row),
+            2 if const { 2 * P <= M::SUMS } => self.tile::<M, E, 2, P>(machine, w, panel, row),
+            3 if const { 3 * P <= M::SUMS } => self.tile::<M, E, 3, P>(machine, w, panel, row),
+            4 if const { 4 * P <= M::SUMS } => self.tile::<M, E, 4, P>(machine, w, panel, row),
+            5 if const { 5 * P <= M::SUMS } => self.tile::<M, E, 5, P>(machine, w, panel, row),
+            6 if const { 6 * P <= M::SUMS } => self.tile::<M, E, 6, P>(machine, w, panel, row),
+            _ => unreachable!("{rows} rows of {P} panels"),
         }
     }
 
-    // Indices keep the loops in the form that vectorises.
-    #[allow(clippy::needless_range_loop)]
     #[inline(always)]
-    fn tile<
-        E: Element,
-        const M: usize,
-        const P: usize,
-        const WHOLE: bool,
-        const FMA: bool,
-        const AVX512: bool,
-    >(
+    fn tile<M: Machine, E: Element, const R: usize, const P: usize>(
         &self,
+        machine: M,
         w: &[[E; LANES]],
         panel: usize,
         row: usize,
     ) {
         let k = self.k;
-        // Slices of length k exactly, so that the loop has no checks: they would keep the sums in memory.
+        // Slices of length k exactly, so that the loop has no checks.
         let w: [&[[E; LANES]]; P] = std::array::from_fn(|p| &w[(panel + p) * k..][..k]);
-        let x: [&[f32]; M] = std::array::from_fn(|r| &self.x[(row + r) * k..][..k]);
-        let mut sums = [[[0.0_f32; LANES]; P]; M];
-        // With few rows memory is what holds up: a few steps in a row have more loads on their way at once.
-        let blocks = if M <= 2 { k / UNROLL } else { 0 };
-        let (w_blocks, x_blocks) = (
-            w.map(|w| &w.as_chunks::<UNROLL>().0[..blocks]),
-            x.map(|x| &x.as_chunks::<UNROLL>().0[..blocks]),
-        );
-        for b in 0..blocks {
-            for u in 0..UNROLL {
-                accumulate::<E, M, P, FMA, AVX512>(
-                    std::array::from_fn(|p| &w_blocks[p][b][u]),
-                    std::array::from_fn(|r| x_blocks[r][b][u]),
-                    &mut sums,
-                );
+        let x: [&[f32]; R] = std::array::from_fn(|r| &self.x[(row + r) * k..][..k]);
+        let mut sums = [[machine.splat(0.0); P]; R];
+        for i in 0..k {
+            let mut weights = [machine.splat(0.0); P];
+            for p in 0..P {
+                weights[p] = E::load(machine, &w[p][i]);
+            }
+            for r in 0..R {
+                let value = machine.splat(x[r][i]);
+                for p in 0..P {
+                    sums[r][p] = machine.multiply_add(value, weights[p], sums[r][p]);
+                }
             }
         }
-        for i in blocks * UNROLL..k {
-            accumulate::<E, M, P, FMA, AVX512>(
-                std::array::from_fn(|p| &w[p][i]),
-                std::array::from_fn(|r| x[r][i]),
-                &mut sums,
-            );
-        }
-        for r in 0..M {
+        for r in 0..R {
             for p in 0..P {
                 let column = (panel + p) * LANES;
-                let count = if WHOLE { LANES } else { self.n - column };
+                let count = LANES.min(self.n - column);
                 let start = (row + r) * self.n + column;
                 // SAFETY: a panel belongs to one task, and a task writes one part at a time.
                 #[allow(unsafe_code)]
                 let out = unsafe { self.y.part(start..start + count) };
-                out.copy_from_slice(&sums[r][p][..count]);
+                if let Ok(out) = <&mut [f32; LANES]>::try_from(&mut *out) {
+                    machine.store(sums[r][p], out);
+                } else {
+                    let mut whole = [0.0; LANES];
+                    machine.store(sums[r][p], &mut whole);
+                    out.copy_from_slice(&whole[..count]);
+                }
             }
         }
     }
@@ -275,24 +254,39 @@ impl Job<'_> {
     }
 }
 
-/// Adds to each sum a weight times its row's value.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-fn accumulate<E: Element, const M: usize, const P: usize, const FMA: bool, const AVX512: bool>(
-    w: [&[E; LANES]; P],
-    x: [f32; M],
-    sums: &mut [[[f32; LANES]; P]; M],
-) {
-    let mut weights = [[0.0_f32; LANES]; P];
-    for p in 0..P {
-        weights[p] = E::widen_all::<AVX512>(w[p]);
-    }
-    for r in 0..M {
-        for p in 0..P {
-            for l in 0..LANES {
-                sums[r][p][l] = multiply_add::<FMA>(x[r], weights[p][l], sums[r][p][l]);
-            }
+/// Rows in groups that are tiles high.
+struct Rows {
+    rows: usize,
+    groups: usize,
+    /// Groups that are gone through with one panel after the other.
+    groups_each: usize,
+}
+
+impl Rows {
+    /// `rows` of `k` values in groups of at most `most`.
+    #[inline(always)]
+    fn of(rows: usize, k: usize, most: usize) -> Rows {
+        Rows {
+            rows,
+            groups: rows.div_ceil(most),
+            groups_each: (ROWS_BYTES / (k * size_of::<f32>() * most)).max(4),
         }
+    }
+
+    /// Rows of the largest group.
+    #[inline(always)]
+    fn most(&self) -> usize {
+        self.rows.div_ceil(self.groups)
+    }
+
+    /// First row of a group, and how many it has.
+    #[inline(always)]
+    fn group(&self, group: usize) -> (usize, usize) {
+        let (each, more) = (self.rows / self.groups, self.rows % self.groups);
+        (
+            group * each + group.min(more),
+            each + usize::from(group < more),
+        )
     }
 }
 
@@ -309,13 +303,6 @@ mod tests {
                 (state >> 8) as f32 / (1 << 23) as f32 - 1.0
             })
             .collect()
-    }
-
-    fn isas() -> Vec<Isa> {
-        let all = [Isa::Portable, Isa::Avx2, Isa::Avx512];
-        let widest = Isa::detect();
-        let count = all.iter().position(|i| *i == widest).unwrap() + 1;
-        all[..count].to_vec()
     }
 
     fn matrix(dtype: WeightDtype, n: usize, k: usize) -> (Linear, Vec<f32>) {
@@ -337,7 +324,7 @@ mod tests {
                 let (linear, w) = matrix(dtype, n, k);
                 for m in [1, 2, 3, 4, 5, 6, 7, 8, 13, 50] {
                     let x = noise(m as u32, m * k);
-                    for isa in isas() {
+                    for isa in Isa::available() {
                         let mut y = vec![f32::NAN; m * n];
                         linear.apply(isa, Threads(1), &x, &mut y);
                         for (i, y) in y.iter().enumerate() {
@@ -348,7 +335,7 @@ mod tests {
                                 + f64::from(linear.bias.as_ref().unwrap()[column]);
                             assert!(
                                 (f64::from(*y) - exact).abs() < 1e-5 * (k as f64).sqrt() + 1e-6,
-                                "{isa:?} {dtype} {m}x{n}x{k} at {i}: {y}, exactly {exact}"
+                                "{isa} {dtype} {m}x{n}x{k} at {i}: {y}, exactly {exact}"
                             );
                         }
                     }
@@ -363,7 +350,7 @@ mod tests {
         for dtype in [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16] {
             let (linear, _) = matrix(dtype, n, k);
             let x = noise(3, 61 * k);
-            for isa in isas() {
+            for isa in Isa::available() {
                 let mut together = vec![0.0; 61 * n];
                 linear.apply(isa, Threads(1), &x, &mut together);
                 for row in 0..61 {
@@ -372,10 +359,40 @@ mod tests {
                     assert_eq!(
                         alone,
                         together[row * n..(row + 1) * n],
-                        "{isa:?} {dtype} row {row}"
+                        "{isa} {dtype} row {row}"
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_into_caches_give_the_bits_of_each_alone() {
+        let (n, k, m) = (70, 12_000, 26);
+        let (linear, _) = matrix(WeightDtype::F16, n, k);
+        let x = noise(3, m * k);
+        for isa in Isa::available() {
+            let (mut together, mut alone) = (vec![0.0; m * n], vec![0.0; m * n]);
+            linear.apply(isa, Threads(1), &x, &mut together);
+            for (x, y) in x.chunks_exact(k).zip(alone.chunks_exact_mut(n)) {
+                linear.apply(isa, Threads(1), x, y);
+            }
+            assert_eq!(together, alone, "{isa}");
+        }
+    }
+
+    #[test]
+    fn rows_lie_in_groups_of_nearly_equal_size_one_after_the_other() {
+        for (count, most) in [(1, 6), (6, 6), (7, 6), (8, 6), (16, 6), (61, 2), (512, 6)] {
+            let rows = Rows::of(count, 100, most);
+            let groups: Vec<_> = (0..rows.groups).map(|g| rows.group(g)).collect();
+            let mut next = 0;
+            for (row, size) in groups {
+                assert_eq!(row, next);
+                assert!(size <= rows.most() && size + 1 >= rows.most() && rows.most() <= most);
+                next += size;
+            }
+            assert_eq!(next, count);
         }
     }
 

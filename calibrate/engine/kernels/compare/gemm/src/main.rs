@@ -43,7 +43,7 @@ fn rate(m: usize, n: usize, k: usize, copies: usize, mut run: impl FnMut(usize))
 
 fn main() {
     let isa = Isa::detect();
-    println!("{isa:?}");
+    println!("{isa}");
     println!(
         "{:>5} {:>5} {:>5} {:>9} {:>9} {:>9} {:>9}",
         "m", "n", "k", "gemm f32", "f32", "bf16", "f16"
