@@ -325,7 +325,11 @@ impl Kind {
         // The base unit always reads back, since it is printed with all its digits.
         let in_base = || {
             let unit = self.printed.iter().find(|u| u.num == u.den);
-            format!("{} {}", plain(base), unit.map_or(self.default_unit, |u| u.name))
+            format!(
+                "{} {}",
+                plain(base),
+                unit.map_or(self.default_unit, |u| u.name)
+            )
         };
         match best {
             Some((_, text)) if number_length(&text) <= CLEAN_DIGITS => text,

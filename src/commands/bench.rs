@@ -295,10 +295,12 @@ struct LoadArgs {
 impl LoadArgs {
     /// Salt of the prompts, where they are to be the same in every run.
     fn prompt_salt(&self, scenario: &Scenario) -> Option<u64> {
-        let set = |s: &String| s.split_once('=').is_some_and(|(key, _)| key.trim() == "seed");
+        let set = |s: &String| {
+            s.split_once('=')
+                .is_some_and(|(key, _)| key.trim() == "seed")
+        };
         let seed_given = self.seed.is_some() || self.set.iter().any(set);
-        self.prompt_salt
-            .or(seed_given.then_some(scenario.seed))
+        self.prompt_salt.or(seed_given.then_some(scenario.seed))
     }
 
     fn scenario(&self, sweep: bool) -> anyhow::Result<Scenario> {

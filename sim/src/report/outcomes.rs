@@ -174,7 +174,7 @@ pub(crate) fn warning(counts: &RequestCounts, why: Option<&Rejections>) -> Optio
         ..*counts
     };
     Some(format!(
-        "of {} requests {}{reasons}: latencies are those of the {} that finished alone, and look better than what clients saw",
+        "of {} requests {}{reasons}: latencies but ITL are those of the {} that finished alone, and look better than what clients saw",
         counts.offered,
         lost.unfinished_in_words(),
         counts.finished

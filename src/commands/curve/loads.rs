@@ -3,8 +3,8 @@
 use hwmodels::units::{PerSec, Secs};
 use sim::report::curve::LoadAxis;
 use sim::scenario::Scenario;
-use sim::workload::spec::check_rate;
 use sim::workload::Arrival;
+use sim::workload::spec::check_rate;
 
 use crate::commands::BadInput;
 
