@@ -12,7 +12,7 @@ use bench::endpoint::{ApiKind, Endpoint, TlsOptions};
 use bench::formats;
 use bench::self_test;
 use bench::session::{Bench, BenchError, Preparation, Session};
-use bench::sweep::{Sweep, SweepOptions};
+use bench::sweep::{SYNCHRONOUS, Sweep, SweepOptions};
 use bench::{client_csv, report};
 use clap::{Subcommand, ValueEnum};
 use sim::report::{Expectation, RunReport, csv};
@@ -23,6 +23,10 @@ use crate::exit_code;
 use crate::output::{print, print_json, write_file};
 use crate::progress;
 
+/// Headings of the help.
+const LIMITS: &str = "Limits";
+const RESULT: &str = "Result";
+
 /// Put a load on a live endpoint and report what its clients saw.
 ///
 /// The load is the workload section of a scenario file, or is given by --rate, --concurrency or --burst with lengths. Sends never
@@ -31,14 +35,16 @@ use crate::progress;
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   servetwin serve --port 8000 &
-  servetwin bench http://127.0.0.1:8000 --rate 2 --requests 200 --prompt-tokens 128 --output-tokens 64
+  servetwin bench http://localhost:8000 --rate 2 --requests 200 --prompt-tokens 128 --output-tokens 64
   servetwin bench http://127.0.0.1:8000 --scenario scenarios/llama2-7b-g5.2xlarge-tgi.toml --expect 'ttft.p99 < 2 s'
   servetwin bench http://127.0.0.1:8000 --concurrency 8 --duration 60 --until 'ttft.mean +-3%'
   servetwin bench http://127.0.0.1:8000 --sweep 6 --duration 20
   servetwin bench import results.json
   servetwin bench --self-test
 
-Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met.")]
+Every run sends prompts that no earlier run sent, so that the server's prefix cache does not answer; --prompt-salt (or --seed) repeats them.
+
+Exit codes: 0 ok, 1 failure, too many failed requests or none that finished, 2 bad input, 3 an --expect was not met.")]
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
@@ -50,40 +56,46 @@ pub struct Args {
     #[command(flatten)]
     load: LoadArgs,
     /// Stop when a figure is known well enough, e.g. 'ttft.mean +-3%'. Repeatable: all must be.
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", help_heading = LIMITS)]
     until: Vec<String>,
     /// Never send more than this [req/s].
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = above_zero, help_heading = LIMITS)]
     max_rate: Option<f64>,
     /// Never keep more than this under way.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = LIMITS)]
     max_concurrency: Option<u32>,
     /// Never ask for more than this, prompts and outputs together [tokens].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = LIMITS)]
     max_total_tokens: Option<u64>,
     /// Stop and give up what is under way after this many failed requests.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = LIMITS)]
     max_errors: Option<u64>,
+    /// Exit code 1 when a larger share of the requests failed, e.g. 0.05 or 5%.
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share, help_heading = LIMITS)]
+    max_error_rate: f64,
+    /// Stop when nothing but failed requests came for this long; 0: never [s].
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = not_negative, help_heading = LIMITS)]
+    give_up_after: f64,
     /// Find the range of loads first: one request at a time, then as many as go, then N-2 rates between.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100), conflicts_with_all = ["rate", "concurrency", "burst"])]
     sweep: Option<u32>,
     /// Measure the harness itself against a built-in server that streams on schedule.
     #[arg(long, conflicts_with = "url")]
     self_test: bool,
     /// Print one JSON object (docs/bench.md).
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     json: bool,
     /// Write requests.csv, client.csv, summary.json and scenario.toml into DIR.
-    #[arg(long, value_name = "DIR", conflicts_with = "sweep")]
+    #[arg(long, value_name = "DIR", conflicts_with = "sweep", help_heading = RESULT)]
     csv: Option<PathBuf>,
     /// Write the result as GuideLLM does.
-    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep", help_heading = RESULT)]
     write_guidellm: Option<PathBuf>,
     /// Write the result as `vllm bench serve --save-detailed` does.
-    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep", help_heading = RESULT)]
     write_vllm: Option<PathBuf>,
     /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
-    #[arg(long, value_name = "CONDITION", conflicts_with = "sweep")]
+    #[arg(long, value_name = "CONDITION", conflicts_with = "sweep", help_heading = RESULT)]
     expect: Vec<String>,
 }
 
@@ -149,6 +161,7 @@ impl TlsArgs {
 
 /// How to reach an endpoint; shared by every command that talks to one.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Endpoint")]
 pub struct EndpointArgs {
     /// API that it speaks.
     #[arg(long, value_enum, default_value = "completions")]
@@ -222,12 +235,14 @@ impl EndpointArgs {
             tokenizer: self.tokenizer.clone(),
             as_text: self.text_prompts,
             token_ids,
+            prompt_salt: None,
         }
     }
 }
 
 /// The load.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Load")]
 struct LoadArgs {
     /// Scenario file whose workload, run limits and objective are used.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "concurrency", "burst", "prompt_tokens", "output_tokens"])]
@@ -235,9 +250,12 @@ struct LoadArgs {
     /// Override a value of the scenario, e.g. 'workload[0].arrival.rate=2.5 req/s'. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Seed of all randomness.
+    /// Seed of all randomness, prompts included. Default: that of the scenario for arrivals and lengths, and new prompts every time.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Send the prompts of an earlier run again: the number is in its report.
+    #[arg(long, value_name = "N")]
+    prompt_salt: Option<u64>,
     /// Open loop, Poisson arrivals [req/s].
     #[arg(long, value_name = "R", conflicts_with_all = ["concurrency", "burst"])]
     rate: Option<f64>,
@@ -268,6 +286,16 @@ struct LoadArgs {
 }
 
 impl LoadArgs {
+    /// Salt of the prompts, where they are to be the same in every run.
+    fn prompt_salt(&self, scenario: &Scenario) -> Option<u64> {
+        let set = |s: &String| {
+            s.split_once('=')
+                .is_some_and(|(key, _)| key.trim() == "seed")
+        };
+        let seed_given = self.seed.is_some() || self.set.iter().any(set);
+        self.prompt_salt.or(seed_given.then_some(scenario.seed))
+    }
+
     fn scenario(&self, sweep: bool) -> anyhow::Result<Scenario> {
         let mut set = self.set.clone();
         if let Some(seed) = self.seed {
@@ -314,6 +342,33 @@ impl LoadArgs {
     }
 }
 
+/// A share of one: `0.05` or `5%`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim(), 0.01),
+        None => (text.trim(), 1.0),
+    };
+    let value = number.parse::<f64>().map(|n| n * scale);
+    value
+        .ok()
+        .filter(|v| (0.0..=1.0).contains(v))
+        .ok_or_else(|| "write a share such as 0.05 or 5%, at most 1 or 100%".into())
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok();
+    value
+        .filter(|v| v.is_finite() && *v > 0.0)
+        .ok_or_else(|| "must be a number above 0".into())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok();
+    value
+        .filter(|v| v.is_finite() && *v >= 0.0)
+        .ok_or_else(|| "must be a number of at least 0".into())
+}
+
 fn seconds(name: &str, s: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(s)
         .ok()
@@ -338,8 +393,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let scenario = args.load.scenario(args.sweep.is_some())?;
     let endpoint = args.endpoint.endpoint(args.url.as_deref().unwrap_or(""))?;
     let sessions = scenario.workload.iter().any(|s| s.sessions.is_some());
-    let session =
-        Session::prepare(endpoint, &args.endpoint.preparation(sessions)).map_err(bad_input)?;
+    let preparation = Preparation {
+        prompt_salt: args.load.prompt_salt(&scenario),
+        ..args.endpoint.preparation(sessions)
+    };
+    let session = Session::prepare(endpoint, &preparation).map_err(bad_input)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_interrupt(&stop);
     let options = Options {
@@ -352,6 +410,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         },
         until,
         stop,
+        give_up_after: (args.give_up_after > 0.0)
+            .then(|| Duration::from_secs_f64(args.give_up_after.min(1e9))),
         ..Options::default()
     };
     if let Some(points) = args.sweep {
@@ -376,10 +436,28 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         print(&report::render(&report))?;
     }
     let met = check(&expectations, &bench.record, &report.run);
-    if matches!(bench.raw.stopped, Stopped::Errors(_)) {
-        anyhow::bail!("stopped: {}", bench.client.stopped);
+    if args.json
+        && let Some(warning) = bench.client.cache.warning()
+    {
+        eprintln!("warning: {warning}");
     }
-    Ok(met)
+    match complaint(&bench, args.max_error_rate) {
+        Some(text) => anyhow::bail!(text),
+        None => Ok(met),
+    }
+}
+
+/// Why a run fails though it could be made, when a share of `allowed` of its requests may fail; `None`: it does not.
+fn complaint(bench: &Bench, allowed: f64) -> Option<String> {
+    let client = &bench.client;
+    let complaint = client.failures.complaint(client, allowed);
+    match bench.raw.stopped {
+        Stopped::Errors(_) | Stopped::Failing(_) => {
+            let more = complaint.map_or(String::new(), |text| format!("; {text}"));
+            Some(format!("stopped: {}{more}", client.stopped))
+        }
+        _ => complaint,
+    }
 }
 
 /// Wrong input ends with the code for it.
@@ -477,12 +555,35 @@ fn sweep(
             points,
             most_in_flight: args.max_concurrency.unwrap_or(128),
         },
-        |what, scenario| watched(session, scenario, &options, what),
+        |what, scenario| {
+            let bench = watched(session, scenario, &options, what)?;
+            // Against an endpoint that answers not even single requests, the other loads say nothing.
+            match complaint(&bench, args.max_error_rate) {
+                Some(text) if bench.client.failures.finished == 0 && what == SYNCHRONOUS => {
+                    anyhow::bail!("load `{what}`: {text}")
+                }
+                _ => Ok(bench),
+            }
+        },
     )?;
     if args.json {
         print_json(&sweep)?;
     } else {
         print(&sweep.render())?;
+    }
+    let complaints: Vec<String> = sweep
+        .points
+        .iter()
+        .map(|p| (p, &p.report.client))
+        // Loads after an interrupt send nothing.
+        .filter(|(_, client)| client.failures.sent > 0)
+        .filter_map(|(p, client)| {
+            let text = client.failures.complaint(client, args.max_error_rate)?;
+            Some(format!("load `{}`: {text}", p.name()))
+        })
+        .collect();
+    if !complaints.is_empty() {
+        anyhow::bail!(complaints.join("\n"));
     }
     Ok(exit_code::OK)
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::endpoint::{ApiKind, Client, Endpoint, GenerateRequest, Prompt, RequestError};
+use crate::endpoint::{
+    ApiKind, Client, Endpoint, ErrorKind, GenerateRequest, Prompt, RequestError,
+};
 use crate::prometheus::{EngineMetrics, Exporter, Page};
 
 /// Which server it is, as far as it can be told.
@@ -40,7 +42,7 @@ pub struct Probe {
     pub healthy: bool,
     /// Whose metrics it has.
     pub metrics: Option<Exporter>,
-    /// Whether it counts tokens of a text.
+    /// Whether it counts tokens of a text; with the chat API, of a message with the template around it.
     pub tokenize: bool,
     /// Whether it takes prompts as token ids.
     pub token_prompts: bool,
@@ -207,9 +209,29 @@ pub enum ProbeError {
     /// The endpoint's description is wrong.
     #[error(transparent)]
     Endpoint(#[from] crate::endpoint::EndpointError),
-    /// It does not answer.
-    #[error("the endpoint does not answer: {0}")]
+    /// It does not answer, or not as it should.
+    #[error("{told}{0}{advice}", told = told(.0), advice = advice(.0))]
     Request(RequestError),
+}
+
+fn told(e: &RequestError) -> &'static str {
+    match e.kind {
+        ErrorKind::Connect | ErrorKind::Timeout | ErrorKind::Disconnected => {
+            "the endpoint does not answer: "
+        }
+        _ => "the endpoint did not answer a test request of 4 tokens as it should: ",
+    }
+}
+
+/// What to try, where the status tells.
+fn advice(e: &RequestError) -> &'static str {
+    match e.kind {
+        ErrorKind::Status(401 | 403) => " (--api-key or --header gives it a key)",
+        ErrorKind::Status(404 | 405) => {
+            " (is the address that of the server, --api the API that it speaks, and --model a model that it has?)"
+        }
+        _ => "",
+    }
 }
 
 // Its text is part of this one's, so it is no source: chains would print it twice.
@@ -230,10 +252,14 @@ pub async fn scrape(client: &Client) -> Option<EngineMetrics> {
     Some(EngineMetrics::from_page(&page))
 }
 
-/// Tokens of `text` by the endpoint's own `/tokenize` (vLLM, llama-server, TGI), special tokens included [tokens].
+/// Tokens of `text` by the endpoint's own `/tokenize` (vLLM, llama-server, TGI), special tokens included [tokens]. With the chat API those of
+/// a message of the user with the template around it (vLLM); `None` where the endpoint does not apply the template there.
 pub async fn count_tokens(client: &Client, text: &str) -> Option<u32> {
     let mut body = match client.endpoint().api {
         ApiKind::Tgi => json!({ "inputs": text }),
+        ApiKind::Chat => {
+            json!({ "messages": [{ "role": "user", "content": text }], "add_generation_prompt": true })
+        }
         // vLLM reads `prompt` and `add_special_tokens`, llama-server `content` and `add_special`.
         _ => {
             json!({ "prompt": text, "content": text, "add_special_tokens": true, "add_special": true })
@@ -254,7 +280,8 @@ pub async fn count_tokens(client: &Client, text: &str) -> Option<u32> {
             .as_u64()
             .or_else(|| value["tokens"].as_array().map(|t| t.len() as u64))?,
     };
-    u32::try_from(n).ok()
+    // A server that does not look at `messages` counts nothing.
+    u32::try_from(n).ok().filter(|n| *n > 0)
 }
 
 #[cfg(test)]
@@ -337,5 +364,25 @@ mod tests {
                 && !probe.exact_lengths
         );
         assert_eq!(probe.notes.len(), 2, "{:?}", probe.notes);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_a_refusal_is_told_as_one_with_what_to_try() {
+        for (status, advice) in [
+            ("401 Unauthorized", "--api-key"),
+            ("404 Not Found", "--model"),
+            ("500 Internal Server Error", "no room"),
+        ] {
+            let server = Server::start(move |_, _| {
+                Answer::json(status, r#"{"error":{"message":"no room"}}"#)
+            })
+            .await;
+            let error = Probe::run(&Endpoint::new(&server.url).unwrap()).await;
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.contains("did not answer a test request") && error.contains(advice),
+                "{error}"
+            );
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Prompts of exact length whose tokens are shared exactly as a workload says.
 //!
-//! A workload names prompt content by number; here each number becomes tokens, the same ones whenever it comes up. They are
-//! drawn from an alphabet of pieces of which each is one token, whatever stands before it, so the length of a prompt is the
+//! A workload names prompt content by number; here each number becomes tokens, the same ones whenever it comes up under one
+//! salt and others under another, so that a server's prefix cache knows nothing of an earlier run. They are drawn from an
+//! alphabet of pieces of which each is one token, whatever stands before it, so the length of a prompt is the
 //! number of its pieces plus a constant (a first token, a chat template). That is checked before the load starts: with the
 //! model's `tokenizer.json`, the endpoint's `/tokenize`, or the usage that it reports.
 
@@ -56,7 +57,7 @@ pub struct Prompts {
     pub exact: bool,
     /// Answers that later turns send back, by content.
     answers: HashMap<u64, Vec<u32>>,
-    seed: u64,
+    salt: u64,
     /// Answers that had to be replaced by other text of the same length.
     pub replaced_answers: u64,
 }
@@ -97,7 +98,7 @@ impl Prompts {
             method: method.into(),
             exact,
             answers: HashMap::new(),
-            seed: 0,
+            salt: 0,
             replaced_answers: 0,
         }
     }
@@ -116,7 +117,7 @@ impl Prompts {
         if let Some(file) = tokenizer {
             let mut prompts = Prompts::from_tokenizer(file)?;
             if chat {
-                prompts.measure_template(client).await?;
+                prompts.measure_template(client, probe).await?;
             }
             return Ok(prompts);
         }
@@ -127,14 +128,15 @@ impl Prompts {
                 true,
             ));
         }
-        if probe.tokenize && !chat {
+        if probe.tokenize {
+            let method = if chat {
+                "checked with /tokenize, chat template included"
+            } else {
+                "checked with /tokenize"
+            };
             for pieces in alphabets() {
                 if let Some(overhead) = by_tokenize(client, &pieces).await {
-                    return Ok(Prompts::new(
-                        text(pieces, overhead),
-                        "checked with /tokenize",
-                        true,
-                    ));
+                    return Ok(Prompts::new(text(pieces, overhead), method, true));
                 }
             }
         }
@@ -207,15 +209,28 @@ impl Prompts {
         Err(PromptError::Alphabet(name))
     }
 
-    /// Tokens that a chat template adds, by the usage of one request.
-    async fn measure_template(&mut self, client: &Client) -> Result<(), PromptError> {
+    /// Tokens that a chat template adds, by `/tokenize` where the endpoint applies the template there, else by the usage of one request.
+    async fn measure_template(
+        &mut self,
+        client: &Client,
+        probe: &Probe,
+    ) -> Result<(), PromptError> {
         let Writing::Text {
             pieces, overhead, ..
         } = &mut self.writing
         else {
             return Ok(());
         };
-        match usage_of(client, pieces, 64).await? {
+        let counted = if probe.tokenize {
+            probe::count_tokens(client, &sample(pieces, 64)).await
+        } else {
+            None
+        };
+        let counted = match counted.filter(|n| *n >= 64) {
+            Some(n) => Some(n),
+            None => usage_of(client, pieces, 64).await?,
+        };
+        match counted {
             Some(tokens) => *overhead = tokens.saturating_sub(64),
             None => {
                 self.exact = false;
@@ -226,9 +241,17 @@ impl Prompts {
         Ok(())
     }
 
-    /// Seed of the content that is unique to requests.
-    pub fn seed(&mut self, seed: u64) {
-        self.seed = chain(seed, 0x7e87);
+    /// Salt of all content: prompts of one salt are the same in every run, those of two share nothing.
+    pub fn salt(&mut self, salt: u64) {
+        self.salt = chain(salt, 0x7e87);
+    }
+
+    /// Tokens that the server adds to each prompt [tokens].
+    pub fn overhead(&self) -> u32 {
+        match &self.writing {
+            Writing::Ids(..) => 0,
+            Writing::Text { overhead, .. } => *overhead,
+        }
     }
 
     /// Whether prompts go out as token ids.
@@ -238,15 +261,13 @@ impl Prompts {
 
     /// Shortest prompt that can be written [tokens].
     pub fn shortest(&self) -> u32 {
-        match &self.writing {
-            Writing::Ids(..) => 1,
-            Writing::Text { overhead, .. } => overhead + 1,
-        }
+        self.overhead() + 1
     }
 
     /// The prompt of request `id`.
     pub fn write(&mut self, id: ReqId, spec: &RequestSpec) -> Prompt {
-        let unique = chain(self.seed, u64::from(id));
+        let salt = self.salt;
+        let unique = chain(0x0151, u64::from(id));
         match &self.writing {
             Writing::Ids(low, high) => {
                 let width = u64::from(high.saturating_sub(*low).max(1));
@@ -258,6 +279,7 @@ impl Prompts {
                     spec.prompt_tokens,
                     |content, offset, tokens| {
                         let answer = answers.get(&content);
+                        let content = chain(salt, content);
                         ids.extend((offset..offset + tokens).map(|i| {
                             match answer.and_then(|a| a.get(i as usize)) {
                                 Some(id) => *id,
@@ -278,6 +300,7 @@ impl Prompts {
                 let n = (wanted.round() as u32).max(1);
                 let mut prompt = String::with_capacity(n as usize * 6);
                 for_each_piece(spec, unique, n, |content, offset, tokens| {
+                    let content = chain(salt, content);
                     for i in offset..offset + tokens {
                         let at = chain(content, u64::from(i)) % pieces.len() as u64;
                         prompt.push_str(&pieces[at as usize]);
@@ -380,6 +403,8 @@ async fn usage_of(client: &Client, pieces: &[String], n: u32) -> Result<Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::testing::{Answer, Server};
     use sim::request::Segment;
 
     fn spec(segments: &[(u64, u32)], prompt_tokens: u32) -> RequestSpec {
@@ -406,7 +431,7 @@ mod tests {
     #[test]
     fn prompts_share_a_prefix_exactly_as_far_as_their_segments_agree() {
         let mut p = Prompts::new(Writing::Ids(10, 200), "", true);
-        p.seed(1);
+        p.salt(1);
         let a = ids(&mut p, 0, &spec(&[(5, 40), (6, 20)], 100));
         let b = ids(&mut p, 1, &spec(&[(5, 40), (7, 20)], 100));
         assert_eq!((a.len(), b.len()), (100, 100));
@@ -419,11 +444,12 @@ mod tests {
             "and always the same"
         );
         assert!(a.iter().all(|id| (10..200).contains(id)));
-        p.seed(2);
-        assert_ne!(
-            a[60..],
-            ids(&mut p, 0, &spec(&[(5, 40), (6, 20)], 100))[60..]
-        );
+        // Under another salt nothing is the same, shared content neither.
+        p.salt(2);
+        let other = ids(&mut p, 0, &spec(&[(5, 40), (6, 20)], 100));
+        for part in [0..8, 40..48, 60..68] {
+            assert_ne!(a[part.clone()], other[part]);
+        }
     }
 
     #[test]
@@ -448,6 +474,67 @@ mod tests {
         p.answered(78, &trace);
         assert_eq!(p.replaced_answers, 1);
         assert_eq!(ids(&mut p, 3, &spec(&[(78, 3)], 9)).len(), 9);
+    }
+
+    /// A server with a chat template of nine tokens whose words are one token each; `usage` counts otherwise, so that it shows which
+    /// was asked.
+    async fn chat_prompts(tokenize: &'static str) -> (Prompts, usize) {
+        let server = Server::start(move |_, seen| {
+            let body: serde_json::Value = serde_json::from_str(&seen.body).unwrap_or_default();
+            let words = |v: &serde_json::Value| v.as_str().unwrap_or("").split_whitespace().count();
+            let said = words(&body["messages"][0]["content"]);
+            if seen.head.starts_with("POST /tokenize") {
+                return match tokenize {
+                    "vllm" if body["add_generation_prompt"] == true => {
+                        Answer::json("200 OK", &format!(r#"{{"count":{},"max_model_len":2048,"tokens":[]}}"#, said + 9))
+                    }
+                    "llama" => Answer::json("200 OK", r#"{"tokens":[]}"#),
+                    _ => Answer::json("404 Not Found", "{}"),
+                };
+            }
+            if !seen.head.starts_with("POST /v1/chat/completions") {
+                return Answer::json("404 Not Found", "{}");
+            }
+            let event = format!(
+                r#"{{"choices":[{{"delta":{{"content":"a b c d"}},"finish_reason":"length"}}],"usage":{{"prompt_tokens":{},"completion_tokens":4}}}}"#,
+                said + 11
+            );
+            Answer::events(&[&event, "[DONE]"])
+        })
+        .await;
+        let endpoint = Endpoint {
+            api: ApiKind::Chat,
+            ..Endpoint::new(&server.url).unwrap()
+        };
+        let (probe, client) = Probe::meet(&endpoint).await.unwrap();
+        let before = server.requests().len();
+        let prompts = Prompts::find(&client, &probe, None).await.unwrap();
+        let asked = server.requests().split_off(before);
+        let generated = asked.iter().filter(|r| r.head.contains("/chat/")).count();
+        (prompts, generated)
+    }
+
+    #[tokio::test]
+    async fn the_length_of_chat_prompts_is_asked_of_tokenize_with_the_template() {
+        let (mut prompts, generated) = chat_prompts("vllm").await;
+        assert!(prompts.exact);
+        assert_eq!(
+            (prompts.overhead(), generated),
+            (9, 0),
+            "{}",
+            prompts.method
+        );
+        assert!(prompts.method.contains("/tokenize"), "{}", prompts.method);
+        let Prompt::Text(text) = prompts.write(0, &spec(&[], 50)) else {
+            panic!()
+        };
+        assert_eq!(text.split_whitespace().count(), 41);
+        // Endpoints that have no /tokenize, or one that does not know messages, are measured by usage.
+        for other in ["none", "llama"] {
+            let (prompts, generated) = chat_prompts(other).await;
+            assert_eq!(prompts.overhead(), 11, "{other}");
+            assert!(generated > 0, "{other}");
+        }
     }
 
     /// A tokenizer whose tokens are the letters, and one whose tokens are words.

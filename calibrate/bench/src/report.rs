@@ -13,7 +13,9 @@ use sim::report::text::{LATENCY_HEAD, field, figure, latency_line, secs, through
 use crate::driver::{RawRun, Stopped};
 use crate::endpoint::CountSource;
 use crate::endpoint::connection::ConnectionCounts;
+use crate::failures::Failures;
 use crate::prometheus::EngineMetrics;
+use crate::sharing::CacheHits;
 
 /// Version of this contract.
 pub const CONTRACT: u32 = 1;
@@ -45,6 +47,10 @@ pub struct ClientFigures {
     pub started_unix_s: f64,
     /// Why the sending ended.
     pub stopped: String,
+    /// Salt of the prompts: `--prompt-salt` with it sends the same ones again.
+    pub prompt_salt: u64,
+    /// How the requests ended.
+    pub failures: Failures,
     /// Requests that failed, by kind; `short_output` are those that finished with fewer tokens than asked.
     pub errors: BTreeMap<String, u64>,
     /// A message of each kind of error.
@@ -63,6 +69,10 @@ pub struct ClientFigures {
     pub multi_token_chunks: u64,
     /// Requests by the way their tokens were counted.
     pub token_counts: BTreeMap<String, u64>,
+    /// Requests of which a token count of the server was not believed, by why.
+    pub usage_not_believed: BTreeMap<String, u64>,
+    /// Prefix-cache hits that the workload plans, and those beyond.
+    pub cache: CacheHits,
     /// Prompt tokens asked for and reported differ by this at most, where the server reports them [tokens].
     pub prompt_tokens_off_by: Option<u32>,
     /// Requests that waited for a place under the concurrency limit.
@@ -121,6 +131,10 @@ pub struct ServerFigures {
     pub preemptions: Option<f64>,
     /// Share of looked-up prompt tokens found in the prefix cache [0, 1].
     pub prefix_hit_ratio: Option<f64>,
+    /// Prompt tokens found in the prefix cache [tokens].
+    pub prefix_hit_tokens: Option<f64>,
+    /// Prompt tokens looked up in it [tokens].
+    pub prefix_query_tokens: Option<f64>,
     /// Tokens generated [tokens].
     pub generated_tokens: Option<f64>,
     /// Calls of the model.
@@ -179,6 +193,8 @@ impl ServerFigures {
                 .zip(change.prefix_queries)
                 .filter(|(_, q)| *q > 0.0)
                 .map(|(h, q)| h / q),
+            prefix_hit_tokens: change.prefix_hits,
+            prefix_query_tokens: change.prefix_queries,
             generated_tokens: change.generated_tokens,
             steps: change.steps,
             kv_blocks: change.kv_blocks,
@@ -213,6 +229,12 @@ impl ClientFigures {
                 Stopped::Known => "the figures were known well enough".into(),
                 Stopped::Cap(what) => format!("{what} was reached"),
                 Stopped::Errors(n) => format!("{n} requests had failed"),
+                Stopped::Failing(how_long) => {
+                    format!(
+                        "every request had failed for {}: it was given up",
+                        secs(how_long.as_secs_f64())
+                    )
+                }
                 Stopped::Asked => "it was asked to stop".into(),
             },
             connections: run.connections,
@@ -248,6 +270,9 @@ impl ClientFigures {
                 };
                 *f.token_counts.entry(how.into()).or_default() += 1;
             }
+            for fault in &t.usage_faults {
+                *f.usage_not_believed.entry(fault.name().into()).or_default() += 1;
+            }
             f.resent += u64::from(t.resent);
             f.chunks += t.chunks.len() as u64;
             f.multi_token_chunks += t.multi_token_chunks() as u64;
@@ -282,7 +307,19 @@ impl ClientFigures {
 
     /// What the reader of the figures must know.
     pub fn warnings(&self, record: &RunRecord) -> Vec<String> {
-        let mut warnings = self.notes.clone();
+        let mut warnings: Vec<String> = self.cache.warning().into_iter().collect();
+        warnings.extend(self.notes.iter().cloned());
+        if !self.usage_not_believed.is_empty() {
+            let kinds: Vec<String> = self
+                .usage_not_believed
+                .iter()
+                .map(|(why, n)| format!("{n} x {why}"))
+                .collect();
+            warnings.push(format!(
+                "token counts of the server that cannot be true were not believed ({}; docs/bench.md): tokens are counted from the chunks, prompts as asked for",
+                kinds.join(", ")
+            ));
+        }
         if self.lateness_ms.p99 > HONEST_LATENESS_MS && self.held_back == 0 {
             warnings.push(format!(
                 "1 % of the requests were sent more than {:.1} ms late: the load was not quite what the workload says",
@@ -374,6 +411,29 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
     writeln!(out)?;
     field(out, "endpoint", &run.deployment)?;
     field(out, "load", &run.load)?;
+    write_requests(out, r)?;
+    writeln!(out)?;
+    write_latencies(out, run)?;
+    writeln!(out)?;
+    write_rates(out, run)?;
+    write_server(out, r)?;
+    write_client(out, c)?;
+    for warning in &run.warnings {
+        field(out, "warning", warning)?;
+    }
+    writeln!(out)?;
+    field(
+        out,
+        "reproduce",
+        &format!(
+            "servetwin {}, seed {}, --prompt-salt {} for the same prompts",
+            run.version, run.seed, c.prompt_salt
+        ),
+    )
+}
+
+fn write_requests(out: &mut String, r: &BenchReport) -> std::fmt::Result {
+    let (run, c) = (&r.run, &r.client);
     let q = &run.requests;
     let mut outcome = format!("{} sent, {} finished", q.offered, q.finished);
     for (n, what) in [
@@ -398,7 +458,10 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             .map_or(String::new(), |m| format!(", e.g. {m}"));
         field(out, "errors", &format!("{n} x {kind}{example}"))?;
     }
-    writeln!(out)?;
+    Ok(())
+}
+
+fn write_latencies(out: &mut String, run: &RunReport) -> std::fmt::Result {
     writeln!(out, "{LATENCY_HEAD}")?;
     for (metric, label) in [
         (Metric::Ttft, "TTFT"),
@@ -419,7 +482,10 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
         latency_line(out, "TPOT", &s.tpot_ms)?;
         latency_line(out, "E2E", &s.e2e_ms)?;
     }
-    writeln!(out)?;
+    Ok(())
+}
+
+fn write_rates(out: &mut String, run: &RunReport) -> std::fmt::Result {
     let t = &run.throughput;
     throughput_line(out, t)?;
     if let Some(ratio) = run.slo.attainment_ratio {
@@ -433,6 +499,18 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             ),
         )?;
     }
+    let (tokens, finished) = (&run.tokens, run.requests.finished.max(1) as f64);
+    field(
+        out,
+        "tokens",
+        &format!(
+            "{} prompt, {} output; {} and {} per finished request",
+            tokens.prompt,
+            tokens.output,
+            figure(tokens.prompt as f64 / finished),
+            figure(tokens.output as f64 / finished)
+        ),
+    )?;
     if run.tokens.cached > 0 {
         field(
             out,
@@ -443,6 +521,10 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             ),
         )?;
     }
+    Ok(())
+}
+
+fn write_server(out: &mut String, r: &BenchReport) -> std::fmt::Result {
     if let Some(s) = &r.server {
         let mut parts: Vec<String> = Vec::new();
         for (name, l) in &s.latencies_ms {
@@ -458,7 +540,7 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             field(out, "server says", &parts.join(", "))?;
         }
     }
-    if let Some(timings) = &c.server_timings {
+    if let Some(timings) = &r.client.server_timings {
         field(
             out,
             "server says",
@@ -469,6 +551,10 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             ),
         )?;
     }
+    Ok(())
+}
+
+fn write_client(out: &mut String, c: &ClientFigures) -> std::fmt::Result {
     let late = &c.lateness_ms;
     field(
         out,
@@ -503,13 +589,5 @@ fn write(out: &mut String, r: &BenchReport) -> std::fmt::Result {
             &format!("{} us of processor time per request", figure(cpu * 1e6)),
         )?;
     }
-    for warning in &run.warnings {
-        field(out, "warning", warning)?;
-    }
-    writeln!(out)?;
-    field(
-        out,
-        "reproduce",
-        &format!("servetwin {}, seed {}", run.version, run.seed),
-    )
+    Ok(())
 }

@@ -1,20 +1,27 @@
 //! An endpoint, ready to be measured: probed, with a way to write prompts of exact length.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sim::kernel::time::{SimDuration, SimTime};
+use sim::kv::chain;
 use sim::metrics::{RecordOptions, Slo};
 use sim::record::{RecordError, ReplicaInfo, RunInfo, RunRecord};
 use sim::report::RunReport;
 use sim::scenario::{Scenario, ScenarioError};
+use sim::workload::StreamSpec;
 
 use crate::driver::{self, DriveError, Options, RawRun, collect};
 use crate::endpoint::{ApiKind, Client, Endpoint, EndpointError};
+use crate::failures::Failures;
+use crate::printable::printable;
 use crate::probe::{self, Probe, ProbeError};
 use crate::prometheus::EngineMetrics;
 use crate::prompts::{PromptError, Prompts};
 use crate::report::{BenchReport, CONTRACT, ClientFigures, ServerFigures};
+use crate::sharing::CacheHits;
 
 /// How an endpoint is prepared.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +32,8 @@ pub struct Preparation {
     pub as_text: bool,
     /// Ask for the ids of generated tokens, so that later turns of a session can send them back.
     pub token_ids: bool,
+    /// Salt of the prompts, for the same ones again; `None`: new ones, which no cache has met.
+    pub prompt_salt: Option<u64>,
 }
 
 /// Why a benchmark could not be made.
@@ -63,6 +72,9 @@ pub struct Session {
     /// What was found out.
     pub probe: Probe,
     prompts: Prompts,
+    /// Of the first run's prompts.
+    prompt_salt: u64,
+    runs: AtomicU64,
 }
 
 /// A finished benchmark.
@@ -90,6 +102,14 @@ impl Bench {
             server: self.server.clone(),
         }
     }
+}
+
+/// Salts are short enough to be typed, and to be a number in any reader of JSON.
+const SHORT: u64 = u32::MAX as u64;
+
+/// A salt that no earlier run had: the standard library's hasher starts from the system's randomness.
+fn new_salt() -> u64 {
+    RandomState::new().hash_one(0x5a17) & SHORT
 }
 
 /// Runs `future` on a runtime of its own.
@@ -128,7 +148,17 @@ impl Session {
             client,
             probe,
             prompts,
+            prompt_salt: preparation.prompt_salt.unwrap_or_else(new_salt),
+            runs: AtomicU64::new(0),
         })
+    }
+
+    /// Salt of the next run's prompts: no two runs send the same ones.
+    fn next_salt(&self) -> u64 {
+        match self.runs.fetch_add(1, Ordering::Relaxed) {
+            0 => self.prompt_salt,
+            n => chain(self.prompt_salt, n) & SHORT,
+        }
     }
 
     /// The endpoint, with the model's name filled in.
@@ -165,11 +195,16 @@ impl Session {
         let mut workload = scenario.mix()?;
         let failure = workload.failure();
         let mut prompts = self.prompts.clone();
-        prompts.seed(scenario.seed);
+        let prompt_salt = self.next_salt();
+        prompts.salt(prompt_salt);
         let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         let warmup = SimDuration::from_secs(scenario.warmup.secs());
         let mut options = options.clone();
         options.warmup = Duration::from_nanos(warmup.0);
+        options.backoff_seed = scenario.seed;
+        options.retrying = streams(scenario, |s| {
+            s.retries.as_ref().is_some_and(|r| r.on_failed)
+        });
         if let (false, Some(end)) = (scenario.drain, scenario.limits.duration) {
             options.end = Some(Duration::from_secs_f64(end.secs()));
         }
@@ -202,11 +237,14 @@ impl Session {
             self.endpoint.api.name(),
             warmup.0,
         );
+        client.prompt_salt = prompt_salt;
+        client.failures = Failures::of(&raw, &streams(scenario, |s| s.cancel.is_some()));
         client.notes.extend(self.notes(&prompts));
         let server = before
             .as_ref()
             .zip(after.as_ref())
             .map(|(a, b)| ServerFigures::between(a, b));
+        client.cache = CacheHits::of(&raw, server.as_ref(), prompts.overhead());
         let info = RunInfo {
             name: scenario.name.clone(),
             description: scenario.description.clone(),
@@ -248,7 +286,7 @@ impl Session {
             self.endpoint
                 .model
                 .as_ref()
-                .map_or(String::new(), |m| format!(", model {m}")),
+                .map_or(String::new(), |m| format!(", model {}", printable(m))),
             self.endpoint.api.name(),
             self.prompts.method
         )
@@ -267,4 +305,13 @@ impl Session {
         }
         notes
     }
+}
+
+/// Indices of the scenario's streams of which `wanted` is true.
+fn streams(scenario: &Scenario, wanted: impl Fn(&StreamSpec) -> bool) -> Vec<u16> {
+    (0u16..)
+        .zip(&scenario.workload)
+        .filter(|(_, s)| wanted(s))
+        .map(|(i, _)| i)
+        .collect()
 }

@@ -32,6 +32,23 @@ pub struct SweepPoint {
     pub report: BenchReport,
 }
 
+/// Name of the load of one request at a time.
+pub const SYNCHRONOUS: &str = "synchronous";
+
+impl SweepPoint {
+    /// Its name, with the rate where one was asked for.
+    pub fn name(&self) -> String {
+        name(&self.strategy, self.rate)
+    }
+}
+
+fn name(strategy: &str, rate: Option<f64>) -> String {
+    match rate {
+        Some(r) => format!("{strategy} {r:.3} req/s"),
+        None => strategy.to_string(),
+    }
+}
+
 /// A sweep.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
@@ -55,11 +72,7 @@ impl Sweep {
             for s in &mut at.workload {
                 s.arrival = arrival.clone();
             }
-            let name = match rate {
-                Some(r) => format!("{strategy} {r:.3} req/s"),
-                None => strategy.to_string(),
-            };
-            let bench = run(&name, &at)?;
+            let bench = run(&name(strategy, rate), &at)?;
             let report = bench.report();
             let reached = report.run.throughput.requests_per_s;
             sweep.points.push(SweepPoint {
@@ -77,7 +90,7 @@ impl Sweep {
             think_cv: 0.0,
             refused_pause: Secs::new(0.1).unwrap_or_default(),
         };
-        let low = point("synchronous", None, closed(1))?;
+        let low = point(SYNCHRONOUS, None, closed(1))?;
         let high = point("throughput", None, closed(options.most_in_flight.max(1)))?;
         let between = options.points.saturating_sub(2);
         for i in 1..=between {

@@ -16,7 +16,8 @@ pub struct Measured {
     pub gaps: Vec<(u64, u64, u32)>,
 }
 
-/// Closes measured requests into a record. They may come in any order; of `options`, `warmup` and `slo` matter.
+/// Closes measured requests into a record. They may come in any order; of `options`, `warmup` and `slo` matter. Rates count from the
+/// first request, or from the end of the warm-up where that is later: before, nothing could finish.
 ///
 /// # Errors
 /// Never for requests that have an outcome: the books balance by construction.
@@ -41,7 +42,18 @@ pub fn record(
     for m in &order {
         recorder.request(&m.row);
     }
-    recorder.finish(end, info)
+    let mut record = recorder.finish(end, info)?;
+    let arrivals = || requests.iter().map(|m| m.row.arrival);
+    if let (Some(first), Some(last)) = (arrivals().min(), arrivals().max())
+        && first > SimTime::ZERO + options.warmup
+    {
+        let w = &mut record.window;
+        w.length = end.since(first);
+        // n requests have n - 1 gaps: the last of them stands for the one before the first.
+        let gaps = w.offered.saturating_sub(1).max(1) as f64;
+        w.sending = SimDuration::from_secs(last.since(first).as_secs() * w.offered as f64 / gaps);
+    }
+    Ok(record)
 }
 
 /// The requests of a run. Instants count from its start; a request arrives when it is sent, and ends with its last token.
@@ -80,7 +92,7 @@ fn one(index: usize, s: &Sample) -> Measured {
         end,
         outcome,
     };
-    // Gaps of requests that did not finish are gaps all the same, but the simulator's ITL is that of all tokens too.
+    // Gaps of requests that did not finish are gaps all the same, as in the simulator's ITL.
     let gaps = t
         .gaps()
         .map(|(when, gap, n)| (at(when).0, gap, n))

@@ -5,9 +5,11 @@
 //! connections and does nothing but send, read and take timestamps.
 //!
 //! - [`until`] when enough has been measured
+//! - [`backoff`] how long a client waits after a failure
 //! - [`collect`] from request traces to a [`RunRecord`](sim::record::RunRecord)
 //! - [`cpu`] processor time of a thread
 
+pub mod backoff;
 pub mod collect;
 pub mod cpu;
 #[cfg(test)]
@@ -27,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use crate::endpoint::connection::ConnectionCounts;
 use crate::endpoint::{Client, Endpoint, EndpointError, ErrorKind, GenerateRequest, RequestTrace};
 use crate::prompts::Prompts;
+use backoff::Backoff;
 use until::Until;
 
 /// From the call until the clock starts: time for the threads to be there.
@@ -68,6 +71,12 @@ pub struct Options {
     pub stop: Arc<AtomicBool>,
     /// Live figures for whoever watches.
     pub progress: Option<Arc<Progress>>,
+    /// Sending ends when nothing but failures (refusals and time-outs are none) came for this long; `None`: it goes on.
+    pub give_up_after: Option<Duration>,
+    /// Seed of the pauses after failures.
+    pub backoff_seed: u64,
+    /// Streams of the workload whose clients send failed requests again after a pause of their own, so that none is added.
+    pub retrying: Vec<u16>,
     /// Keep text and ids of the answers in the traces.
     pub keep_output: bool,
     /// Further fields of every request's body.
@@ -102,6 +111,8 @@ pub enum Stopped {
     Cap(String),
     /// Too many requests failed.
     Errors(u64),
+    /// Every request failed, for this long.
+    Failing(Duration),
     /// Somebody asked for it.
     Asked,
 }
@@ -227,6 +238,7 @@ pub fn run(
         failed: 0,
         tokens: 0,
         held_back: 0,
+        backoff: Backoff::new(options.backoff_seed),
         last_end: SimTime::ZERO,
         next_by_rate: None,
         origin: Instant::now() + HEAD_START,
@@ -307,6 +319,7 @@ struct Pacer<'a> {
     failed: u64,
     tokens: u64,
     held_back: u64,
+    backoff: Backoff,
     last_end: SimTime,
     /// Under a rate limit, no send before this.
     next_by_rate: Option<Instant>,
@@ -344,7 +357,10 @@ impl Pacer<'_> {
             {
                 next_check = now + CHECK_EVERY;
                 stopped = self.enough();
-                if matches!(stopped, Some(Stopped::Errors(_) | Stopped::Asked)) {
+                if matches!(
+                    stopped,
+                    Some(Stopped::Errors(_) | Stopped::Failing(_) | Stopped::Asked)
+                ) {
                     // Nobody waits any more: the traces say so.
                     let _ = cancel.send(true);
                 }
@@ -435,6 +451,14 @@ impl Pacer<'_> {
         {
             return Some(Stopped::Errors(self.failed));
         }
+        // What is under way may still be answered.
+        if self.in_flight == 0
+            && let Some(most) = self.options.give_up_after
+            && let Some(failing) = self.backoff.failing_for(self.now())
+            && failing >= most
+        {
+            return Some(Stopped::Failing(failing));
+        }
         let until = &self.options.until;
         if !until.is_empty() {
             let warmup = u64::try_from(self.options.warmup.as_nanos()).unwrap_or(u64::MAX);
@@ -514,13 +538,29 @@ impl Pacer<'_> {
         let outcome = sample.outcome();
         let at = SimTime(sample.sent_ns + sample.trace.end_ns).max(self.last_end);
         self.last_end = at;
+        let pause_ns = match outcome {
+            Outcome::Finished => {
+                self.backoff.answered();
+                0
+            }
+            Outcome::Failed => {
+                let pause_ns = self.backoff.failed(sample.sent_ns, at.0);
+                if self.options.retrying.contains(&sample.spec.stream) {
+                    0
+                } else {
+                    pause_ns
+                }
+            }
+            _ => 0,
+        };
         let end = RequestEnd {
             id: done.id,
             tag: sample.spec.tag,
             stream: sample.spec.stream,
             session: sample.spec.session,
             outcome,
-            at,
+            // When its client goes on.
+            at: SimTime(at.0.saturating_add(pause_ns)),
             output_tokens: sample.trace.output_tokens(),
         };
         self.prompts

@@ -336,3 +336,211 @@ fn dialogues_send_back_what_was_answered() {
     assert_eq!(sent[2][..22], sent[1][..]);
     assert_eq!(prompts.replaced_answers, 0);
 }
+
+/// A server that answers `answer` to every request after the first `good` ones that ask for text.
+fn failing_after(good: usize, answer: fn() -> Answer) -> (tokio::runtime::Runtime, Server) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::start(move |i, _| {
+        if i < good {
+            Answer::events(&[
+                r#"{"choices":[{"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":10,"completion_tokens":1}}"#,
+                "[DONE]",
+            ])
+        } else {
+            answer()
+        }
+    }));
+    (runtime, server)
+}
+
+fn internal_error() -> Answer {
+    Answer::json("500 Internal Server Error", r#"{"error":"engine dead"}"#)
+}
+
+#[test]
+fn users_of_a_closed_loop_pause_after_failures_and_keep_their_connections() {
+    let (_runtime, server) = failing_after(0, internal_error);
+    let s = scenario(
+        "arrival = { kind = \"closed\", concurrency = 4 }\nprompt = 10\noutput = 1",
+        "duration = \"1500 ms\"",
+    );
+    let raw = drive(&server.url, &s, &Options::default());
+    // Pauses of at least 50, 100, 200, 400 and 800 ms: without any, thousands of requests go out.
+    assert!(
+        (8..=4 * 6).contains(&raw.samples.len()),
+        "{}",
+        raw.samples.len()
+    );
+    assert_eq!(raw.connections.opened, 4);
+}
+
+#[test]
+fn refused_connections_are_not_tried_again_at_once() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let s = scenario(
+        "arrival = { kind = \"closed\", concurrency = 4 }\nprompt = 10\noutput = 1",
+        "duration = \"1500 ms\"",
+    );
+    let raw = drive(&format!("http://127.0.0.1:{port}"), &s, &Options::default());
+    assert!(raw.samples.len() <= 4 * 6, "{}", raw.samples.len());
+    assert!(raw.samples.iter().all(|s| s.outcome() == Outcome::Failed));
+}
+
+#[test]
+fn an_open_loop_keeps_its_schedule_whatever_fails() {
+    let (_runtime, server) = failing_after(0, internal_error);
+    let s = scenario(
+        "arrival = { kind = \"constant\", rate = \"100 req/s\" }\nprompt = 10\noutput = 1",
+        "requests = 30",
+    );
+    let raw = drive(&server.url, &s, &Options::default());
+    let planned: Vec<u64> = raw.samples.iter().map(|s| s.planned_ns).collect();
+    assert_eq!(planned, (0..30).map(|i| i * 10_000_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_endpoint_that_fails_every_request_is_given_up() {
+    let (_runtime, server) = failing_after(3, internal_error);
+    let s = scenario(
+        "arrival = { kind = \"closed\", concurrency = 2 }\nprompt = 10\noutput = 1",
+        "requests = 100000",
+    );
+    let options = Options {
+        give_up_after: Some(Duration::from_millis(10)),
+        ..Options::default()
+    };
+    let raw = drive(&server.url, &s, &options);
+    assert!(
+        matches!(raw.stopped, Stopped::Failing(_)),
+        "{:?}",
+        raw.stopped
+    );
+    assert!(raw.samples.len() < 40, "{}", raw.samples.len());
+}
+
+#[test]
+fn clients_that_retry_by_themselves_are_not_slowed_down() {
+    let (_runtime, server) = failing_after(0, internal_error);
+    let s = scenario(
+        "arrival = { kind = \"burst\", requests = 1 }\nprompt = 10\noutput = 1\n\
+         retries = { max = 20, backoff = \"1 ms\", factor = 1.0, jitter = 0.0, on = [\"failed\"] }",
+        "requests = 1",
+    );
+    let options = Options {
+        retrying: vec![0],
+        ..Options::default()
+    };
+    let raw = drive(&server.url, &s, &options);
+    assert_eq!(raw.samples.len(), 21);
+    let gaps = raw
+        .samples
+        .windows(2)
+        .map(|w| w[1].planned_ns - w[0].planned_ns);
+    let shortest = gaps.min().unwrap();
+    assert!(shortest < 50_000_000, "{shortest}");
+}
+
+#[test]
+fn every_run_sends_new_prompts_unless_it_is_told_which() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::start(|_, _| {
+        Answer::events(&[
+            r#"{"choices":[{"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":40,"completion_tokens":1}}"#,
+            "[DONE]",
+        ])
+    }));
+    let s = scenario(
+        "arrival = { kind = \"closed\", concurrency = 1 }\nprompt = 20\noutput = 1\nprefix = { tokens = 20 }",
+        "requests = 2",
+    );
+    let sent = |salt: Option<u64>, runs: usize| -> (u64, Vec<String>) {
+        let preparation = Preparation {
+            prompt_salt: salt,
+            ..Preparation::default()
+        };
+        let session = Session::prepare(Endpoint::new(&server.url).unwrap(), &preparation).unwrap();
+        let before = server.requests().len();
+        let mut first_salt = None;
+        for _ in 0..runs {
+            let bench = session.run(&s, &Options::default()).unwrap();
+            first_salt.get_or_insert(bench.client.prompt_salt);
+        }
+        let bodies = server.requests().split_off(before);
+        let bodies = bodies.iter().filter(|r| r.head.starts_with("POST"));
+        let prompt = |body: &str| {
+            serde_json::from_str::<serde_json::Value>(body).unwrap()["prompt"].to_string()
+        };
+        (
+            first_salt.unwrap(),
+            bodies.map(|r| prompt(&r.body)).collect(),
+        )
+    };
+    let (salt, first) = sent(None, 1);
+    let (_, second) = sent(None, 1);
+    let (_, again) = sent(Some(salt), 2);
+    assert_eq!((first.len(), again.len()), (2, 4));
+    let head = |prompt: &String| {
+        prompt
+            .split([' ', ','])
+            .take(8)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        head(&first[0]),
+        head(&first[1]),
+        "the prefix is shared within a run"
+    );
+    assert_ne!(head(&first[0]), head(&second[0]), "and with no other run");
+    assert_eq!(first[..], again[..2], "unless the salt is given");
+    assert_ne!(
+        again[..2],
+        again[2..],
+        "nor between two loads of one session"
+    );
+}
+
+#[test]
+fn rates_count_from_the_first_request() {
+    // Five requests a tenth of a second apart, the first of them ten seconds after the start; each takes a second.
+    let at = |ms: u64| SimTime(ms * 1_000_000);
+    let rows: Vec<collect::Measured> = (0..5)
+        .map(|i| collect::Measured {
+            row: sim::record::RequestRow {
+                id: i,
+                stream: 0,
+                replica: 0,
+                prompt_tokens: 10,
+                cached_tokens: 0,
+                output_tokens: 7,
+                preemptions: 0,
+                arrival: at(10_000 + 100 * u64::from(i)),
+                first_scheduled: SimTime::NEVER,
+                first_token: at(10_500 + 100 * u64::from(i)),
+                end: at(11_000 + 100 * u64::from(i)),
+                outcome: Outcome::Finished,
+            },
+            gaps: Vec::new(),
+        })
+        .collect();
+    let throughput = |warmup_ms: u64| {
+        let options = sim::metrics::RecordOptions {
+            warmup: sim::kernel::time::SimDuration(warmup_ms * 1_000_000),
+            ..Default::default()
+        };
+        let info = sim::record::RunInfo::default();
+        let record = collect::record(&rows, at(11_400), &options, info).unwrap();
+        sim::report::RunReport::new(&record, 0.0).throughput
+    };
+    let t = throughput(0);
+    assert!((t.requests_per_s - 5.0 / 1.4).abs() < 1e-9, "{t:?}");
+    assert!((t.output_tokens_per_s - 25.0).abs() < 1e-9, "{t:?}");
+    assert!((t.offered_per_s - 10.0).abs() < 1e-9, "{t:?}");
+    // A warm-up that is over later decides.
+    let t = throughput(11_050);
+    assert!((t.requests_per_s - 4.0 / 0.35).abs() < 1e-9, "{t:?}");
+}

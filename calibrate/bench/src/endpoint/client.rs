@@ -57,11 +57,9 @@ impl Client {
             problem: e.to_string(),
         };
         let authority = endpoint.url.authority().map_or("", |a| a.as_str());
-        // Credentials in the address are not a part of the host's name.
-        let host = authority.rsplit('@').next().unwrap_or(authority);
         headers.insert(
             HOST,
-            HeaderValue::from_str(host).map_err(|e| bad("Host", &e))?,
+            HeaderValue::from_str(authority).map_err(|e| bad("Host", &e))?,
         );
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(

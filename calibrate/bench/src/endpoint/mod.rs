@@ -153,6 +153,15 @@ impl Endpoint {
         if uri.host().is_none_or(str::is_empty) {
             return Err(fail("it names no host"));
         }
+        if let Some((_, host)) = uri.authority().and_then(|a| a.as_str().rsplit_once('@')) {
+            return Err(EndpointError::Url {
+                url: format!("***@{host}"),
+                problem:
+                    "user and password in an address are not sent; use an API key or a header \
+                          `Authorization: Basic ...`"
+                        .into(),
+            });
+        }
         if uri.query().is_some() {
             return Err(fail("it must not have a query"));
         }

@@ -555,6 +555,11 @@ fn addresses_are_checked_and_v1_is_not_doubled() {
     for bad in ["", "ftp://x", "http://", "http://a b", "http://h/p?q=1"] {
         assert!(Endpoint::new(bad).is_err(), "{bad}");
     }
+    let secret = Endpoint::new("http://me:secret@h").unwrap_err().to_string();
+    assert!(
+        secret.contains("Authorization") && !secret.contains("secret@"),
+        "{secret}"
+    );
     let path = |url: &str| Endpoint::new(url).unwrap().generate_path();
     assert_eq!(path("localhost:8000"), "/v1/completions");
     assert_eq!(path("http://h/v1/"), "/v1/completions");
