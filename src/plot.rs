@@ -69,7 +69,7 @@ fn lines(curve: &Curve) -> Vec<Line> {
     let slo = curve
         .points
         .first()
-        .map(|p| &p.report.slo)
+        .map(|p| p.report.slo.clone())
         .unwrap_or_default();
     let line = |label, color, limit: Option<f64>, value: fn(&RunReport) -> Option<f64>| {
         let points = |inside: bool| {
