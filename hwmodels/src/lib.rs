@@ -1,6 +1,32 @@
-//! Hardware and model catalog, and how long a step takes on it.
+//! What hardware, links, instances and models are, and how long a step takes on them.
 //!
-//! Pure: no clock, no randomness, no I/O beyond reading the catalog.
+//! Pure: no clock and no randomness; what it reads is its catalog.
+//!
+//! ```text
+//!  catalog: accelerators, links, instances, models (files in the binary, and the user's)
+//!     |
+//!     v
+//!  deployment: model x instance x layout, checked --> memory: weights, activations, KV blocks, or why it does not fit
+//!     |
+//!     v
+//!  replica::ReplicaModel: a step walked operator by operator (ops: GEMM, attention, experts, collectives), with the parameters of
+//!     |                   profiles: fitted on measurements, with their errors
+//!     v
+//!  step::StepModel: a batch's sums in, its time and what bound it out
+//! ```
+//!
+//! A step's time depends on its batch through a few sums ([`BatchStats`]), so that predicting it costs the same for one sequence and for
+//! a thousand.
+//!
+//! ```
+//! use hwmodels::{BatchStats, LinearStep, StepModel};
+//!
+//! // 5 ms to read the weights, 30 us per token.
+//! let model = LinearStep { base: 5e-3, per_token: 30e-6, ..LinearStep::default() };
+//! let mut batch = BatchStats::default();
+//! batch.add_decode(1000); // one sequence, with 1000 tokens of context
+//! assert!((model.step(&batch).latency - 5.03e-3).abs() < 1e-9);
+//! ```
 
 pub mod accelerator;
 pub mod batch;

@@ -43,7 +43,7 @@ fn the_shipped_collective_profile_is_what_the_command_makes() {
     assert_eq!(result.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&result.stdout).contains("all devices"));
     let made = std::fs::read_to_string(path).expect("profile");
-    let shipped = include_str!("../hwmodels/data/profiles/collectives.toml");
+    let shipped = include_str!("../../hwmodels/data/profiles/collectives.toml");
     assert!(
         made == shipped,
         "run the command in the profile's provenance"

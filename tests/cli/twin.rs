@@ -1,13 +1,11 @@
 //! `servetwin twin`, from the outside: beside a small server that streams.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{SMALL, assert_refused, json, scenario, servetwin, stdout};
+use crate::common::{SMALL, assert_refused, json, scenario, servetwin, stdout};
 
 /// A server that answers every completion with four tokens, 5 ms apart; it has no metrics.
 fn server() -> String {

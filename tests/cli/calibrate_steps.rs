@@ -1,8 +1,6 @@
 //! `servetwin calibrate steps`, from the outside: a simulated run's own steps are the log.
 
-mod common;
-
-use common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
+use crate::common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
 
 /// Runs `SMALL` at `rate` and gives the path of its step log.
 fn log(dir: &tempfile::TempDir, name: &str, rate: &str) -> String {

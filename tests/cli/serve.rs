@@ -1,12 +1,10 @@
 //! `servetwin serve`, end to end: who may reach it, and how it ends.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use common::{assert_refused, servetwin};
+use crate::common::{assert_refused, servetwin};
 
 /// A server that has said where it listens.
 struct Served {

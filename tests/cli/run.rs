@@ -1,8 +1,6 @@
 //! `servetwin run`, end to end.
 
-mod common;
-
-use common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
+use crate::common::{SMALL, assert_refused, json, scenario, servetwin, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! `servetwin demo`, from the outside: loads that do not work.
 
-mod common;
-
-use common::{servetwin, stderr, stdout};
+use crate::common::{servetwin, stderr, stdout};
 
 #[test]
 fn a_load_that_does_not_work_is_named_and_the_report_comes_all_the_same() {

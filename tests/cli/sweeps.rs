@@ -1,8 +1,6 @@
 //! `servetwin curve`, `compare` and `scenario`, end to end.
 
-mod common;
-
-use common::{SMALL, assert_refused, json, root, scenario, servetwin, stderr, stdout};
+use crate::common::{SMALL, assert_refused, json, root, scenario, servetwin, stderr, stdout};
 
 fn small(args: &[&str]) -> std::process::Output {
     let dir = tempfile::tempdir().unwrap();
@@ -539,7 +537,7 @@ fn the_committed_scenario_schema_is_current() {
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         committed == printed,
-        "docs/schema/scenario.schema.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test --test cli_sweeps schema"
+        "docs/schema/scenario.schema.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test --test cli schema"
     );
 }
 

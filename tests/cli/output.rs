@@ -1,14 +1,12 @@
 //! What commands write: whole files or none, never over their inputs; pictures and traces; and what is said beside them. What they refuse to
 //! read.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{SMALL, assert_refused, json, root, scenario, servetwin, stderr, stdout};
+use crate::common::{SMALL, assert_refused, json, root, scenario, servetwin, stderr, stdout};
 use serde_json::Value;
 
 /// A folder with the small scenario in it.

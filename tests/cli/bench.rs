@@ -1,15 +1,13 @@
 //! `servetwin bench`, end to end against the built-in echo server, and without any.
 
-mod common;
-
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{assert_refused, json, servetwin, stderr, stdout};
 use bench::echo::{EchoServer, Schedule};
-use common::{assert_refused, json, servetwin, stderr, stdout};
 
 /// What a scripted server answers to a completion: status and body.
 type Script = Arc<dyn Fn(usize, &serde_json::Value) -> (&'static str, String) + Send + Sync>;
@@ -312,7 +310,7 @@ fn a_load_given_by_flags_is_measured_and_written_in_every_form() {
 fn the_workload_of_a_scenario_file_is_sent_and_an_unmet_expectation_ends_with_code_3() {
     let server = server();
     let dir = tempfile::tempdir().unwrap();
-    let file = common::scenario(&dir, "small.toml", common::SMALL);
+    let file = crate::common::scenario(&dir, "small.toml", crate::common::SMALL);
     let out = servetwin(&[
         "bench",
         &server.url(),

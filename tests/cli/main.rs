@@ -1,0 +1,16 @@
+//! The program as its users meet it: commands, their exit codes and messages, what they print and write; and whether documents and
+//! dependencies are what they say. One binary, so that the program is linked once.
+
+mod bench;
+mod calibrate;
+mod calibrate_steps;
+mod catalog;
+mod common;
+mod demo;
+mod dependencies;
+mod docs;
+mod output;
+mod run;
+mod serve;
+mod sweeps;
+mod twin;
