@@ -323,7 +323,7 @@ fn the_time_series_integrates_to_what_the_replicas_used() {
 #[test]
 fn throughput_and_offered_load_are_taken_over_the_same_time() {
     let warmup = SimDuration(2_000_000_000);
-    for rate in [30.0, 120.0] {
+    for rate in [20.0, 45.0] {
         let record = run(
             rate,
             800,
