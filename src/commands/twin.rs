@@ -538,13 +538,13 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
         Err(problem) if observing.is_some() => {
             note!(
                 "the endpoint's own metrics are not used: {}",
-                printable(&problem.to_string())
+                printable(&problem)
             );
         }
         Err(problem) => {
             return Err(BadInput(format!(
                 "{}; without --proxy the twin needs the endpoint's metrics",
-                printable(&problem.to_string())
+                printable(&problem)
             ))
             .into());
         }
