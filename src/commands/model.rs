@@ -93,7 +93,7 @@ struct Time {
     /// `--batches`, and the longest of `--prompts`.
     #[arg(long, conflicts_with_all = ["tp", "pp", "dtype", "context", "rounds", "step_log"])]
     compare: bool,
-    /// Print a JSON list, one object for each size.
+    /// Print JSON: a list, one object for each size; with `--compare` one object.
     #[arg(long)]
     json: bool,
 }

@@ -195,3 +195,17 @@ fn table(name: &str, c: &Comparison) -> String {
     }
     text + "Few tokens are bound by the bandwidth (above 100 %: weights that stay in caches), many by the peak.\n"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_multiplied_are_all_matrices_of_the_layers() {
+        let c = engine::model::init::shape(30_000_000).unwrap();
+        let layer: usize = shapes(&c).iter().map(|(rows, cols)| rows * cols).sum();
+        // Beside them: embedding and head, two norms of each layer and the last one.
+        let rest = 2 * c.vocab * c.hidden + (2 * c.layers + 1) * c.hidden;
+        assert_eq!((layer * c.layers + rest) as u64, c.parameters());
+    }
+}

@@ -261,7 +261,7 @@ fn computed_again(c: LlamaCppConfig, others: u64) -> u64 {
         hashes: of(0),
         ..req((others + 1) * far, 20, 5)
     });
-    go(c, &reqs).fates.last().unwrap().prefilled.into()
+    go(c, &reqs).fates.last().unwrap().prefilled
 }
 
 #[test]
