@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sim::files::{self, Files};
+use files::Files;
 use sim::kernel::time::SimTime;
 use sim::record::RequestRow;
 use sim::report::csv;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use half::bf16;
 use serde_json::{Value, json};
-use sim::files::{Files, WriteError};
+use files::{Files, WriteError};
 
 use super::ModelError;
 use super::config::{Config, RopeScaling};
