@@ -560,12 +560,8 @@ impl LayerWalk {
             return 0.0;
         }
         let bytes = f64::from(tokens) * f64::from(self.model.hidden) * 2.0;
-        self.collectives.all_reduce(
-            bytes,
-            self.group(),
-            self.all_reduce,
-            Launch::Graph,
-        )
+        self.collectives
+            .all_reduce(bytes, self.group(), self.all_reduce, Launch::Graph)
     }
 
     fn kv_heads(&self) -> u32 {
