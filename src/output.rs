@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use anyhow::Context as _;
 use engine::step_log;
-use sim::files::{self, Files, Out, WriteError};
+use files::{Files, Out, WriteError};
 
 use crate::commands::BadInput;
 
@@ -128,7 +128,7 @@ fn refuse_input(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Lets `write` fill the file `path`, which takes its place when it is whole ([`sim::files`]).
+/// Lets `write` fill the file `path`, which takes its place when it is whole ([`files`]).
 ///
 /// # Errors
 /// When the file is one that the command reads, or cannot be written; names it.

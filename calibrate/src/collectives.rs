@@ -847,7 +847,11 @@ mod tests {
     #[test]
     fn shipped_profile_predicts_held_out_all_reduces_within_ten_percent() {
         let Some(folder) = std::env::var_os("SERVETWIN_MEASURED") else {
-            eprintln!("skipped: SERVETWIN_MEASURED does not name the folder of measurements");
+            // Past the test harness, which keeps what passing tests print to itself.
+            let _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                b"SKIPPED, no measurements (SERVETWIN_MEASURED): shipped_profile_predicts_held_out_all_reduces_within_ten_percent\n",
+            );
             return;
         };
         let rows = load(Path::new(&folder)).expect("tables");

@@ -9,7 +9,11 @@ use hwmodels::profiles;
 fn measured() -> Option<PathBuf> {
     let folder = std::env::var_os("SERVETWIN_MEASURED").map(PathBuf::from);
     if folder.is_none() {
-        eprintln!("skipped: SERVETWIN_MEASURED does not name the folder of measured tables");
+        // Past the test harness, which keeps what passing tests print to itself.
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED, no measurements (SERVETWIN_MEASURED): operators\n",
+        );
     }
     folder
 }

@@ -121,7 +121,11 @@ fn a_folder_without_measurements_is_refused_with_the_files_that_it_may_hold() {
 #[test]
 fn vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand() {
     let Some(dir) = std::env::var_os("SERVETWIN_MEASURED") else {
-        eprintln!("skipped: SERVETWIN_MEASURED names no folder of measurements");
+        // Past the test harness, which keeps what passing tests print to itself.
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED, no measurements (SERVETWIN_MEASURED): vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand\n",
+        );
         return;
     };
     let source = Source::Folder(dir.into());

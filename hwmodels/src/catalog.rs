@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -135,17 +135,18 @@ pub fn file_schema() -> schemars::Schema {
 #[derive(Clone, Debug, PartialEq)]
 struct Table<T> {
     kind: &'static str,
-    entries: BTreeMap<String, T>,
+    // Shared until a user's files change them: every scenario that is built has a catalog of its own.
+    entries: Arc<BTreeMap<String, T>>,
     /// Lower-case name or alias -> canonical name.
-    names: BTreeMap<String, String>,
+    names: Arc<BTreeMap<String, String>>,
 }
 
-impl<T> Table<T> {
+impl<T: Clone> Table<T> {
     fn new(kind: &'static str) -> Self {
         Self {
             kind,
-            entries: BTreeMap::new(),
-            names: BTreeMap::new(),
+            entries: Arc::default(),
+            names: Arc::default(),
         }
     }
 
@@ -164,11 +165,11 @@ impl<T> Table<T> {
         }
         // An override may change the spelling and drops the aliases that it does not repeat.
         if let Some(old) = self.names.get(&name.to_lowercase()).cloned() {
-            self.entries.remove(&old);
-            self.names.retain(|_, canonical| *canonical != old);
+            self.remove(&old);
         }
+        let names = Arc::make_mut(&mut self.names);
         for n in std::iter::once(name).chain(aliases.iter().map(String::as_str)) {
-            match self.names.insert(n.to_lowercase(), name.to_owned()) {
+            match names.insert(n.to_lowercase(), name.to_owned()) {
                 Some(other) if other != name => {
                     return Err(format!(
                         "{} `{name}`: `{n}` already means `{other}`",
@@ -178,14 +179,14 @@ impl<T> Table<T> {
                 _ => {}
             }
         }
-        self.entries.insert(name.to_owned(), entry);
+        Arc::make_mut(&mut self.entries).insert(name.to_owned(), entry);
         Ok(())
     }
 
     /// Takes an entry out, with every name it answers to.
     fn remove(&mut self, name: &str) {
-        self.entries.remove(name);
-        self.names.retain(|_, canonical| canonical != name);
+        Arc::make_mut(&mut self.entries).remove(name);
+        Arc::make_mut(&mut self.names).retain(|_, canonical| canonical != name);
     }
 
     fn get(&self, name: &str) -> Result<&T, Error> {
@@ -211,7 +212,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The embedded catalog, parsed once per process.
+    /// The embedded catalog, parsed once per process and shared by all that start from it.
     ///
     /// # Panics
     /// Never in a released build: tests read every embedded file.

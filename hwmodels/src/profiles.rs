@@ -5,6 +5,7 @@
 //! (H200 and H100), that one's kernel profiles hold too, beneath its own and as extrapolated: their parameters are shares of peaks and times of the chip.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::engine::EngineKind;
 use crate::error::{Error, nearest};
@@ -147,17 +148,20 @@ pub fn describe(p: &Profile) -> String {
     )
 }
 
-/// The built-in profiles.
+/// The built-in profiles, parsed once per process.
 ///
 /// # Panics
 /// Never in a build whose tests pass: a test parses every embedded file.
-pub fn builtin() -> Vec<Profile> {
-    FILES
-        .iter()
-        .map(|(file, text)| {
-            toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
-        })
-        .collect()
+pub fn builtin() -> &'static [Profile] {
+    static PARSED: OnceLock<Vec<Profile>> = OnceLock::new();
+    PARSED.get_or_init(|| {
+        FILES
+            .iter()
+            .map(|(file, text)| {
+                toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
+            })
+            .collect()
+    })
 }
 
 /// Finds the profiles for `accelerator` (catalog name) under `engine`; `relative` is an accelerator with the same chip.

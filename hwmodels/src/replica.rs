@@ -2,10 +2,11 @@
 //!
 //! A step is walked operator by operator: norms, QKV projection, rotary embedding, attention, output
 //! projection, all-reduce, feed-forward or experts, all-reduce, for every layer; then LM head and
-//! sampling; then what the host adds. Everything that depends only on the number of tokens is tabulated when
-//! the model is built, so a step costs a few table look-ups and two attention formulas, whatever the batch size.
+//! sampling; then what the host adds. Everything that depends only on the number of tokens is kept in tables that are
+//! filled on first use, so a step costs a few table look-ups and two attention formulas, whatever the batch size.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use crate::accelerator::Accelerator;
 use crate::batch::BatchStats;
@@ -100,7 +101,8 @@ const KERNELS_PER_LAYER: f64 = 11.0;
 /// A resolved step-time model. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct ReplicaModel {
-    ops: OperatorModel,
+    /// Walks the layers for entries of the tables that nobody has asked for yet.
+    walk: Box<LayerWalk>,
     cost: EngineCost,
     layers: f64,
     kernels_per_layer: f64,
@@ -110,10 +112,10 @@ pub struct ReplicaModel {
     pp: u32,
     /// Collectives of a layer over the usual two: a parallel block needs one.
     meetings: f64,
-    /// All layers' token-wise work by token count: `linear[t]` for t tokens.
-    linear: Vec<Device>,
+    /// All layers' token-wise work by token count.
+    linear: Table,
     /// LM head and sampling by sampled sequences.
-    head: Vec<Device>,
+    head: Table,
     attention: Attention,
     full_layers: f64,
     window_layers: f64,
@@ -152,19 +154,23 @@ enum Attention {
 impl ReplicaModel {
     /// Resolves `spec` and fills the tables. The layout must have been checked against the model.
     pub fn new(spec: &ReplicaSpec<'_>) -> ReplicaModel {
-        let ops = OperatorModel::new(spec.accelerator, spec.profile).with_kernels(spec.kernels);
-        let collectives = CollectiveModel::new(&spec.fabric, spec.profile);
         let m = spec.model;
         let (tp, pp) = (spec.layout.tp.max(1), spec.layout.pp.max(1));
-        let walk = LayerWalk {
-            spec,
-            ops: &ops,
-            collectives: &collectives,
+        let walk = Box::new(LayerWalk {
+            model: m.clone(),
+            layout: spec.layout,
+            weights: spec.weights,
+            kv_cache: spec.kv_cache,
+            routing: spec.routing,
+            kernels: spec.kernels,
+            all_reduce: spec.cost.all_reduce,
+            devices_per_node: spec.fabric.devices_per_node.max(1),
+            ops: OperatorModel::new(spec.accelerator, spec.profile).with_kernels(spec.kernels),
+            collectives: CollectiveModel::new(&spec.fabric, spec.profile),
             tp,
-        };
+        });
+        let collectives = &walk.collectives;
         let table = spec.max_tokens.clamp(1, 1 << 16);
-        let linear = (0..=table).map(|t| walk.all_layers(t)).collect();
-        let head = (0..=table.min(4096)).map(|s| walk.head(s)).collect();
         let attention = walk.attention();
         let per_node = spec.fabric.devices_per_node.max(1);
         // Stages are consecutive ranks: stage boundaries cross nodes when a stage fills one.
@@ -188,8 +194,8 @@ impl ReplicaModel {
             tp,
             pp,
             meetings: if m.parallel_block { 0.5 } else { 1.0 },
-            linear,
-            head,
+            linear: Table::up_to(table),
+            head: Table::up_to(table.min(4096)),
             attention,
             full_layers: f64::from(m.layers - window_layers),
             window_layers: f64::from(window_layers),
@@ -199,7 +205,7 @@ impl ReplicaModel {
             graph_sizes: spec.graph_sizes.to_vec(),
             shared: walk.shared_experts(),
             warnings: walk.warnings(),
-            ops: ops.clone(),
+            walk,
         }
     }
 
@@ -219,7 +225,7 @@ impl ReplicaModel {
             match self.attention {
                 Attention::Gqa(shape) => {
                     if self.full_layers > 0.0 {
-                        let t = self.ops.decode_attention(&shape, batch, Cache::Cold);
+                        let t = self.walk.ops.decode_attention(&shape, batch, Cache::Cold);
                         device.add_attention(t, self.full_layers);
                     }
                     if self.window_layers > 0.0 {
@@ -227,12 +233,12 @@ impl ReplicaModel {
                             window: self.window,
                             ..shape
                         };
-                        let t = self.ops.decode_attention(&shape, batch, Cache::Cold);
+                        let t = self.walk.ops.decode_attention(&shape, batch, Cache::Cold);
                         device.add_attention(t, self.window_layers);
                     }
                 }
                 Attention::Mla(shape, _) => {
-                    let t = self.ops.decode_mla(&shape, batch, Cache::Cold);
+                    let t = self.walk.ops.decode_mla(&shape, batch, Cache::Cold);
                     device.add_attention(t, self.layers);
                 }
             }
@@ -250,7 +256,7 @@ impl ReplicaModel {
                 Attention::Mla(_, s) => s,
             };
             if self.full_layers > 0.0 {
-                let t = self.ops.prefill_attention(&shape, &work);
+                let t = self.walk.ops.prefill_attention(&shape, &work);
                 device.add_attention(t, self.full_layers);
             }
             if self.window_layers > 0.0 {
@@ -258,24 +264,44 @@ impl ReplicaModel {
                     window: self.window,
                     ..shape
                 };
-                let t = self.ops.prefill_attention(&shape, &work);
+                let t = self.walk.ops.prefill_attention(&shape, &work);
                 device.add_attention(t, self.window_layers);
             }
         }
     }
 }
 
-/// Entry `n` of a table; beyond it, in proportion to its last entry.
-#[inline]
-fn entry(table: &[Device], n: u32) -> Device {
-    match table.get(n as usize) {
-        Some(d) => *d,
-        None => {
-            let last = table.len() - 1;
-            let mut d = Device::default();
-            d.add_scaled(&table[last], f64::from(n) / last as f64);
-            d
+/// Entries of a table that are made together, as room for them.
+const CHUNK: usize = 512;
+
+/// A table that is filled on first use, entry by entry: a run asks for few of the sizes that a step could have.
+#[derive(Clone, Debug)]
+struct Table {
+    last: u32,
+    chunks: Vec<OnceLock<Box<[OnceLock<Device>]>>>,
+}
+
+impl Table {
+    /// An empty table with entries for 0 to `last`, which is at least 1.
+    fn up_to(last: u32) -> Table {
+        Table {
+            last,
+            chunks: vec![OnceLock::new(); last as usize / CHUNK + 1],
         }
+    }
+
+    /// Entry `n`, which is `make(n)`; beyond the table, in proportion to its last entry.
+    #[inline]
+    fn get(&self, n: u32, make: impl Fn(u32) -> Device) -> Device {
+        if n > self.last {
+            let mut d = Device::default();
+            let factor = f64::from(n) / f64::from(self.last);
+            d.add_scaled(&self.get(self.last, make), factor);
+            return d;
+        }
+        let chunk = self.chunks[n as usize / CHUNK]
+            .get_or_init(|| vec![OnceLock::new(); CHUNK].into_boxed_slice());
+        *chunk[n as usize % CHUNK].get_or_init(|| make(n))
     }
 }
 
@@ -293,7 +319,7 @@ impl StepModel for ReplicaModel {
             Some(padded) => padded.saturating_add(batch.decode_tokens - batch.decode_seqs),
             None => batch.tokens(),
         };
-        let mut device = entry(&self.linear, tokens);
+        let mut device = self.linear(tokens);
         self.add_attention(&mut device, batch);
         self.cost_of(device, &widest, tokens, graph.is_some())
     }
@@ -319,7 +345,7 @@ impl StepModel for ReplicaModel {
             } else {
                 batch.tokens().max(1)
             };
-            let mut own = entry(&self.linear, tokens);
+            let mut own = self.linear(tokens);
             self.add_attention(&mut own, batch);
             total = total.saturating_add(tokens);
             if own.total() > device.total() {
@@ -330,7 +356,7 @@ impl StepModel for ReplicaModel {
             let idle = shared.ranks.saturating_sub(ranks.len() as u32);
             let each = if in_graph { padded } else { 1 };
             total = total.saturating_add(idle.saturating_mul(each));
-            shared.add(total, &self.ops, &mut device);
+            shared.add(total, &self.walk.ops, &mut device);
         }
         self.cost_of(device, &widest, total, in_graph)
     }
@@ -386,6 +412,18 @@ impl SharedExperts {
 }
 
 impl ReplicaModel {
+    /// All layers' token-wise work for `tokens` tokens.
+    #[inline]
+    fn linear(&self, tokens: u32) -> Device {
+        self.linear.get(tokens, |t| self.walk.all_layers(t))
+    }
+
+    /// LM head and sampling for `sampled` sequences.
+    #[inline]
+    fn head(&self, sampled: u32) -> Device {
+        self.head.get(sampled, |s| self.walk.head(s))
+    }
+
     /// Sequences of the graph that the step replays; `None`: kernels are launched one by one.
     #[inline]
     fn graph_size(&self, widest: &Widest) -> Option<u32> {
@@ -404,7 +442,7 @@ impl ReplicaModel {
     #[inline]
     fn cost_of(&self, device: Device, widest: &Widest, tokens: u32, in_graph: bool) -> StepCost {
         let c = &self.cost;
-        let head = entry(&self.head, widest.sampled_seqs);
+        let head = self.head(widest.sampled_seqs);
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.
@@ -463,17 +501,25 @@ impl ReplicaModel {
 }
 
 /// Walks a model's layers on one rank.
-struct LayerWalk<'a> {
-    spec: &'a ReplicaSpec<'a>,
-    ops: &'a OperatorModel,
-    collectives: &'a CollectiveModel,
+#[derive(Clone, Debug)]
+struct LayerWalk {
+    model: ModelArch,
+    layout: Layout,
+    weights: Dtype,
+    kv_cache: Dtype,
+    routing: Routing,
+    kernels: Kernels,
+    all_reduce: AllReduceImpl,
+    devices_per_node: u32,
+    ops: OperatorModel,
+    collectives: CollectiveModel,
     tp: u32,
 }
 
-impl LayerWalk<'_> {
+impl LayerWalk {
     /// Format of the dense matrices.
     fn dense(&self) -> Dtype {
-        match self.spec.weights {
+        match self.weights {
             Dtype::Mxfp4 => Dtype::Bf16,
             d => d,
         }
@@ -490,7 +536,7 @@ impl LayerWalk<'_> {
     /// Bytes of one value that a kernel hands to a product.
     fn product_input(&self) -> f64 {
         match self.dense() {
-            Dtype::Fp8 | Dtype::Int8 if self.spec.kernels.fused_quantisation => 1.0,
+            Dtype::Fp8 | Dtype::Int8 if self.kernels.fused_quantisation => 1.0,
             _ => 2.0,
         }
     }
@@ -501,7 +547,7 @@ impl LayerWalk<'_> {
     }
 
     fn group(&self) -> Group {
-        let nodes = self.tp.div_ceil(self.spec.fabric.devices_per_node.max(1));
+        let nodes = self.tp.div_ceil(self.devices_per_node);
         if nodes > 1 {
             Group::across(self.tp, nodes)
         } else {
@@ -513,28 +559,24 @@ impl LayerWalk<'_> {
         if self.tp < 2 {
             return 0.0;
         }
-        let bytes = f64::from(tokens) * f64::from(self.spec.model.hidden) * 2.0;
-        self.collectives.all_reduce(
-            bytes,
-            self.group(),
-            self.spec.cost.all_reduce,
-            Launch::Graph,
-        )
+        let bytes = f64::from(tokens) * f64::from(self.model.hidden) * 2.0;
+        self.collectives
+            .all_reduce(bytes, self.group(), self.all_reduce, Launch::Graph)
     }
 
     fn kv_heads(&self) -> u32 {
-        self.spec.model.kv_heads.div_ceil(self.tp).max(1)
+        self.model.kv_heads.div_ceil(self.tp).max(1)
     }
 
     fn attention(&self) -> Attention {
-        let m = self.spec.model;
+        let m = &self.model;
         let heads = m.heads.div_ceil(self.tp);
         match m.attention {
             AttentionKind::Gqa => Attention::Gqa(DecodeShape {
                 heads,
                 kv_heads: self.kv_heads(),
                 head_dim: m.head_dim,
-                kv_dtype: self.spec.kv_cache,
+                kv_dtype: self.kv_cache,
                 window: None,
             }),
             AttentionKind::Mla {
@@ -548,13 +590,13 @@ impl LayerWalk<'_> {
                     heads,
                     kv_lora_rank,
                     rope_dim: qk_rope_dim,
-                    kv_dtype: self.spec.kv_cache,
+                    kv_dtype: self.kv_cache,
                 },
                 PrefillShape {
                     heads,
                     kv_heads: heads,
                     head_dim: (qk_nope_dim + qk_rope_dim + v_head_dim) / 2,
-                    kv_dtype: self.spec.kv_cache,
+                    kv_dtype: self.kv_cache,
                     window: None,
                 },
             ),
@@ -563,7 +605,7 @@ impl LayerWalk<'_> {
 
     /// Projections, element-wise kernels and output projection of one layer's attention.
     fn attention_block(&self, t: u32, d: &mut Device) {
-        let m = self.spec.model;
+        let m = &self.model;
         let heads = m.heads.div_ceil(self.tp);
         let tokens = f64::from(t);
         let (q_width, kv_width, out_width);
@@ -595,8 +637,8 @@ impl LayerWalk<'_> {
             }
         }
         d.add_gemm(self.gemm(t, m.hidden, out_width));
-        let kv_bytes = self.spec.kv_cache.bytes();
-        if self.spec.kernels.fused_rotary {
+        let kv_bytes = self.kv_cache.bytes();
+        if self.kernels.fused_rotary {
             // Q, K and V are read once; Q is written in place, K and V to the cache.
             let bytes = 4.0 * f64::from(q_width) + (2.0 + kv_bytes) * f64::from(kv_width);
             d.add_activations(self.ops.elementwise(bytes * tokens, 1.0));
@@ -614,10 +656,10 @@ impl LayerWalk<'_> {
     }
 
     fn dense_mlp(&self, t: u32, intermediate: u32, d: &mut Device) {
-        let m = self.spec.model;
+        let m = &self.model;
         let inner = intermediate.div_ceil(self.tp);
         let up = if m.gated { 2 * inner } else { inner };
-        if m.gated && !self.spec.kernels.gate_with_up {
+        if m.gated && !self.kernels.gate_with_up {
             d.add_gemm(self.gemm(t, inner, m.hidden));
             d.add_gemm(self.gemm(t, inner, m.hidden));
         } else {
@@ -629,7 +671,7 @@ impl LayerWalk<'_> {
     }
 
     fn moe(&self, t: u32, d: &mut Device) {
-        let m = self.spec.model;
+        let m = &self.model;
         let Some(moe) = m.moe else { return };
         // Router, then choice and permutation of tokens.
         d.add_gemm(
@@ -640,9 +682,9 @@ impl LayerWalk<'_> {
             self.ops
                 .elementwise(f64::from(t) * f64::from(moe.experts) * 4.0, 2.0),
         );
-        if self.spec.layout.dp == 1 {
+        if self.layout.dp == 1 {
             let shape = self.experts(&moe);
-            d.add_gemm(self.ops.moe(&shape, t, self.spec.routing));
+            d.add_gemm(self.ops.moe(&shape, t, self.routing));
         }
         if moe.shared_intermediate > 0 {
             self.dense_mlp(t, moe.shared_intermediate, d);
@@ -651,30 +693,30 @@ impl LayerWalk<'_> {
 
     /// Routed experts as the ranks of a stage share them.
     fn experts(&self, moe: &Moe) -> MoeShape {
-        let ranks = self.spec.layout.stage_ranks().max(1);
-        let ep = self.spec.layout.ep.max(1);
+        let ranks = self.layout.stage_ranks().max(1);
+        let ep = self.layout.ep.max(1);
         MoeShape {
-            hidden: self.spec.model.hidden,
+            hidden: self.model.hidden,
             intermediate: moe.expert_intermediate,
             experts: moe.experts,
             top_k: moe.top_k,
             tp: (ranks / ep).max(1),
             ep,
-            weights: self.spec.weights,
-            activations: Self::activations(self.spec.weights),
+            weights: self.weights,
+            activations: Self::activations(self.weights),
         }
     }
 
     /// What data-parallel ranks compute together.
     fn shared_experts(&self) -> Option<SharedExperts> {
-        let m = self.spec.model;
-        let layout = self.spec.layout;
+        let m = &self.model;
+        let layout = self.layout;
         let moe = m.moe.filter(|_| layout.dp > 1)?;
-        let nodes = (layout.stage_ranks()).div_ceil(self.spec.fabric.devices_per_node.max(1));
+        let nodes = (layout.stage_ranks()).div_ceil(self.devices_per_node);
         let hidden = f64::from(m.hidden);
         Some(SharedExperts {
             shape: self.experts(&moe),
-            routing: self.spec.routing,
+            routing: self.routing,
             layers: f64::from(m.layers - moe.dense_layers.min(m.layers)),
             ranks: layout.dp,
             group: if nodes > 1 {
@@ -690,7 +732,7 @@ impl LayerWalk<'_> {
 
     /// One layer; `experts` chooses routed experts over the dense block.
     fn layer(&self, t: u32, experts: bool) -> Device {
-        let m = self.spec.model;
+        let m = &self.model;
         let mut d = Device::default();
         // A norm with its residual reads two streams and writes two, one of them the next product's input.
         let norm = (3.0 * 2.0 + self.product_input()) * f64::from(m.hidden) * f64::from(t);
@@ -713,7 +755,7 @@ impl LayerWalk<'_> {
         if t == 0 {
             return d;
         }
-        let m = self.spec.model;
+        let m = &self.model;
         let dense = m.moe.map_or(m.layers, |x| x.dense_layers.min(m.layers));
         if dense > 0 {
             d.add_scaled(&self.layer(t, false), f64::from(dense));
@@ -730,7 +772,7 @@ impl LayerWalk<'_> {
         if sampled == 0 {
             return d;
         }
-        let m = self.spec.model;
+        let m = &self.model;
         d.add_gemm(self.ops.gemm(
             sampled,
             m.vocab.div_ceil(self.tp),
@@ -747,7 +789,7 @@ impl LayerWalk<'_> {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let m = self.spec.model;
+        let m = &self.model;
         let inner = m.intermediate.div_ceil(self.tp).max(1);
         let mut weak = BTreeSet::new();
         let mut note = |what: &str, e: Evidence| {
@@ -771,15 +813,15 @@ impl LayerWalk<'_> {
             "attention",
             self.ops.evidence(&OpShape::Attention {
                 head_dim: m.head_dim,
-                kv: self.spec.kv_cache,
+                kv: self.kv_cache,
             }),
         );
         if m.moe.is_some() {
             note(
                 "expert",
                 self.ops.evidence(&OpShape::Moe {
-                    weights: self.spec.weights,
-                    ep: self.spec.layout.ep,
+                    weights: self.weights,
+                    ep: self.layout.ep,
                 }),
             );
         }

@@ -49,7 +49,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{second:>4} s ");
         for r in &seen.replicas {
             let (running, waiting) = (r.load.running, r.load.waiting);
-            print!("  {:<8} {running:>3} {waiting:>3}", format!("{:?}", r.lifecycle));
+            print!(
+                "  {:<8} {running:>3} {waiting:>3}",
+                format!("{:?}", r.lifecycle)
+            );
         }
         println!();
     }

@@ -32,7 +32,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let record = scenario.run(&RunOptions::default())?;
     let wait = record.latencies.of(Metric::Queue).mean_secs();
     println!("requests            {}", record.counts.finished);
-    println!("mean wait, measured {:.2} ms", 1e3 * wait.unwrap_or_default());
-    println!("mean wait, theory   {:.2} ms", 10.0 * 0.8 / (2.0 * (1.0 - 0.8)));
+    println!(
+        "mean wait, measured {:.2} ms",
+        1e3 * wait.unwrap_or_default()
+    );
+    println!(
+        "mean wait, theory   {:.2} ms",
+        10.0 * 0.8 / (2.0 * (1.0 - 0.8))
+    );
     Ok(())
 }

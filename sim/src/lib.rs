@@ -32,7 +32,6 @@
 
 pub mod cluster;
 pub mod fast;
-pub mod files;
 pub mod kernel;
 pub mod kv;
 pub mod metrics;

@@ -33,7 +33,11 @@ fn a_folder_without_the_tables_is_bad_input_and_the_missing_file_is_named() {
 #[test]
 fn the_shipped_collective_profile_is_what_the_command_makes() {
     let Some(folder) = std::env::var_os("SERVETWIN_MEASURED") else {
-        eprintln!("skipped: SERVETWIN_MEASURED does not name the folder of measurements");
+        // Past the test harness, which keeps what passing tests print to itself.
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED, no measurements (SERVETWIN_MEASURED): the_shipped_collective_profile_is_what_the_command_makes\n",
+        );
         return;
     };
     let folder = folder.to_str().expect("utf-8").to_owned();

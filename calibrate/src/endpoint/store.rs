@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use files::Files;
 use serde::{Deserialize, Serialize};
-use sim::files::{self, Files};
 use sim::kernel::time::SimTime;
 use sim::record::RequestRow;
 use sim::report::csv;

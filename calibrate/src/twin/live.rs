@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sim::files;
 use sim::scenario::{Scenario, ScenarioError};
 
 use super::compare::{Comparison, compare};

@@ -8,7 +8,6 @@
 
 use std::path::{Path, PathBuf};
 
-use sim::files;
 use sim::scenario::Scenario;
 
 use super::compare::{Comparison, compare};

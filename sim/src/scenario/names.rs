@@ -43,8 +43,8 @@ pub(super) fn no_profile(e: &Error) -> String {
     let Error::Unknown { name, nearest, .. } = e else {
         return e.to_string();
     };
-    let names: Vec<String> = (hwmodels::profiles::builtin().into_iter())
-        .map(|p| p.name)
+    let names: Vec<String> = (hwmodels::profiles::builtin().iter())
+        .map(|p| p.name.clone())
         .collect();
     let hint = match nearest {
         Some(n) => format!("; did you mean `{n}`?"),

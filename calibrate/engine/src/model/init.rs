@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
+use files::{Files, WriteError};
 use half::bf16;
 use serde_json::{Value, json};
-use sim::files::{Files, WriteError};
 
 use super::ModelError;
 use super::config::{Config, RopeScaling};
