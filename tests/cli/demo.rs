@@ -19,7 +19,7 @@ fn a_load_that_does_not_work_is_named_and_the_report_comes_all_the_same() {
         "--only",
         "users-6",
         "--only",
-        "tp-2",
+        "max-seqs-4",
         "--json",
         "--out",
         out,
@@ -34,7 +34,7 @@ fn a_load_that_does_not_work_is_named_and_the_report_comes_all_the_same() {
     };
     assert_eq!(names("failed"), ["users-6"], "{table:#}");
     let loads = names("loads");
-    assert!(loads.contains(&"tp-2".to_owned()), "{loads:?}");
+    assert!(loads.contains(&"max-seqs-4".to_owned()), "{loads:?}");
     assert!(!loads.contains(&"users-6".to_owned()), "{loads:?}");
     assert!(stderr(&output).contains("loads to measure: about"));
     assert!(dir.path().join("demo.svg").is_file());

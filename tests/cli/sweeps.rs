@@ -260,11 +260,17 @@ fn curve_over_concurrency_keeps_that_many_requests_under_way() {
 
 #[test]
 fn curve_refuses_loads_that_make_no_sense() {
-    assert_refused(&small(&["curve", "FILE", "--rates", "0"]), "above 0 req/s");
-    assert_refused(&small(&["curve", "FILE", "--rates=-1"]), "above 0 req/s");
+    assert_refused(
+        &small(&["curve", "FILE", "--rates", "0"]),
+        "from 1e-9 to 1e9 req/s",
+    );
+    assert_refused(
+        &small(&["curve", "FILE", "--rates=-1"]),
+        "from 1e-9 to 1e9 req/s",
+    );
     assert_refused(
         &small(&["curve", "FILE", "--rates", "NaN"]),
-        "above 0 req/s",
+        "from 1e-9 to 1e9 req/s",
     );
     assert_refused(&small(&["curve", "FILE", "--scales", "0"]), "above 0");
     assert_refused(

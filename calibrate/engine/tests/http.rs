@@ -217,7 +217,7 @@ async fn what_is_wrong_gets_its_status_and_says_why() {
             400,
             "maximum context length",
         ),
-        ("/v1/completions", huge.as_str(), 413, "limit"),
+        ("/v1/completions", huge.as_str(), 413, "at most"),
         (
             "/v1/chat/completions",
             r#"{"messages": []}"#,

@@ -521,7 +521,7 @@ mod tests {
     #[test]
     fn a_fast_endpoint_gets_the_whole_plan_and_a_slower_one_less_and_less_of_it() {
         let mut before = usize::MAX;
-        let mut shapes = Vec::new();
+        let whole = Plan::whole(SHAPE).stages.len() * SHAPE.users as usize;
         for token in [0.002, 0.01, 0.03, 0.1, 0.5] {
             let plan = Plan::fitting(SHAPE, &speed(token), &most(270.0), &none).unwrap();
             if token < 0.01 {
@@ -535,16 +535,15 @@ mod tests {
             let size = plan.stages.len() * plan.shape.users as usize;
             assert!(size <= before, "{token}: {plan:?}");
             before = size;
-            shapes.push(plan.shape.users);
         }
-        assert!(shapes[4] < 32, "{shapes:?}");
+        assert!(before < whole, "{before} of {whole}");
     }
 
     #[test]
     fn an_endpoint_that_is_too_slow_is_told_what_it_needs_and_gets_a_plan_with_it() {
         let slow = speed(1.0);
-        let needed = Plan::fitting(SHAPE, &slow, &most(60.0), &none).unwrap_err();
-        assert!(needed.least.seconds > 60.0 && needed.whole.seconds > 10.0 * needed.least.seconds);
+        let needed = Plan::fitting(SHAPE, &slow, &most(5.0), &none).unwrap_err();
+        assert!(needed.least.seconds > 5.0 && needed.whole.seconds > 10.0 * needed.least.seconds);
         let plan = Plan::fitting(SHAPE, &slow, &most(needed.least.seconds), &none).unwrap();
         assert_eq!(plan.stages, ESSENTIAL);
         let tokens = Cost {

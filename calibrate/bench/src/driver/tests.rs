@@ -371,7 +371,12 @@ fn users_of_a_closed_loop_pause_after_failures_and_keep_their_connections() {
         "{}",
         raw.samples.len()
     );
-    assert_eq!(raw.connections.opened, 4);
+    // A user that pauses leaves its connection to the next.
+    assert!(
+        (1..=4).contains(&raw.connections.opened),
+        "{:?}",
+        raw.connections
+    );
 }
 
 #[test]
