@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let overrides = ["workload[0].arrival.rate=30 req/s".to_string()];
     let scenario = Scenario::parse(SCENARIO, "one_replica.toml", &overrides)?;
     let record = scenario.run(&RunOptions::default())?;
-    print!("{}", text::render(&RunReport::new(&record, 0.0)));
+    let report = RunReport::new(&record, 0.0);
+    print!("{}", text::render(&report, text::Detail::Brief));
     Ok(())
 }

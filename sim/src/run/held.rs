@@ -1,12 +1,12 @@
 //! The run itself: who is advanced when.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use rayon::prelude::*;
 
+use super::gateway::Gateway;
 use super::group::{Fleet, Group, MOST_GROUPS};
 use super::options::{Path, RunError, RunOptions};
 use super::plans::{Change, Plans};
+use super::view::{Pace, ReplicaView, Snapshot, Status};
 use crate::cluster::events::Class;
 use crate::cluster::replica::{Books, Lifecycle, Replica};
 use crate::cluster::requests::never_served;
@@ -21,58 +21,12 @@ use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{ReplicaSpec, Simulation};
 use crate::workload::Workload;
 
-/// How far a replica may be advanced before the others: as far as nothing from outside can reach it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// For many requests at once, on all cores: the router looks at no state, or at a scrape's, and requests do not depend on answers.
-    Ahead,
-    /// To the next request: the router looks at replicas as they are, but requests do not depend on answers.
-    Arrivals,
-    /// Instant by instant: answers bring requests, or somebody watches.
-    Instants,
-}
-
-/// Where a run stands after it was advanced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// At the instant that was asked for; more is to come.
-    Reached,
-    /// Nothing more will happen.
-    Over,
-    /// Somebody raised [`RunOptions::cancel`].
-    Cancelled,
-}
-
-/// A replica as a snapshot shows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReplicaView {
-    /// Where it stands between its start and its end.
-    pub lifecycle: Lifecycle,
-    /// What its engine holds.
-    pub load: Load,
-    /// Requests that were sent to it and have not ended, in its front end or engine.
-    pub outstanding: usize,
-}
-
-/// A run at an instant.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
-    /// The instant.
-    pub now: SimTime,
-    /// Requests that clients have sent.
-    pub offered: u64,
-    /// Requests that have ended, however.
-    pub ended: u64,
-    /// Requests that wait at the gateway because no replica is ready.
-    pub held: usize,
-    /// The replicas, by index; those that are gone keep theirs.
-    pub replicas: Vec<ReplicaView>,
-}
-
-/// Requests drawn ahead at a time, per replica: enough for a replica's state to stay in the caches while it works them off.
-const AHEAD_PER_REPLICA: usize = 32;
-/// ... and at least in all.
-const AHEAD: usize = 4096;
+/// Requests drawn ahead at a time, per replica: enough for a replica's state to stay in the caches while it works them off ...
+const AHEAD_PER_REPLICA: usize = 128;
+/// ... but in all at least and at most so many, for a batch to be worth its start, and for what was drawn not to fill the memory.
+const AHEAD: (usize, usize) = (1 << 12, 1 << 18);
+/// Large fleets draw at least so many per replica all the same.
+const LEAST_AHEAD_PER_REPLICA: usize = 16;
 /// Share of its time from which on a front end at work is worth a warning.
 const BUSY_FRONT_END: f64 = 0.8;
 
@@ -111,33 +65,6 @@ pub struct Run<'w> {
     ended: u64,
     /// Replicas at which something happens at this instant.
     due: Vec<u32>,
-}
-
-/// Requests that no replica can take yet, in the order in which they were sent.
-#[derive(Default)]
-struct Gateway {
-    held: BTreeMap<ReqId, (RequestSpec, Option<SimTime>)>,
-    deadlines: BTreeSet<(SimTime, ReqId)>,
-}
-
-impl Gateway {
-    fn next(&self) -> SimTime {
-        self.deadlines.first().map_or(SimTime::NEVER, |d| d.0)
-    }
-
-    fn hold(&mut self, id: ReqId, spec: RequestSpec, patience: Option<SimDuration>) {
-        let deadline = patience.map(|p| spec.arrival + p);
-        self.deadlines.extend(deadline.map(|d| (d, id)));
-        self.held.insert(id, (spec, deadline));
-    }
-
-    fn remove(&mut self, id: ReqId) -> Option<RequestSpec> {
-        let (spec, deadline) = self.held.remove(&id)?;
-        if let Some(deadline) = deadline {
-            self.deadlines.remove(&(deadline, id));
-        }
-        Some(spec)
-    }
 }
 
 impl<'w> Run<'w> {
@@ -279,7 +206,7 @@ impl<'w> Run<'w> {
             now: self.reached,
             offered: self.offered,
             ended: self.ended(),
-            held: self.gateway.held.len(),
+            held: self.gateway.len(),
             replicas: self.fleet.iter().map(view).collect(),
         }
     }
@@ -407,7 +334,10 @@ impl<'w> Run<'w> {
 
     /// Draws requests ahead, hands them to their replicas, and lets groups of replicas work them off on all cores: all before `to`.
     fn run_ahead(&mut self, to: SimTime) -> Result<(), RunError> {
-        let batch = AHEAD.max(AHEAD_PER_REPLICA * self.fleet.len() as usize);
+        let n = self.fleet.len() as usize;
+        let batch = (AHEAD_PER_REPLICA * n)
+            .clamp(AHEAD.0, AHEAD.1)
+            .max(LEAST_AHEAD_PER_REPLICA * n);
         loop {
             if self.cancelled() {
                 return Ok(());
@@ -740,7 +670,7 @@ impl<'w> Run<'w> {
     /// A replica is ready: what was held goes on its way, in the order in which it was sent.
     fn release(&mut self) {
         let drawn = std::mem::take(&mut self.spec);
-        for id in self.gateway.held.keys().copied().collect::<Vec<_>>() {
+        for id in self.gateway.ids() {
             let Some(spec) = self.gateway.remove(id) else {
                 continue;
             };
@@ -756,12 +686,7 @@ impl<'w> Run<'w> {
 
     /// Clients of held requests give up.
     fn time_out_held(&mut self, now: SimTime) {
-        while let Some(&(at, id)) = self.gateway.deadlines.first()
-            && at <= now
-        {
-            let Some(spec) = self.gateway.remove(id) else {
-                continue;
-            };
+        while let Some((id, spec)) = self.gateway.timed_out(now) {
             let (row, end) = never_served(id, &spec, Outcome::TimedOut, now);
             self.fleet.groups[0].books.recorder.request(&row);
             self.ended += 1;
@@ -830,8 +755,7 @@ impl<'w> Run<'w> {
             let (replica, books) = self.fleet.get(i);
             replica.close(end, books);
         }
-        let held = std::mem::take(&mut self.gateway.held);
-        for (id, (spec, _)) in held {
+        for (id, spec) in self.gateway.drain() {
             let (row, _) = never_served(id, &spec, Outcome::InFlight, end);
             self.fleet.groups[0].books.recorder.request(&row);
         }
@@ -866,7 +790,7 @@ impl<'w> Run<'w> {
         let drawn = usize::from(self.drawn.is_some());
         assert_eq!(
             self.offered,
-            self.ended() + (outstanding + self.gateway.held.len() + drawn) as u64,
+            self.ended() + (outstanding + self.gateway.len() + drawn) as u64,
             "requests are conserved"
         );
         for replica in self.fleet.iter() {

@@ -11,11 +11,14 @@
 //! [`crate::cluster`]. Replicas are advanced on their own for as long as nothing from outside can reach them ([`Pace`]); the record does
 //! not depend on that, nor on the number of threads.
 
+mod gateway;
 mod group;
 mod held;
 mod options;
 mod plans;
+mod view;
 
-pub use held::{Pace, ReplicaView, Run, Snapshot, Status};
+pub use held::Run;
 pub use options::{Path, RunError, RunOptions};
 pub use plans::Change;
+pub use view::{Pace, ReplicaView, Snapshot, Status};
