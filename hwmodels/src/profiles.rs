@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn every_embedded_profile_parses_and_stays_within_physics() {
         for p in builtin() {
-            check(&p).unwrap_or_else(|e| panic!("{}: {e}", p.name));
+            check(p).unwrap_or_else(|e| panic!("{}: {e}", p.name));
             assert!(!p.provenance.command.is_empty(), "{}: no command", p.name);
         }
     }

@@ -67,7 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         None => Catalog::builtin(),
     };
     for left_out in catalog.left_out() {
-        eprintln!("warning: left out: {}", left_out.error);
+        note!("warning: left out: {}", left_out.error);
     }
     match args.command {
         Command::List { kind } => list(&catalog, kind, args.json)?,

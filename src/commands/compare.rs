@@ -105,7 +105,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     }
     if comparison.nothing_finished() {
         if args.json {
-            eprintln!("warning: a run finished nothing: there are no latencies to compare");
+            note!("warning: a run finished nothing: there are no latencies to compare");
         }
         return Ok(exit_code::NOTHING_FINISHED);
     }

@@ -251,7 +251,7 @@ fn draws(args: &Args, n: u64) -> anyhow::Result<u8> {
 /// Says on standard error that no request of a run finished, where the report is for machines; the others say it first.
 fn tell_nothing_finished(json: bool, report: &RunReport) {
     if let Some(text) = outcomes::nothing_finished(report).filter(|_| json) {
-        eprintln!("warning: {text}");
+        note!("warning: {text}");
     }
 }
 

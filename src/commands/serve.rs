@@ -199,7 +199,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         let under_way = engine.clone();
         let stop = async move {
             stop.await;
-            eprintln!(
+            note!(
                 "shutting down: {} under way may take {} s; a second signal ends them at once",
                 requests(under_way.under_way()),
                 args.drain_timeout

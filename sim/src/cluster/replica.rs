@@ -135,7 +135,7 @@ impl Replica {
 
     /// When something happens here next, as far as it was sent.
     #[inline]
-    pub fn next(&mut self) -> SimTime {
+    pub fn next_at(&mut self) -> SimTime {
         let sent = self
             .inbox
             .front()
@@ -181,7 +181,7 @@ impl Replica {
     /// Does all that happens here before `until`.
     pub fn advance(&mut self, until: SimTime, books: &mut Books) {
         loop {
-            let now = self.next();
+            let now = self.next_at();
             if now >= until || books.cancelled() {
                 return;
             }

@@ -25,8 +25,8 @@ impl Tournament {
         Tournament { leaves, nodes }
     }
 
-    /// Clocks there are, those beyond the first `n` included.
-    pub fn len(&self) -> usize {
+    /// Clocks that there is room for.
+    pub fn capacity(&self) -> usize {
         self.leaves
     }
 

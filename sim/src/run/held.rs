@@ -176,7 +176,7 @@ impl<'w> Run<'w> {
         self.fleet
             .push(Replica::new(i, spec, engine, block, self.reached));
         self.scraped.push(self.fleet.peek(i).load());
-        if self.fleet.len() as usize > self.clocks.len() {
+        if self.fleet.len() as usize > self.clocks.capacity() {
             self.reset_clocks();
         }
         self.tell_fleet(i, FleetEvent::Added);
@@ -271,7 +271,7 @@ impl<'w> Run<'w> {
         let over = |at: SimTime, until: SimTime| at == SimTime::NEVER || at > until;
         let until = self.until;
         over(outside, until)
-            && (0..self.fleet.len()).all(|i| over(self.fleet.get(i).0.next(), until))
+            && (0..self.fleet.len()).all(|i| over(self.fleet.get(i).0.next_at(), until))
     }
 
     #[inline]
@@ -442,7 +442,7 @@ impl<'w> Run<'w> {
         let n = self.fleet.len();
         self.clocks = Tournament::new(n as usize);
         for i in 0..n {
-            let next = self.fleet.get(i).0.next();
+            let next = self.fleet.get(i).0.next_at();
             self.clocks.set(i, next);
         }
     }
@@ -476,7 +476,7 @@ impl<'w> Run<'w> {
             }
             let (replica, books) = self.fleet.get(i);
             replica.advance(to, books);
-            let next = replica.next();
+            let next = replica.next_at();
             self.clocks.set(i, next);
             self.tell(i);
         }
@@ -539,7 +539,7 @@ impl<'w> Run<'w> {
             let (replica, books) = self.fleet.get(i);
             replica.start(now, books);
             if self.pace != Pace::Ahead {
-                let next = replica.next();
+                let next = replica.next_at();
                 self.clocks.set(i, next);
             }
             self.tell(i);
@@ -555,7 +555,7 @@ impl<'w> Run<'w> {
         self.due.clear();
         if self.pace == Pace::Ahead {
             for i in 0..self.fleet.len() {
-                if self.fleet.get(i).0.next() <= now {
+                if self.fleet.get(i).0.next_at() <= now {
                     self.due.push(i);
                 }
             }

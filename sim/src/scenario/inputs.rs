@@ -34,10 +34,12 @@ impl Scenario {
 }
 
 fn of_stream(stream: &StreamSpec) -> Vec<&Path> {
-    let length = |l| match l {
-        &Length::Empirical { ref file, .. } => Some(file),
-        _ => None,
-    };
+    fn length(l: &Length) -> Option<&PathBuf> {
+        match l {
+            Length::Empirical { file, .. } => Some(file),
+            _ => None,
+        }
+    }
     let mut files = Vec::new();
     match &stream.arrival {
         Arrival::RateTable { file, .. } | Arrival::Trace { file, .. } => files.push(file),

@@ -7,6 +7,9 @@ use regex_syntax::utf8::Utf8Sequences;
 
 use super::{Builder, Node, NodeId};
 
+/// Bytes from the first to the last, both included.
+type ByteRange = (u8, u8);
+
 /// What a character of the expression is written as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spelling {
@@ -181,7 +184,7 @@ fn characters(b: &mut Builder, ranges: &[(char, char)], spelling: Spelling) -> N
 /// One of these sequences of byte ranges; those that begin alike share their beginning.
 fn utf8(b: &mut Builder, sequences: Vec<&[(u8, u8)]>) -> NodeId {
     let mut single: Vec<(u8, u8)> = Vec::new();
-    let mut longer: BTreeMap<(u8, u8), Vec<&[(u8, u8)]>> = BTreeMap::new();
+    let mut longer: BTreeMap<ByteRange, Vec<&[ByteRange]>> = BTreeMap::new();
     for s in sequences {
         match s {
             [] => {}

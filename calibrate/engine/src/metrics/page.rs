@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use super::{EndReason, Histogram, ReplicaMetrics, TOKENS};
 
+/// Reads a figure off a replica.
+type Reading<T> = fn(&ReplicaMetrics) -> T;
+
 /// What does not change while a server runs.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
@@ -343,7 +346,7 @@ impl Page<'_> {
         name: &str,
         help: &str,
         kind: &str,
-        series: &[(&str, fn(&ReplicaMetrics) -> T)],
+        series: &[(&str, Reading<T>)],
         label: &str,
     ) {
         self.head(name, help, kind);
