@@ -15,7 +15,7 @@ use crate::engine_cost::EngineCost;
 use crate::evidence::Evidence;
 use crate::layout::Layout;
 use crate::model::{AttentionKind, ModelArch, Moe};
-use crate::ops::collective::{CollectiveModel, Fabric, Group, Launch};
+use crate::ops::collective::{AllReduceImpl, CollectiveModel, Fabric, Group, Launch};
 use crate::ops::{
     Cache, DecodeShape, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape,
     PrefillWork, Routing,
