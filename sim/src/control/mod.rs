@@ -9,8 +9,10 @@
 //! - [`vectors`] files of test vectors for it: `servetwin hpa check`
 //! - [`keda`] KEDA's ScaledObject around it: to zero and back (5.4)
 //! - [`pipeline`] the path of a metric: exporter, scrape, recording rule, adapter (4.9)
+//! - [`cluster_autoscaler`] the Cluster Autoscaler: nodes for pods that wait, and nodes that are not needed (5.1)
 //! - [`quantity`] Kubernetes quantities in milli-units
 
+pub mod cluster_autoscaler;
 pub mod hpa;
 pub mod keda;
 pub mod pipeline;
