@@ -181,3 +181,52 @@ fn of_several_obsolete_slots_the_first_or_the_last_may_be_reused() {
         assert_eq!(report.differing().count(), differs, "{log}");
     }
 }
+
+/// Each cell of each file in turn holds what hurts: the answer is a report or an error, never a panic.
+#[test]
+fn no_cell_makes_the_check_panic() {
+    let nasty = [
+        "",
+        "-",
+        "-1",
+        "0",
+        "x",
+        "NaN",
+        "inf",
+        "-inf",
+        "1e308",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "2147483647",
+        "-2147483648",
+        ";;;",
+        "9223372036854775807;9223372036854775807;-;-9223372036854775808",
+        "R;P;F;S;R;R;R;R;R;R;R;R",
+        "1;0;1;0",
+        "Pods:2147483647:4294967295;Percent:-2147483648:0",
+        "-2147483648@-1;2147483647@1e300",
+        "2147483647@0;2147483647@0",
+    ];
+    let settings = vectors::default_settings();
+    let mut reports = 0;
+    for (file, _) in FILES {
+        let (text, _) = vectors_of(file);
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let header = reader.headers().unwrap().clone();
+        for record in reader.records() {
+            let record = record.unwrap();
+            for (column, bad) in (0..header.len()).flat_map(|c| nasty.map(|bad| (c, bad))) {
+                let mut writer = csv::Writer::from_writer(Vec::new());
+                writer.write_record(&header).unwrap();
+                let cells = record
+                    .iter()
+                    .enumerate()
+                    .map(|(i, cell)| if i == column { bad } else { cell });
+                writer.write_record(cells).unwrap();
+                let row = String::from_utf8(writer.into_inner().unwrap()).unwrap();
+                reports += usize::from(vectors::check(&row, &settings).is_ok());
+            }
+        }
+    }
+    assert!(reports > 1000, "{reports}");
+}

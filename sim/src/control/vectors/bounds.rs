@@ -1,7 +1,7 @@
 //! Bounds, with the rates of `behavior` (4.8) and without (4.7).
 
 use super::cells::{FileError, Row};
-use super::{NOW, RowReport, ago, compare, reported};
+use super::{NOW, RowReport, compare, reported};
 use crate::control::hpa::bounds::{Limit, Rates, ScaleEvent, ScaleEvents, without_behavior};
 use crate::control::hpa::spec::{ScalingPolicy, ScalingRules, SelectPolicy};
 
@@ -110,10 +110,7 @@ fn policy(row: &Row, column: &str, item: &str) -> Result<ScalingPolicy, FileErro
 }
 
 fn events(row: &Row, column: &str) -> Result<Vec<ScaleEvent>, FileError> {
-    let event = |(change, age)| ScaleEvent {
-        change,
-        at: ago(age),
-    };
+    let event = |(change, at)| ScaleEvent { change, at };
     Ok(row.dated(column)?.into_iter().map(event).collect())
 }
 

@@ -1,14 +1,14 @@
 //! One call of the replica calculator (4.2 to 4.5).
 
 use super::cells::{FileError, Row};
-use super::{Difference, NOW, RowReport, ago, compare, default_settings, reported};
+use super::{Difference, NOW, RowReport, compare, default_settings, reported};
 use crate::control::hpa::calculator::{self, MetricError, PodView, Proposal, UtilizationTarget};
 use crate::control::hpa::pods::{PodPhase, PodSamples, PodState, ReadyCondition, Sample};
 use crate::control::hpa::spec::{Settings, Tolerance};
-use crate::kernel::time::SimDuration;
+use crate::kernel::time::{SimDuration, SimTime};
 
-/// How long ago a pod of these rows started, unless it is inside the CPU initialization period [s].
-const OLD: SimDuration = SimDuration(86_400_000_000_000);
+/// When a pod of these rows started, unless it is inside the CPU initialization period.
+const LONG_AGO: SimTime = SimTime::ZERO;
 const WINDOW: SimDuration = SimDuration(60_000_000_000);
 
 pub(super) fn check(row: &Row, settings: &Settings) -> Result<RowReport, FileError> {
@@ -141,7 +141,7 @@ fn pods(row: &Row) -> Result<Vec<PodState>, FileError> {
     for (i, phase) in phases.into_iter().enumerate() {
         // Inside the period: started and ready just now, so that no window fits before the sample. Else of old: an unready pod became so
         // at its start, and never was ready.
-        let since = if initializing[i] { NOW } else { ago(OLD) };
+        let since = if initializing[i] { NOW } else { LONG_AGO };
         pods.push(PodState {
             phase: phase_of(phase).ok_or_else(|| {
                 row.error(

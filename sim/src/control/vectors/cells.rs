@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::kernel::time::SimDuration;
+use super::NOW;
+use crate::kernel::time::{SimDuration, SimTime};
 
 /// What is wrong with a file of test vectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,28 +181,42 @@ impl<'a> Row<'a> {
 
     /// Seconds of at least 0, or nothing.
     pub(super) fn seconds(&self, column: &str) -> Result<Option<SimDuration>, FileError> {
-        match self.text(column) {
-            "" => Ok(None),
-            text => self.seconds_of(column, text).map(Some),
+        let text = self.text(column);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        match self.nanos(column, text)? {
+            nanos @ 0.. => Ok(Some(SimDuration(u64::try_from(nanos).unwrap_or(u64::MAX)))),
+            _ => Err(self.error(
+                column,
+                format_args!("`{text}` is not a number of seconds of at least 0"),
+            )),
         }
     }
 
-    fn seconds_of(&self, column: &str, text: &str) -> Result<SimDuration, FileError> {
-        let wrong = || {
-            self.error(
-                column,
-                format_args!("`{text}` is not a number of seconds of at least 0"),
-            )
-        };
-        // Whole seconds exactly, whatever their size.
-        if let Ok(whole) = text.parse::<u64>() {
-            return Ok(SimDuration(whole.saturating_mul(1_000_000_000)));
+    /// The instant that an age in seconds names, or nothing.
+    pub(super) fn instant(&self, column: &str) -> Result<Option<SimTime>, FileError> {
+        match self.text(column) {
+            "" => Ok(None),
+            text => self.ago(column, text).map(Some),
         }
-        let secs: f64 = text.parse().map_err(|_| wrong())?;
-        if !(secs >= 0.0) {
-            return Err(wrong());
+    }
+
+    /// The instant so many seconds before the present; what lies before the clock's start becomes that, a negative age lies ahead.
+    fn ago(&self, column: &str, text: &str) -> Result<SimTime, FileError> {
+        let nanos = i128::from(NOW.0).saturating_sub(self.nanos(column, text)?);
+        Ok(SimTime(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)))
+    }
+
+    /// Seconds as nanoseconds: whole ones exactly, whatever their size.
+    fn nanos(&self, column: &str, text: &str) -> Result<i128, FileError> {
+        if let Ok(whole) = text.parse::<i64>() {
+            return Ok(i128::from(whole) * 1_000_000_000);
         }
-        Ok(SimDuration::from_secs(secs))
+        match text.parse::<f64>() {
+            Ok(secs) if !secs.is_nan() => Ok((secs * 1e9).round() as i128),
+            _ => Err(self.error(column, format_args!("`{text}` is not a number of seconds"))),
+        }
     }
 
     /// 0 or 1 (or false, true), or nothing.
@@ -276,7 +291,7 @@ impl<'a> Row<'a> {
 
     fn list_of_pods(&self, column: &str, pods: usize) -> Result<Vec<&'a str>, FileError> {
         let items = self.list(column);
-        if items.len() > pods {
+        if items.iter().skip(pods).any(|item| !item.is_empty()) {
             let why = format!("{} items, but `pod_phase` lists {pods} pods", items.len());
             return Err(self.error(column, why));
         }
@@ -284,7 +299,7 @@ impl<'a> Row<'a> {
     }
 
     /// Items `replicas@ageSeconds`.
-    pub(super) fn dated(&self, column: &str) -> Result<Vec<(i32, SimDuration)>, FileError> {
+    pub(super) fn dated(&self, column: &str) -> Result<Vec<(i32, SimTime)>, FileError> {
         let dated = |item: &str| {
             let wrong = || {
                 self.error(
@@ -294,7 +309,7 @@ impl<'a> Row<'a> {
             };
             let (replicas, age) = item.split_once('@').ok_or_else(wrong)?;
             let replicas = replicas.trim().parse().map_err(|_| wrong())?;
-            Ok((replicas, self.seconds_of(column, age.trim())?))
+            Ok((replicas, self.ago(column, age.trim())?))
         };
         self.list(column)
             .into_iter()

@@ -2,7 +2,7 @@
 
 use super::calculator::phase_of;
 use super::cells::{FileError, Row};
-use super::{NOW, RowReport, ago, compare, reported};
+use super::{NOW, RowReport, compare, reported};
 use crate::control::hpa::pods::{PodGroup, PodState, ReadyCondition, Sample, group_of};
 use crate::control::hpa::spec::Settings;
 use crate::kernel::time::SimTime;
@@ -15,7 +15,7 @@ pub(super) fn check(row: &Row, settings: &Settings) -> Result<RowReport, FileErr
             format_args!("`{phase}` is no phase; write Running, Pending, Failed or Succeeded"),
         )
     })?;
-    let since = row.seconds("transition_age_s")?.map_or(SimTime::ZERO, ago);
+    let since = row.instant("transition_age_s")?.unwrap_or(SimTime::ZERO);
     let is_ready = match row.text("ready_condition") {
         "true" | "True" | "1" => Some(true),
         "false" | "False" | "0" => Some(false),
@@ -31,14 +31,14 @@ pub(super) fn check(row: &Row, settings: &Settings) -> Result<RowReport, FileErr
         "missing" => None,
         _ => Some(Sample {
             value_milli: 1,
-            taken: row.seconds("metric_age_s")?.map_or(SimTime::ZERO, ago),
+            taken: row.instant("metric_age_s")?.unwrap_or(SimTime::ZERO),
             window: row.seconds("metric_window_s")?.unwrap_or_default(),
         }),
     };
     let pod = PodState {
         phase,
         deleted: row.flag("deleted")?.unwrap_or(false),
-        started: row.seconds("start_age_s")?.map(ago),
+        started: row.instant("start_age_s")?,
         ready: is_ready.map(|is_ready| ReadyCondition { is_ready, since }),
     };
     let expected = row.text("expected_group");

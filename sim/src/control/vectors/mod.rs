@@ -20,11 +20,6 @@ use crate::kernel::time::{SimDuration, SimTime};
 /// The present of every row: late enough that all ages lie before it.
 const NOW: SimTime = SimTime(u64::MAX / 2);
 
-/// The instant `age` before the present; what is older than the clock becomes its start.
-fn ago(age: SimDuration) -> SimTime {
-    SimTime(NOW.0.saturating_sub(age.0))
-}
-
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -1,16 +1,13 @@
 //! Stabilization, with `behavior` (4.8) and without (4.7).
 
 use super::cells::{FileError, Row};
-use super::{Difference, NOW, RowReport, ago, compare, reported};
+use super::{Difference, NOW, RowReport, compare, reported};
 use crate::control::hpa::spec::Settings;
 use crate::control::hpa::stabilize::{Recommendation, RecommendationLog};
 use crate::kernel::time::SimDuration;
 
 pub(super) fn check(row: &Row, settings: &Settings) -> Result<RowReport, FileError> {
-    let recommendation = |(replicas, age)| Recommendation {
-        replicas,
-        at: ago(age),
-    };
+    let recommendation = |(replicas, at)| Recommendation { replicas, at };
     let before: Vec<_> = row
         .dated("recommendations")?
         .into_iter()
