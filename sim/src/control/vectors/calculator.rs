@@ -172,29 +172,27 @@ pub(super) fn phase_of(text: &str) -> Option<PodPhase> {
 }
 
 fn samples(row: &Row, pods: &[PodState]) -> Result<PodSamples, FileError> {
-    let mut of_pods = row.millis("pod_metric_milli")?;
-    let mut unlisted = of_pods.iter().skip(pods.len()).flatten().count();
-    of_pods.truncate(pods.len());
-    let unknown = row.flags("metric_pods_unknown", of_pods.len(), false);
-    // One flag for the whole row, or one for each sample.
-    let unknown = match row.flag("metric_pods_unknown") {
-        Ok(flag) => vec![flag.unwrap_or(false); of_pods.len()],
-        Err(_) => unknown?,
+    let column = "metric_pods_unknown";
+    let mut millis = row.millis("pod_metric_milli")?;
+    // One flag for all samples, or one for each.
+    let unknown = match row.list(column).as_slice() {
+        [_] => vec![row.flag(column)?.unwrap_or(false); millis.len()],
+        _ => row.flags(column, millis.len(), false)?,
     };
-    for (sample, _) in of_pods
+    let mut unlisted = millis.iter().skip(pods.len()).flatten().count();
+    millis.truncate(pods.len());
+    for (milli, _) in millis
         .iter_mut()
         .zip(unknown)
         .filter(|(_, unknown)| *unknown)
     {
-        unlisted += usize::from(sample.take().is_some());
+        unlisted += usize::from(milli.take().is_some());
     }
     let sample = |value_milli| Sample {
         value_milli,
         taken: NOW,
         window: WINDOW,
     };
-    Ok(PodSamples {
-        of_pods: of_pods.into_iter().map(|milli| milli.map(sample)).collect(),
-        unlisted,
-    })
+    let of_pods = millis.into_iter().map(|milli| milli.map(sample)).collect();
+    Ok(PodSamples { of_pods, unlisted })
 }

@@ -170,9 +170,9 @@ impl<'a> Row<'a> {
 
     /// A fraction of at least 0, or nothing.
     pub(super) fn fraction(&self, column: &str) -> Result<Option<f64>, FileError> {
-        let fraction = self.optional(column, "a number of at least 0")?;
+        let fraction: Option<f64> = self.optional(column, "a number of at least 0")?;
         match fraction {
-            Some(f) if !(f >= 0.0) => {
+            Some(f) if f.is_nan() || f < 0.0 => {
                 Err(self.error(column, format_args!("`{f}` is not a number of at least 0")))
             }
             _ => Ok(fraction),
