@@ -24,6 +24,7 @@
 //! - [`run`] a run that is held: advanced, looked at, changed, cancelled; [`simulation`] what is run; [`observer`] who watches
 //! - [`cluster`] replicas, their requests and events, routers, and the order of things at one instant
 //! - [`policy`] schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
+//! - [`control`] autoscaling controllers as state machines of their own: HPA, KEDA, the metric path, the Cluster Autoscaler
 //! - [`metrics`] definitions, distributions, series; [`record`] what a run leaves; [`report`] what people and machines read of it
 //! - [`kernel`] the clock, named random streams, the earliest of many clocks
 //!
@@ -31,6 +32,7 @@
 //! are conserved; time never goes back.
 
 pub mod cluster;
+pub mod control;
 pub mod fast;
 pub mod kernel;
 pub mod kv;

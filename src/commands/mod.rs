@@ -14,6 +14,7 @@ pub mod compare;
 pub mod completions;
 pub mod curve;
 pub mod demo;
+pub mod hpa;
 pub mod man;
 pub mod model;
 pub mod replay;
@@ -50,6 +51,7 @@ enum Command {
     Calibrate(Box<calibrate::Args>),
     Trace(trace::Args),
     Demo(demo::Args),
+    Hpa(hpa::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
@@ -75,6 +77,7 @@ impl Cli {
             Command::Calibrate(args) => calibrate::run(*args),
             Command::Trace(args) => trace::run(args),
             Command::Demo(args) => demo::run(args),
+            Command::Hpa(args) => hpa::run(args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),

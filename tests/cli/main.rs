@@ -9,6 +9,7 @@ mod common;
 mod demo;
 mod dependencies;
 mod docs;
+mod hpa;
 mod output;
 mod run;
 mod serve;

@@ -1,0 +1,20 @@
+//! Autoscaling controllers as state machines: HPA, KEDA, the metric path before them, the Cluster Autoscaler.
+//!
+//! A controller is told the time, metrics and the state of pods or nodes, and answers with a decision and its reason in words
+//! ("kept 3: ratio 1.07 within tolerance"). Plain data in, plain data out: no controller reaches into the simulator, reads a clock, does
+//! I/O or draws a random number. So each can be tested alone, driven from a file of test vectors, and compared with the real one line by
+//! line. Every knob has its real name. `docs/autoscaling.md` says what is modelled; numbers such as 4.3 below are its sections.
+//!
+//! - [`hpa`] the Horizontal Pod Autoscaler, autoscaling/v2 (4)
+//! - [`vectors`] files of test vectors for it: `servetwin hpa check`
+//! - [`keda`] KEDA's ScaledObject around it: to zero and back (5.4)
+//! - [`pipeline`] the path of a metric: exporter, scrape, recording rule, adapter (4.9)
+//! - [`cluster_autoscaler`] the Cluster Autoscaler: nodes for pods that wait, and nodes that are not needed (5.1)
+//! - [`quantity`] Kubernetes quantities in milli-units
+
+pub mod cluster_autoscaler;
+pub mod hpa;
+pub mod keda;
+pub mod pipeline;
+pub mod quantity;
+pub mod vectors;

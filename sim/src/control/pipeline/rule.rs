@@ -1,0 +1,138 @@
+//! Recording rules over Triton's counters (4.9).
+//!
+//! Source: `triton-metrics_prometheus-rule.yaml` in triton-inference-server/tutorials
+//! `Deployment/Kubernetes/EKS_Multinode_Triton_TRTLLM` and in aws-samples/awsome-inference.
+
+use super::series::Series;
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// A counter of Triton's metrics endpoint, of one model of one pod. It grows when a request completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// `nv_inference_queue_duration_us`.
+    QueueDurationUs,
+    /// `nv_inference_compute_infer_duration_us`.
+    ComputeInferDurationUs,
+    /// `nv_inference_request_duration_us`.
+    RequestDurationUs,
+    /// `nv_inference_request_success`.
+    RequestSuccess,
+}
+
+impl Counter {
+    /// Number of counters.
+    pub const COUNT: usize = 4;
+
+    /// Place in an array of all counters.
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Values of all counters, by [`Counter`] in its order.
+pub type Counters = [f64; Counter::COUNT];
+
+/// `rate(numerator[window]) / clamp_min(rate(denominator[window]), 1)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RatioRule {
+    /// The series that it records.
+    pub record: &'static str,
+    /// What is divided.
+    pub numerator: Counter,
+    /// What it is divided by; a rate below 1 counts as 1.
+    pub denominator: Counter,
+    /// Range of both rates.
+    pub window: SimDuration,
+}
+
+impl RatioRule {
+    const fn over_a_minute(record: &'static str, numerator: Counter, denominator: Counter) -> Self {
+        RatioRule {
+            record,
+            numerator,
+            denominator,
+            window: SimDuration(60_000_000_000),
+        }
+    }
+
+    /// `triton:queue_compute:ratio`: time in the queue for each unit of time in inference.
+    pub const QUEUE_COMPUTE_RATIO: RatioRule = RatioRule::over_a_minute(
+        "triton:queue_compute:ratio",
+        Counter::QueueDurationUs,
+        Counter::ComputeInferDurationUs,
+    );
+    /// `triton:request_duration:average` [us].
+    pub const REQUEST_DURATION_AVERAGE: RatioRule = RatioRule::over_a_minute(
+        "triton:request_duration:average",
+        Counter::RequestDurationUs,
+        Counter::RequestSuccess,
+    );
+    /// `triton:queue_duration:average` [us].
+    pub const QUEUE_DURATION_AVERAGE: RatioRule = RatioRule::over_a_minute(
+        "triton:queue_duration:average",
+        Counter::QueueDurationUs,
+        Counter::RequestSuccess,
+    );
+    /// `triton:compute_duration:average` [us].
+    pub const COMPUTE_DURATION_AVERAGE: RatioRule = RatioRule::over_a_minute(
+        "triton:compute_duration:average",
+        Counter::ComputeInferDurationUs,
+        Counter::RequestSuccess,
+    );
+
+    /// Its value for one model of one pod; none where a rate has too few samples.
+    pub fn evaluate(&self, now: SimTime, scraped: &[Series; Counter::COUNT]) -> Option<f64> {
+        let rate = |counter: Counter| scraped[counter.index()].rate(now, self.window);
+        Some(rate(self.numerator)? / rate(self.denominator)?.max(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scraped(queue: [f64; 2], compute: [f64; 2]) -> [Series; Counter::COUNT] {
+        let series = |[a, b]: [f64; 2]| {
+            let mut s = Series::default();
+            s.push(SimTime::from_secs(15.0), a);
+            s.push(SimTime::from_secs(45.0), b);
+            s
+        };
+        [
+            series(queue),
+            series(compute),
+            Series::default(),
+            Series::default(),
+        ]
+    }
+
+    #[test]
+    fn the_ratio_is_queue_time_over_compute_time() {
+        let now = SimTime::from_secs(60.0);
+        let rule = RatioRule::QUEUE_COMPUTE_RATIO;
+        // Large counters, so that nothing is cut at zero: 3e6 us waited, 2e6 us computed.
+        let ratio = rule
+            .evaluate(now, &scraped([1e9, 1.003e9], [1e9, 1.002e9]))
+            .expect("two samples");
+        assert!((ratio - 1.5).abs() < 1e-9, "{ratio}");
+        assert_eq!(
+            RatioRule::QUEUE_DURATION_AVERAGE.evaluate(now, &scraped([0.0, 1.0], [0.0, 1.0])),
+            None
+        );
+    }
+
+    #[test]
+    fn without_completions_the_denominator_is_one_microsecond_a_second() {
+        let now = SimTime::from_secs(60.0);
+        let rule = RatioRule::QUEUE_COMPUTE_RATIO;
+        assert_eq!(
+            rule.evaluate(now, &scraped([1e9, 1e9], [1e9, 1e9])),
+            Some(0.0)
+        );
+        // A queue without compute: the ratio is the rate itself, 600 us in 30 s extrapolated to 60.
+        let ratio = rule
+            .evaluate(now, &scraped([1e9, 1e9 + 600.0], [1e9, 1e9]))
+            .expect("two samples");
+        assert!((ratio - 20.0).abs() < 1e-6, "{ratio}");
+    }
+}
