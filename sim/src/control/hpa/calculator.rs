@@ -194,6 +194,15 @@ pub fn average(
     propose(&view, grouped, measure, |_| target_milli)
 }
 
+/// `kept 3`, or `3 to 5`.
+fn change(from: i32, to: i32) -> String {
+    if from == to {
+        format!("kept {from}")
+    } else {
+        format!("{from} to {to}")
+    }
+}
+
 fn grouped(view: &PodView, is_cpu: bool) -> Result<Grouped, MetricError> {
     if view.pods.is_empty() {
         return Err(MetricError::NoPods);
@@ -250,7 +259,10 @@ fn propose(
         let replicas = ceil_i32(ratio * pods as f64);
         return Ok(said(
             replicas,
-            format!("{current} to {replicas}: ratio {ratio:.2} over {pods} ready pods"),
+            format!(
+                "{}: ratio {ratio:.2} over {pods} ready pods",
+                change(current, replicas)
+            ),
         ));
     }
     if ratio < 1.0 {
@@ -295,7 +307,10 @@ fn propose(
         );
         return Ok(said(current, why));
     }
-    let why = format!("{current} to {replicas}: ratio {filled:.2} over {pods} pods, {unknown}");
+    let why = format!(
+        "{}: ratio {filled:.2} over {pods} pods, {unknown}",
+        change(current, replicas)
+    );
     Ok(said(replicas, why))
 }
 
@@ -347,7 +362,10 @@ pub fn value(
     };
     if current == 0 {
         let replicas = ceil_i32(ratio);
-        return said(replicas, format!("0 to {replicas}: ratio {ratio:.2}"));
+        return said(
+            replicas,
+            format!("{}: ratio {ratio:.2}", change(0, replicas)),
+        );
     }
     if tolerance.holds(ratio) {
         return said(
@@ -362,7 +380,10 @@ pub fn value(
     let replicas = ceil_i32(ratio * ready as f64);
     said(
         replicas,
-        format!("{current} to {replicas}: ratio {ratio:.2} over {ready} ready pods"),
+        format!(
+            "{}: ratio {ratio:.2} over {ready} ready pods",
+            change(current, replicas)
+        ),
     )
 }
 
@@ -386,7 +407,8 @@ pub fn value_per_pod(
     } else {
         let replicas = ceil_i32(usage_milli as f64 / target_milli as f64);
         let why = format!(
-            "{status_replicas} to {replicas}: {usage_milli}m in all, {target_milli}m a pod"
+            "{}: {usage_milli}m in all, {target_milli}m a pod",
+            change(status_replicas, replicas)
         );
         (replicas, why)
     };
