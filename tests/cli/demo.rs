@@ -15,7 +15,7 @@ fn a_load_that_does_not_work_is_named_and_the_report_comes_all_the_same() {
         "--repeats",
         "1",
         "--params",
-        "1M",
+        "4M",
         "--only",
         "users-6",
         "--only",

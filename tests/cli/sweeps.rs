@@ -259,6 +259,21 @@ fn curve_over_concurrency_keeps_that_many_requests_under_way() {
 }
 
 #[test]
+fn curve_tells_of_requests_that_were_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = M_D_1.replace("[engine]", "[engine]\nmax_queue_size = 1");
+    let file = scenario(&dir, "full.toml", &text);
+    let out = servetwin(&["curve", file.to_str().unwrap(), "--rates", "5,200"]);
+    let text = stdout(&out);
+    let row = |rate: &str| {
+        let mut rows = text.lines().filter(|l| l.trim_start().starts_with(rate));
+        rows.next().unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(row("200").contains("requests lost"), "{text}");
+    assert!(text.contains("waiting queue was full"), "{text}");
+}
+
+#[test]
 fn curve_refuses_loads_that_make_no_sense() {
     assert_refused(
         &small(&["curve", "FILE", "--rates", "0"]),

@@ -2,6 +2,7 @@
 
 use super::{Curve, CurvePoint, Estimate};
 use crate::report::diagnosis::Regime;
+use crate::report::outcomes::{RunWarning, warnings_of};
 use crate::report::stationarity::SIGNIFICANCE;
 use crate::report::text::figure;
 
@@ -58,6 +59,13 @@ impl Curve {
         for note in &self.notes {
             out += &format!("  note: {note}\n");
         }
+        // What the rows say themselves is not said again.
+        let told = |w: &&RunWarning| !w.text.starts_with("not stationary");
+        let warnings = warnings_of(self.points.iter().map(|p| &p.report));
+        for warning in warnings.iter().filter(told) {
+            let text = warning.in_words(self.points.len() as u64);
+            out += &format!("  warning: {text}\n");
+        }
         if let Some(d) = &self.saturation {
             out += &format!("at the highest load: {}\n", d.text);
         }
@@ -93,8 +101,12 @@ fn row(p: &CurvePoint) -> String {
         }
         _ => String::new(),
     };
+    let lost = match r.requests.lost() {
+        0 => String::new(),
+        n => format!(", {n} of {} requests lost", r.requests.offered),
+    };
     format!(
-        "{:>13} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6.1}% {:>6.1}% {:>8}  {}{grows}",
+        "{:>13} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6.1}% {:>6.1}% {:>8}  {}{grows}{lost}",
         figure(p.load),
         figure(r.throughput.requests_per_s),
         figure(r.throughput.output_tokens_per_s),
