@@ -10,9 +10,9 @@
 //! `noise` comes with each window (a bootstrap over its requests); `extra` is what windows vary by beyond that, learnt from them. A
 //! machine's speed wanders, so neighbours are alike: with the correlation `r` from one window to the next, which is learnt too, a sum
 //! of windows varies as if `extra^2` were `(1 + r) / (1 - r)` times as large, and is judged by that. What earlier windows say of `b` is its posterior N(m, v), so that `u = (y - m) / sqrt(v + noise^2 + extra^2)` is a standard
-//! normal number. The CUSUM sums `u` less [`REFERENCE`] on either side, never below zero, and
+//! normal number. The CUSUM sums `u` less `REFERENCE` on either side, never below zero, and
 //! raises drift above a threshold that follows from the false alarms that are allowed ([`threshold`]). One window adds at
-//! most [`SHARE`] of the threshold, so that a single bad one raises nothing; nor do windows that are off by less than the
+//! most `SHARE` of the threshold, so that a single bad one raises nothing; nor do windows that are off by less than the
 //! floor. Windows that look like drift teach nothing, or drift would become what is expected.
 
 /// Standard deviations that are taken off each window: shifts of twice as many are found soonest.

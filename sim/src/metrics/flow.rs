@@ -1,6 +1,6 @@
 //! Requests that came, left the queue and ended, between marks set at every so many arrivals: what a queue's growth is told from.
 //!
-//! There are at most [`MAX_MARKS`] marks, whatever the length of the run: when they run out, every second one goes. Counts are
+//! There are at most 512 marks, whatever the length of the run: when they run out, every second one goes. Counts are
 //! integers, and each event is counted by its instant, so the number of threads leaves no trace.
 
 use crate::kernel::time::SimTime;
