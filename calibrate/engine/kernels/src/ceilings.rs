@@ -29,6 +29,18 @@ pub fn shortest(budget_s: f64, mut work: impl FnMut()) -> f64 {
     best
 }
 
+/// All lanes of `sums` together: what is computed is used, or the compiler would leave it out.
+#[inline(always)]
+fn total<M: Machine>(machine: M, sums: &[M::Vector]) -> f32 {
+    let mut total = 0.0;
+    for sum in sums {
+        let mut lanes = [0.0; LANES];
+        machine.store(*sum, &mut lanes);
+        total += lanes.iter().sum::<f32>();
+    }
+    total
+}
+
 struct Read<'a>(&'a [f32]);
 
 impl Work for Read<'_> {
@@ -43,13 +55,7 @@ impl Work for Read<'_> {
                 sums[i] = machine.multiply_add(machine.load(&vectors[i]), one, sums[i]);
             }
         }
-        let mut total = 0.0;
-        for sum in sums {
-            let mut lanes = [0.0; LANES];
-            machine.store(sum, &mut lanes);
-            total += lanes.iter().sum::<f32>();
-        }
-        total
+        total(machine, &sums)
     }
 }
 
@@ -95,13 +101,7 @@ impl Work for MultiplyAdds {
                 *sum = machine.multiply_add(*sum, factor, term);
             }
         }
-        let mut total = 0.0;
-        for sum in sums {
-            let mut lanes = [0.0; LANES];
-            machine.store(sum, &mut lanes);
-            total += lanes.iter().sum::<f32>();
-        }
-        total
+        total(machine, &sums)
     }
 }
 
