@@ -13,7 +13,7 @@ use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
 use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profile::Param;
-use hwmodels::profiles::Choice;
+use hwmodels::profiles::{self, Choice};
 use hwmodels::units::{UsdPerHour, plain, significant};
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
 
@@ -312,7 +312,7 @@ impl Scenario {
     /// Files that cannot be read or do not hold what the workload says, each at its key.
     pub fn mix(&self) -> Result<Mix, ScenarioError> {
         let streams: Vec<StreamSpec> = self.workload.iter().map(|s| based(s, &self.base)).collect();
-        Mix::new(&streams, &self.limits, self.seed).map_err(|e| {
+        Mix::new(&streams, &*self.files, &self.limits, self.seed).map_err(|e| {
             let path = join(&format!("workload[{}]", e.stream), &e.error.path);
             self.places.error(&path, e.error.message)
         })
@@ -369,7 +369,8 @@ impl Scenario {
     ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
         let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
         let mut catalog = match &hardware.catalog {
-            Some(dir) => Catalog::with_dir(&self.base.join(dir)).map_err(at("hardware.catalog"))?,
+            Some(dir) => Catalog::with_dir(&*self.files, &self.base.join(dir))
+                .map_err(at("hardware.catalog"))?,
             None => Catalog::builtin(),
         };
         let name = self.add_model(model, &mut catalog)?;
@@ -439,11 +440,12 @@ impl Scenario {
             },
             Some(&settings),
         )?;
-        let profile = match Choice::parse(&hardware.profile) {
-            Choice::Named(name) if name.ends_with(".toml") => {
-                Choice::Named(self.base.join(name).display().to_string())
+        let profile = match &hardware.profile {
+            file if file.ends_with(".toml") => {
+                let own = profiles::load(&*self.files, &self.base.join(file));
+                Choice::Own(Box::new(own.map_err(at("hardware.profile"))?))
             }
-            other => other,
+            name => Choice::parse(name),
         };
         let deployment = deploy(&DeploymentSpec {
             catalog: &catalog,
@@ -560,7 +562,7 @@ impl Scenario {
         };
         let full = self.base.join(path);
         let at = |message: String| self.places.error("model.config", message);
-        let text = super::document::read_text(&full, "the model configuration")
+        let text = super::document::read_text(&*self.files, &full, "the model configuration")
             .map_err(|e| at(e.to_string()))?;
         // The folder is what people name a model's files by; a bare config.json says nothing.
         let folder = full.parent().and_then(Path::file_name);

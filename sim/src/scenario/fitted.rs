@@ -45,7 +45,7 @@ impl Scenario {
     /// A file that cannot be read or is no fitted step model, and parameters that it cannot have.
     pub(super) fn step_profile(&self, fitted: &FittedChoice) -> Result<Profile, ScenarioError> {
         let path = self.base.join(&fitted.profile);
-        let profile = profiles::load(&path)
+        let profile = profiles::load(&*self.files, &path)
             .and_then(|p| hwmodels::fitted::check(&p).map(|()| p))
             .map_err(|e| self.places.error("hardware.step_profile", e.to_string()))?;
         laid_over(&profile, &fitted.params)

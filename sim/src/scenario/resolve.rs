@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hwmodels::files::Bundle;
 
 use hwmodels::units::{PerSec, Secs, plain};
 use hwmodels::{EngineKind, Layout};
@@ -429,6 +432,7 @@ impl Checker<'_, '_> {
                 e2e: self.optional_secs(slo.e2e, "slo.e2e")?,
             },
             base: origin.parent().map(Path::to_path_buf).unwrap_or_default(),
+            files: Arc::new(Bundle::default()),
             places: self.document.places(),
         })
     }
