@@ -8,11 +8,11 @@ use hwmodels::error::Error;
 use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
 use hwmodels::{Profile, profiles};
 
-use super::build::{Built, Hardware, Start, Started, replicas_in_words, uncertain};
-use super::engine::EngineParams;
+use super::build::{Built, Hardware, replicas_in_words, uncertain};
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::cluster::drift::{SpeedDrift, Swing};
+use crate::engines::{EngineParams, Start, Started};
 use crate::kernel::time::SimDuration;
 use crate::record::{MeasuredError, ProfileUse};
 use crate::simulation::FrontEnd;
@@ -169,9 +169,9 @@ impl Scenario {
             ));
         }
         let started = self.start(&Start {
-            plan: None,
             model_tokens,
             kv_bytes_per_token,
+            ..self.start_of(None)
         })?;
         let replicas = f64::from(self.replicas);
         let price = self.fitted.as_ref().and_then(|f| f.price);

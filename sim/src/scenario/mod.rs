@@ -11,7 +11,7 @@
 
 pub mod build;
 pub mod document;
-pub mod engine;
+
 pub mod error;
 pub mod file;
 mod fitted;
@@ -24,7 +24,6 @@ mod shape;
 mod show;
 #[cfg(test)]
 mod tests;
-mod vllm;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,9 +33,9 @@ use hwmodels::files::{Disk, Files};
 use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
+pub use crate::engines::EngineParams;
 pub use build::{Built, ScenarioRunError};
 pub use document::Places;
-pub use engine::EngineParams;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 
@@ -211,7 +210,7 @@ pub struct EngineChoice {
     /// Its parameters, under its own names.
     pub params: EngineParams,
     /// What a memory plan needs to know of it.
-    pub common: engine::EngineCommon,
+    pub common: crate::engines::EngineCommon,
 }
 
 /// What stands between clients and replicas.

@@ -13,7 +13,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use super::error::ScenarioError;
 use super::file::{
     ArrivalFile, ArrivalKind, HardwareFile, LengthFile, LengthKind, ModelFile, RetriesFile,
@@ -24,6 +23,7 @@ use super::{
     ConstantStep, EngineChoice, FittedChoice, HardwareChoice, Machine, ModelChoice, ModelSource,
     OWN_MACHINE, RouterChoice, Scenario, SloChoice,
 };
+use crate::engines::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use crate::workload::spec::{
     Arrival, Cancel, DEFAULT_MAX_TOKENS, Length, Lengths, Limits, MAX_TOKENS, Prefix, Retries,
     Sessions, StreamSpec, check_rate,
