@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{Metric, Slo};
-use crate::metrics::distribution::{Distribution, quantile_of_sorted};
+use crate::metrics::distribution::{Distribution, quantiles};
 use crate::metrics::flow::Flow;
 use crate::metrics::series::Series;
 use crate::policy::Blocked;
@@ -375,28 +375,33 @@ pub struct RunRecord {
 impl RunRecord {
     /// The values of `metric` over the measured requests, ascending [ns]; none where rows are not kept, and for ITL.
     pub fn sorted_values(&self, metric: Metric) -> Option<Vec<u64>> {
+        let mut values = self.values(metric)?;
+        values.sort_unstable();
+        Some(values)
+    }
+
+    /// The same in the order in which the requests ended.
+    fn values(&self, metric: Metric) -> Option<Vec<u64>> {
         if metric == Metric::Itl {
             return None;
         }
         let start = SimTime::ZERO + self.warmup;
-        let mut values: Vec<u64> = self
-            .request_rows
-            .as_ref()?
-            .iter()
-            .filter(|row| row.arrival >= start)
-            .filter_map(|row| metric.of(row))
-            .map(|d| d.0)
-            .collect();
-        values.sort_unstable();
-        Some(values)
+        let measured = (self.request_rows.as_ref()?.iter()).filter(|row| row.arrival >= start);
+        Some(measured.filter_map(|row| metric.of(row)).map(|d| d.0).collect())
     }
 
     /// The `p` quantile of `metric` [ns]: exact where rows are kept, else within
     /// [`crate::metrics::distribution::RELATIVE_ERROR`]. None when nothing was measured.
     pub fn quantile_ns(&self, metric: Metric, p: f64) -> Option<f64> {
-        match self.sorted_values(metric) {
-            Some(sorted) => quantile_of_sorted(&sorted, p),
-            None => self.latencies.of(metric).quantile_ns(p),
+        let [value] = self.quantiles_ns(metric, [p]);
+        value
+    }
+
+    /// [`RunRecord::quantile_ns`] of several `ps`, which ascend.
+    pub fn quantiles_ns<const N: usize>(&self, metric: Metric, ps: [f64; N]) -> [Option<f64>; N] {
+        match self.values(metric) {
+            Some(mut values) => quantiles(&mut values, ps),
+            None => ps.map(|p| self.latencies.of(metric).quantile_ns(p)),
         }
     }
 }

@@ -500,6 +500,16 @@ struct Watching {
     duration: Option<Duration>,
 }
 
+/// Reads the endpoint's metrics at a steady pace, until it is aborted.
+async fn scrape(scraper: Arc<Scraper>) {
+    let mut ticks = tokio::time::interval(SCRAPE_EVERY);
+    loop {
+        ticks.tick().await;
+        // A reading that fails leaves a gap; the next may succeed.
+        let _ = scraper.read().await;
+    }
+}
+
 async fn watch(w: Watching) -> anyhow::Result<u8> {
     let clock = Clock::start();
     let retention = w.config.window + w.config.lead + Duration::from_secs(60);
@@ -549,17 +559,7 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
             .into());
         }
     }
-    let scraping = tokio::spawn({
-        let scraper = Arc::clone(&scraper);
-        async move {
-            let mut ticks = tokio::time::interval(SCRAPE_EVERY);
-            loop {
-                ticks.tick().await;
-                // A reading that fails leaves a gap; the next may succeed.
-                let _ = scraper.read().await;
-            }
-        }
-    });
+    let scraping = tokio::spawn(scrape(Arc::clone(&scraper)));
     let mut live = Live::new(
         w.config,
         w.deployment,

@@ -2,7 +2,7 @@
 
 use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings};
 use hwmodels::{Dtype, EngineKind};
-use sim::engines::{EngineParams, Start, Storage, VllmV1Keys};
+use sim::engines::{EngineParams, Start, Started, Storage, VllmV1Keys};
 use sim::policy::check::ParamError;
 use sim::policy::vllm_v1::{VllmV1, VllmV1Params};
 use sim::simulation::{EngineSpec, MakeScheduler};
@@ -102,14 +102,7 @@ impl Policy {
                 ),
             ));
         }
-        let (block_size, cache_blocks) = match started.storage {
-            Storage::Blocks(blocks) => (started.block_tokens, blocks),
-            Storage::Rows { tokens, rows } => (ROW_BLOCK, blocks_of_rows(tokens, rows)),
-            Storage::Slots { slots, tokens } => (
-                ROW_BLOCK,
-                u64::from(slots) * u64::from(tokens.div_ceil(ROW_BLOCK)),
-            ),
-        };
+        let (block_size, cache_blocks) = storage(&started);
         let mut vllm_v1 = None;
         let (make, hash_block): (MakeScheduler, _) = match started.engine {
             EngineSpec::VllmV1(p) => {
@@ -152,6 +145,18 @@ impl Policy {
 
 fn clamp(tokens: u64) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
+/// Tokens per block of the forward pass's storage, and how many blocks it needs.
+fn storage(started: &Started) -> (u32, u64) {
+    match started.storage {
+        Storage::Blocks(blocks) => (started.block_tokens, blocks),
+        Storage::Rows { tokens, rows } => (ROW_BLOCK, blocks_of_rows(tokens, rows)),
+        Storage::Slots { slots, tokens } => (
+            ROW_BLOCK,
+            u64::from(slots) * u64::from(tokens.div_ceil(ROW_BLOCK)),
+        ),
+    }
 }
 
 /// Blocks for rows of `tokens` tokens together: each of `count` rows may leave one block unfilled.

@@ -190,57 +190,7 @@ impl Report {
             }
         };
         if let Some(c) = &self.comparison {
-            for f in &c.figures {
-                let (suffix, factor) = match f.unit.as_str() {
-                    "ms" => ("_seconds", 1e-3),
-                    "ratio" => ("_ratio", 1.0),
-                    _ => ("", 1.0),
-                };
-                let name = f.name.replace("_per_s", "_per_second");
-                for (side, v) in [("measured", f.measured), ("predicted", f.predicted)] {
-                    let v = v.map_or(f64::NAN, |v| v * factor);
-                    let help = format!("{name} of the last window, {side}.");
-                    gauge(
-                        &format!("{side}_{name}{suffix}"),
-                        &help,
-                        &[(String::new(), v)],
-                    );
-                }
-            }
-            let labelled = |pick: fn(&Figure) -> Option<f64>| -> Vec<(String, f64)> {
-                let of = |f: &Figure| {
-                    (
-                        format!("{{figure=\"{}\"}}", f.name),
-                        pick(f).unwrap_or(f64::NAN),
-                    )
-                };
-                c.figures.iter().map(of).collect()
-            };
-            gauge(
-                "error_ratio",
-                "Predicted over measured, less one.",
-                &labelled(|f| f.error_ratio),
-            );
-            gauge(
-                "noise_ratio",
-                "Standard deviation that the error has by chance.",
-                &labelled(|f| f.noise_ratio),
-            );
-            gauge(
-                "window_requests",
-                "Requests that arrived in the last window.",
-                &[(String::new(), c.requests as f64)],
-            );
-            gauge(
-                "window_compared_requests",
-                "Requests of the last window that were compared.",
-                &[(String::new(), c.compared as f64)],
-            );
-            gauge(
-                "window_end_timestamp_seconds",
-                "End of the last window.",
-                &[(String::new(), c.at_unix_s)],
-            );
+            of_window(c, &mut gauge);
         }
         let verdicts = |pick: fn(&Verdict) -> f64| -> Vec<(String, f64)> {
             let of = |v: &Verdict| (format!("{{figure=\"{}\"}}", v.figure), pick(v));
@@ -272,40 +222,100 @@ impl Report {
             "Requests under way.",
             &[(String::new(), t.active as f64)],
         );
-        for (name, help, v) in [
-            ("proxy_requests", "Requests that came in.", t.requests),
-            (
-                "proxy_unreachable",
-                "Requests that the upstream did not answer.",
-                t.unreachable,
-            ),
-            (
-                "observer_dropped_events",
-                "Events dropped because the observer did not keep up.",
-                t.dropped_events,
-            ),
-            (
-                "observer_unread_requests",
-                "Requests whose body could not be read.",
-                t.observer.unread_requests,
-            ),
-            (
-                "observer_lossy_requests",
-                "Requests of which events were lost.",
-                t.observer.lossy_requests,
-            ),
-            (
-                "observer_panics",
-                "Panics of the observer.",
-                t.observer.panics,
-            ),
-        ] {
-            let _ = writeln!(
-                out,
-                "# HELP servetwin_twin_{name}_total {help}\n# TYPE servetwin_twin_{name}_total counter\nservetwin_twin_{name}_total {v}"
+        counters(&mut out, t);
+        out
+    }
+}
+
+/// Figures of the last window.
+fn of_window(c: &Comparison, gauge: &mut impl FnMut(&str, &str, &[(String, f64)])) {
+    for f in &c.figures {
+        let (suffix, factor) = match f.unit.as_str() {
+            "ms" => ("_seconds", 1e-3),
+            "ratio" => ("_ratio", 1.0),
+            _ => ("", 1.0),
+        };
+        let name = f.name.replace("_per_s", "_per_second");
+        for (side, v) in [("measured", f.measured), ("predicted", f.predicted)] {
+            let v = v.map_or(f64::NAN, |v| v * factor);
+            let help = format!("{name} of the last window, {side}.");
+            gauge(
+                &format!("{side}_{name}{suffix}"),
+                &help,
+                &[(String::new(), v)],
             );
         }
-        out
+    }
+    let labelled = |pick: fn(&Figure) -> Option<f64>| -> Vec<(String, f64)> {
+        let of = |f: &Figure| {
+            (
+                format!("{{figure=\"{}\"}}", f.name),
+                pick(f).unwrap_or(f64::NAN),
+            )
+        };
+        c.figures.iter().map(of).collect()
+    };
+    gauge(
+        "error_ratio",
+        "Predicted over measured, less one.",
+        &labelled(|f| f.error_ratio),
+    );
+    gauge(
+        "noise_ratio",
+        "Standard deviation that the error has by chance.",
+        &labelled(|f| f.noise_ratio),
+    );
+    gauge(
+        "window_requests",
+        "Requests that arrived in the last window.",
+        &[(String::new(), c.requests as f64)],
+    );
+    gauge(
+        "window_compared_requests",
+        "Requests of the last window that were compared.",
+        &[(String::new(), c.compared as f64)],
+    );
+    gauge(
+        "window_end_timestamp_seconds",
+        "End of the last window.",
+        &[(String::new(), c.at_unix_s)],
+    );
+}
+
+/// What the proxy and the observer have counted.
+fn counters(out: &mut String, t: &Traffic) {
+    for (name, help, v) in [
+        ("proxy_requests", "Requests that came in.", t.requests),
+        (
+            "proxy_unreachable",
+            "Requests that the upstream did not answer.",
+            t.unreachable,
+        ),
+        (
+            "observer_dropped_events",
+            "Events dropped because the observer did not keep up.",
+            t.dropped_events,
+        ),
+        (
+            "observer_unread_requests",
+            "Requests whose body could not be read.",
+            t.observer.unread_requests,
+        ),
+        (
+            "observer_lossy_requests",
+            "Requests of which events were lost.",
+            t.observer.lossy_requests,
+        ),
+        (
+            "observer_panics",
+            "Panics of the observer.",
+            t.observer.panics,
+        ),
+    ] {
+        let _ = writeln!(
+            out,
+            "# HELP servetwin_twin_{name}_total {help}\n# TYPE servetwin_twin_{name}_total counter\nservetwin_twin_{name}_total {v}"
+        );
     }
 }
 

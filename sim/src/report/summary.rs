@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
-use crate::metrics::distribution::quantile_of_sorted;
+use crate::metrics::distribution::quantiles;
 use crate::record::{MeasuredError, RunRecord, Served, Window};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
 use crate::report::outcomes::{self, Rejections, RequestCounts};
@@ -229,38 +229,38 @@ pub const CONTRACT: u32 = 1;
 impl LatencySummary {
     /// The exact statistics of `values` [ns].
     fn of_values(mut values: Vec<u64>) -> LatencySummary {
-        values.sort_unstable();
-        let percentile = |p: f64| quantile_of_sorted(&values, p).map(to_ms);
         let n = values.len();
         let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
-        LatencySummary {
-            mean: (n > 0).then(|| to_ms(sum as f64 / n as f64)),
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p95: percentile(0.95),
-            p99: percentile(0.99),
-            n: n as u64,
-        }
+        let mean = (n > 0).then(|| sum as f64 / n as f64);
+        LatencySummary::of_figures(n as u64, mean, quantiles(&mut values, PERCENTILES))
     }
 
     /// The statistics of `metric` in `record`.
     pub fn of(record: &RunRecord, metric: Metric) -> LatencySummary {
         let distribution = record.latencies.of(metric);
-        let sorted = record.sorted_values(metric);
-        let percentile = |p: f64| match &sorted {
-            Some(values) => quantile_of_sorted(values, p).map(to_ms),
-            None => distribution.quantile_ns(p).map(to_ms),
-        };
+        LatencySummary::of_figures(
+            distribution.count(),
+            distribution.mean_ns(),
+            record.quantiles_ns(metric, PERCENTILES),
+        )
+    }
+
+    /// From figures in nanoseconds.
+    fn of_figures(n: u64, mean: Option<f64>, percentiles: [Option<f64>; 4]) -> LatencySummary {
+        let [p50, p90, p95, p99] = percentiles.map(|ns| ns.map(to_ms));
         LatencySummary {
-            mean: distribution.mean_ns().map(to_ms),
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p95: percentile(0.95),
-            p99: percentile(0.99),
-            n: distribution.count(),
+            mean: mean.map(to_ms),
+            p50,
+            p90,
+            p95,
+            p99,
+            n,
         }
     }
 }
+
+/// The percentiles of a summary.
+const PERCENTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
 
 impl RunReport {
     /// Summarises a record; `wall_s` is how long its simulation took.

@@ -22,6 +22,7 @@ use super::super::document::{self, join};
 use super::super::error::ScenarioError;
 use super::super::names::{no_instance, no_profile};
 use super::super::{HardwareChoice, ModelChoice, ModelSource, Scenario};
+use super::shared;
 use super::words::replicas_in_words;
 use crate::cluster::drift::SpeedDrift;
 use crate::engines::{Start, Started};
@@ -244,7 +245,7 @@ impl Scenario {
         let instance = catalog
             .instance(&hardware.instance)
             .map_err(at("hardware.instance"))?;
-        deploy(&DeploymentSpec {
+        let spec = DeploymentSpec {
             catalog,
             instance,
             model: arch,
@@ -268,8 +269,12 @@ impl Scenario {
                 Routing::Balanced
             },
             kernels: started.kernels,
-        })
-        .map_err(|e| self.deployment_error(&e, hardware))
+        };
+        let deployment = match hardware.catalog {
+            Some(_) => deploy(&spec),
+            None => shared::deployment(&spec),
+        };
+        deployment.map_err(|e| self.deployment_error(&e, hardware))
     }
 
     /// Where the fault is that kept a step model from being made.

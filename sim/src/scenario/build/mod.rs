@@ -1,6 +1,7 @@
 //! From a scenario to a simulation that can run: catalog, placement, memory plan, step model, schedulers, workload.
 
 mod hardware;
+mod shared;
 mod words;
 
 use std::collections::BTreeMap;
