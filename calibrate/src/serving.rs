@@ -12,7 +12,7 @@ use hwmodels::profile::{MeasuredOn, Param, Provenance, Validation};
 use rayon::prelude::*;
 use sim::scenario::Scenario;
 
-use crate::fit::{Bound, FitError, Loss, Options, bounded};
+use crate::fit::{Bound, FitError, FitResult, Loss, Options, bounded};
 use crate::validate::{self, Case, Errors, Row, SetError, Source};
 
 /// A number to fit and the parameters that take it.
@@ -210,7 +210,7 @@ pub enum ServingError {
 }
 
 /// The profile of one accelerator or engine, from what was fitted for all.
-fn profile(plan: &Plan, o: &Output, result: &Fitted, rows: &[Row], cases: &[Case]) -> Profile {
+fn profile(plan: &Plan, o: &Output, result: &FitResult, rows: &[Row], cases: &[Case]) -> Profile {
     let mut profile = Profile {
         name: o.name.into(),
         accelerator: o.accelerator.into(),

@@ -387,7 +387,12 @@ impl RunRecord {
         }
         let start = SimTime::ZERO + self.warmup;
         let measured = (self.request_rows.as_ref()?.iter()).filter(|row| row.arrival >= start);
-        Some(measured.filter_map(|row| metric.of(row)).map(|d| d.0).collect())
+        Some(
+            measured
+                .filter_map(|row| metric.of(row))
+                .map(|d| d.0)
+                .collect(),
+        )
     }
 
     /// The `p` quantile of `metric` [ns]: exact where rows are kept, else within

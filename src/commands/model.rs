@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use engine::model::init::{DEFAULT_SEED, write};
-use engine::model::{ModelError, ModelOptions, inspect, load};
+use engine::model::{ModelError, ModelFacts, ModelOptions, inspect, load};
 use engine::step_log::LogFacts;
 use engine::timing::{self, Kind, TimedStep, TimingOptions};
 use kernels::dtype::WeightDtype;

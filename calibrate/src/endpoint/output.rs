@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hwmodels::fitted::{Extent, param};
-use hwmodels::profile::{Provenance, Validation};
+use hwmodels::profile::{Param, Provenance, Validation};
 use hwmodels::{Basis, BatchStats, EngineKind, Evidence, Profile};
 
 use super::fit::Fitted;
 use super::load::{Load, Pacing, Role};
 use super::params::UNKNOWNS;
 use super::report::{EndpointReport, FIGURES};
-use super::server::Source;
+use super::server::{Server, Source};
 use super::simulate::{Look, simulate};
 
 /// Largest median error on held-out loads with which a profile counts as trusted [%].

@@ -14,8 +14,6 @@
 
 mod quantities;
 
-use std::borrow::Cow;
-
 pub use quantities::{ByteSize, BytesPerSec, FlopsPerSec, PerSec, Ratio, Secs, Usd, UsdPerHour};
 use thiserror::Error;
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     BANDWIDTH, BYTE_SIZE, DURATION, FLOPS, GIB, KIB, Kind, MIB, MONEY, PRICE, RATE, TIB, UnitError,
-    parse_number, plain, shorten,
+    parse_number, plain, shorten, split_number,
 };
 
 /// Serde visitor that takes strings and refuses bare numbers with advice.

@@ -10,13 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bench::driver::until::Until;
 use bench::driver::{Caps, Options, Progress, Stopped};
-use bench::endpoint::{ApiKind, Endpoint, TlsOptions};
 use bench::formats;
 use bench::self_test;
 use bench::session::{Bench, BenchError, Preparation, Session};
 use bench::sweep::{SYNCHRONOUS, Sweep, SweepOptions};
 use bench::{client_csv, report};
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use sim::report::{Expectation, RunReport, csv};
 use sim::scenario::Scenario;
 

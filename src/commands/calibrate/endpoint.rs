@@ -13,8 +13,8 @@ use calibrate::endpoint::drive::MeasureError;
 use calibrate::endpoint::facts::{self, Facts};
 use calibrate::endpoint::output::{self, Origin};
 use calibrate::endpoint::{
-    self, Before, Budget, Effort, EndpointReport, Known, Load, Options, Progress, Role, Server,
-    Watch, plan, store,
+    self, Before, Budget, Effort, EndpointReport, Fitted, Known, Load, Options, Progress, Role,
+    Server, Watch, plan, store,
 };
 use hwmodels::EngineKind;
 use hwmodels::units::Secs;

@@ -176,7 +176,7 @@ fn last(s: &Sample) -> u64 {
 
 /// Latencies of the requests that succeeded, by the name that they have in the file [ns].
 fn times(ok: &[&Sample]) -> [(&'static str, Vec<u64>); 4] {
-[
+    [
         (
             "ttft",
             ok.iter()

@@ -10,11 +10,9 @@ use hwmodels::BatchStats;
 use super::wheel::Wheel;
 use crate::cluster::engine::{Out, Surroundings};
 use crate::cluster::requests::{Requests, Slot, Stage};
-use crate::cluster::stepped::cut;
-use crate::kernel::time::{SimDuration, SimTime};
+use crate::kernel::time::SimTime;
 use crate::kv::counting::{CountingPool, Left};
-use crate::policy::vllm_v1::{SchedulingPolicy, VllmV1Params, VllmVersion};
-use crate::policy::{Blocked, Load};
+use crate::policy::vllm_v1::{SchedulingPolicy, VllmV1Params};
 use crate::record::StepRow;
 use crate::request::RejectReason;
 

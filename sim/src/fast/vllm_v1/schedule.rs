@@ -4,8 +4,11 @@ use hwmodels::BatchStats;
 
 use super::{Chunk, FastVllm, Flight, NIL, State};
 use crate::cluster::engine::Out;
-use crate::kernel::time::SimTime;
-use crate::policy::Blocked;
+use crate::cluster::stepped::cut;
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::policy::vllm_v1::VllmVersion;
+use crate::policy::{Blocked, Load};
+use crate::record::StepRow;
 
 impl FastVllm {
     /// Phase A for the decodes: gives blocks to those that cross a boundary. False if somebody was preempted.

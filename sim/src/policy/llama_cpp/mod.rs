@@ -21,8 +21,6 @@ use crate::kernel::rng::{Stream, stream};
 use crate::kernel::time::SimTime;
 use crate::request::{RejectReason, ReqId};
 
-
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]

@@ -259,8 +259,7 @@ impl TgiParams {
             max_total_tokens,
             max_batch_prefill_tokens,
             max_batch_total_tokens,
-            waiting_served_ratio: (self.waiting_served_ratio)
-                .unwrap_or(if v3 { 0.3 } else { 1.2 }),
+            waiting_served_ratio: (self.waiting_served_ratio).unwrap_or(if v3 { 0.3 } else { 1.2 }),
             max_waiting_tokens: self.max_waiting_tokens,
             max_batch_size: self.max_batch_size,
             prefill_chunking,

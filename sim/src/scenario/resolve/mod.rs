@@ -8,9 +8,9 @@ mod stream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hwmodels::EngineKind;
 use hwmodels::files::Bundle;
 use hwmodels::units::{PerSec, Secs, plain};
-use hwmodels::EngineKind;
 use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -258,9 +258,7 @@ impl Checker<'_, '_> {
         has_fitted: bool,
     ) -> Result<(Option<ModelChoice>, Option<HardwareChoice>)> {
         Ok(match (&file.model, &file.hardware) {
-            (model, _) if has_fitted => {
-                (model.as_ref().map(|m| self.model(m)).transpose()?, None)
-            }
+            (model, _) if has_fitted => (model.as_ref().map(|m| self.model(m)).transpose()?, None),
             (None, None) if has_step => {
                 if engine.common.kv_blocks.is_none() {
                     return self.fail(
@@ -378,10 +376,10 @@ impl Checker<'_, '_> {
             "slo.tpot"
         };
         Ok(SloChoice {
-                ttft: self.optional_secs(slo.ttft, "slo.ttft")?,
-                tpot: self.optional_secs(slo.itl.or(slo.tpot), tpot_key)?,
-                e2e: self.optional_secs(slo.e2e, "slo.e2e")?,
-            })
+            ttft: self.optional_secs(slo.ttft, "slo.ttft")?,
+            tpot: self.optional_secs(slo.itl.or(slo.tpot), tpot_key)?,
+            e2e: self.optional_secs(slo.e2e, "slo.e2e")?,
+        })
     }
 
     fn scenario(
@@ -414,7 +412,8 @@ impl Checker<'_, '_> {
                 "and hardware.step_profile both say how long a step takes; give one of them",
             );
         }
-        let (model, hardware) = self.model_and_hardware(file, &engine, step.is_some(), fitted.is_some())?;
+        let (model, hardware) =
+            self.model_and_hardware(file, &engine, step.is_some(), fitted.is_some())?;
         let layout = file.layout.clone().unwrap_or_default();
         let router = file.router.clone().unwrap_or_default();
         let run = file.run.clone().unwrap_or_default();
@@ -452,5 +451,4 @@ impl Checker<'_, '_> {
             places: self.document.places(),
         })
     }
-
 }

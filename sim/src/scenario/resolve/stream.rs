@@ -117,20 +117,15 @@ impl Checker<'_, '_> {
     fn prefix(&self, p: &PrefixFile, path: &str) -> Result<Prefix> {
         let at = |key: &str| join(path, key);
         Ok(Prefix {
-                    tokens: self.whole(
-                        self.need(&p.tokens, path, "tokens", "1024")?,
-                        1,
-                        MAX_TOKENS,
-                        &at("tokens"),
-                    )?,
-                    groups: self.whole(
-                        p.groups.unwrap_or(1),
-                        1,
-                        1_000_000,
-                        &at("groups"),
-                    )?,
-                    zipf: self.number(p.zipf.unwrap_or(0.0), 0.0, 10.0, &at("zipf"))?,
-                })
+            tokens: self.whole(
+                self.need(&p.tokens, path, "tokens", "1024")?,
+                1,
+                MAX_TOKENS,
+                &at("tokens"),
+            )?,
+            groups: self.whole(p.groups.unwrap_or(1), 1, 1_000_000, &at("groups"))?,
+            zipf: self.number(p.zipf.unwrap_or(0.0), 0.0, 10.0, &at("zipf"))?,
+        })
     }
 
     fn sessions(&self, s: &SessionsFile, path: &str) -> Result<Sessions> {

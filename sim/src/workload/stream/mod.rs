@@ -15,19 +15,14 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use hwmodels::files::Files;
-use hwmodels::units::plain;
 use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 
 use super::RequestEnd;
-use super::arrival::{OpenArrivals, RateCurve, Tail, UnitDraw};
-use super::input::read_columns;
-use super::lengths::{LengthDraw, PairDraw, Pause, whole_tokens};
-use super::spec::{
-    Arrival, Cancel, Lengths, MAX_RATE, MAX_TOKENS, Prefix, Retries, StreamSpec, WorkloadError,
-};
-use super::trace::{self, MOONCAKE_BLOCK_TOKENS, TraceReader, TraceRow};
+use super::arrival::OpenArrivals;
+use super::lengths::{LengthDraw, PairDraw, Pause};
+use super::spec::{Cancel, MAX_TOKENS, Prefix, Retries};
+use super::trace::{MOONCAKE_BLOCK_TOKENS, TraceReader, TraceRow};
 use crate::kernel::rng::{Stream as Rng, stream as rng};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kv::chain;
