@@ -6,6 +6,7 @@
 #[macro_use]
 mod message;
 
+mod bad_input;
 mod commands;
 mod exit_code;
 mod output;

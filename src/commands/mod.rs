@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+pub use crate::bad_input::BadInput;
 use clap::{Parser, Subcommand};
 
 use crate::{exit_code, message, output};
@@ -88,18 +89,6 @@ impl Cli {
         }
     }
 }
-
-/// The caller's input is wrong; a command returns this where the exit code must be [`exit_code::BAD_INPUT`].
-#[derive(Debug)]
-pub struct BadInput(pub String);
-
-impl std::fmt::Display for BadInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
 
 /// Prints an error once, on stderr, and says how the process ends.
 pub fn report_error(error: &anyhow::Error) -> ExitCode {

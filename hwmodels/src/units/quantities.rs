@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{
+use super::text::{
     BANDWIDTH, BYTE_SIZE, DURATION, FLOPS, GIB, KIB, Kind, MIB, MONEY, PRICE, RATE, TIB, UnitError,
     parse_number, plain, shorten, split_number,
 };

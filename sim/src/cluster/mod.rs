@@ -23,3 +23,4 @@ pub mod replica;
 pub mod requests;
 pub mod router;
 pub mod stepped;
+pub mod surroundings;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::engine::{Out, Surroundings};
+use super::surroundings::{Out, Surroundings, cut};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
@@ -292,14 +292,4 @@ impl SteppedReplica {
             "idle with {live} requests and no wake-up: {load:?}"
         );
     }
-}
-
-/// A step that the end of the run at `now` cuts short: the share of it that was done.
-pub(crate) fn cut(mut row: StepRow, now: SimTime) -> StepRow {
-    if row.end > now {
-        let share = now.since(row.start).0 as f64 / row.end.since(row.start).0 as f64;
-        row.end = now.max(row.start);
-        row.parts.scale(share);
-    }
-    row
 }

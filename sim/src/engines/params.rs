@@ -8,7 +8,7 @@ use hwmodels::units::Ratio;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
+use super::start::Engine;
 use crate::policy::llama_cpp::LlamaCppParams;
 use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;

@@ -6,7 +6,7 @@ use hwmodels::ModelArch;
 use hwmodels::memory::MemorySettings;
 use hwmodels::ops::Kernels;
 
-use super::{Engine, Start, Started, Storage, UNPLANNED, table_of};
+use super::start::{Engine, Start, Started, Storage, UNPLANNED, table_of};
 use crate::policy::check::ParamError;
 use crate::policy::static_batch::{StaticBatch, StaticBatchParams};
 use crate::simulation::EngineSpec;

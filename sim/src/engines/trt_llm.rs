@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hwmodels::ModelArch;
 use hwmodels::memory::MemorySettings;
 
-use super::{Engine, Start, Started, Storage, UNPLANNED, graph_sizes, table_of};
+use super::start::{Engine, Start, Started, Storage, UNPLANNED, graph_sizes, table_of};
 use crate::policy::check::ParamError;
 use crate::policy::data_parallel;
 use crate::policy::trt_llm::{TrtLlm, TrtLlmParams};

@@ -11,8 +11,8 @@ use hwmodels::ops::Kernels;
 use hwmodels::units::plain;
 use hwmodels::{EngineKind, ModelArch};
 
-pub use super::params::{VllmFrontEnd, VllmRelease, VllmV1Keys};
-use super::{Engine, Start, Started, Storage, graph_sizes};
+use super::params::{VllmFrontEnd, VllmV1Keys};
+use super::start::{Engine, Start, Started, Storage, graph_sizes};
 use crate::policy::check::ParamError;
 use crate::policy::data_parallel;
 use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};

@@ -6,7 +6,7 @@ use crate::report::diagnosis::Regime;
 use crate::report::outcomes;
 use crate::report::slo::{REQUIRED, SloReport};
 use crate::report::summary::RunReport;
-use crate::report::text::{field, figure, secs};
+use crate::report::figures::{field, figure, secs};
 
 /// Writes the first screen.
 ///

@@ -11,12 +11,15 @@
 
 pub mod compare;
 pub mod csv;
+pub mod counts;
 pub mod curve;
 pub mod diagnosis;
 pub mod draws;
 pub mod expect;
+pub mod figures;
 pub mod headline;
 pub mod keys;
+pub mod latency;
 pub mod outcomes;
 pub mod replications;
 pub mod schema;

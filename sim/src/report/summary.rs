@@ -4,13 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
-use crate::metrics::distribution::quantiles;
 use crate::record::{MeasuredError, RunRecord, Served, Window};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
-use crate::report::outcomes::{self, Rejections, RequestCounts};
+use crate::report::counts::{self, Rejections, RequestCounts};
+pub use crate::report::latency::LatencySummary;
+pub(crate) use crate::report::latency::to_ms;
 use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
-use crate::report::text::secs;
+use crate::report::figures::secs;
 use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
@@ -85,23 +86,6 @@ pub struct RunReport {
     pub fingerprint: String,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
-}
-
-/// Statistics of one latency metric [ms]; null where nothing was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct LatencySummary {
-    /// Arithmetic mean.
-    pub mean: Option<f64>,
-    /// Median.
-    pub p50: Option<f64>,
-    /// 90th percentile.
-    pub p90: Option<f64>,
-    /// 95th percentile.
-    pub p95: Option<f64>,
-    /// 99th percentile.
-    pub p99: Option<f64>,
-    /// Values measured.
-    pub n: u64,
 }
 
 /// One of several workload streams.
@@ -213,11 +197,6 @@ pub struct RunStats {
     pub requests_per_wall_s: f64,
 }
 
-/// Nanoseconds as milliseconds; a division, so that 5 500 000 ns are 5.5 ms exactly.
-pub(crate) fn to_ms(ns: f64) -> f64 {
-    ns / 1e6
-}
-
 /// Nanoseconds as seconds; a division, so that 30 s do not become 30.000000000000004 s.
 fn to_secs(ns: u64) -> f64 {
     ns as f64 / 1e9
@@ -225,42 +204,6 @@ fn to_secs(ns: u64) -> f64 {
 
 /// Version of the contract.
 pub const CONTRACT: u32 = 1;
-
-impl LatencySummary {
-    /// The exact statistics of `values` [ns].
-    fn of_values(mut values: Vec<u64>) -> LatencySummary {
-        let n = values.len();
-        let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
-        let mean = (n > 0).then(|| sum as f64 / n as f64);
-        LatencySummary::of_figures(n as u64, mean, quantiles(&mut values, PERCENTILES))
-    }
-
-    /// The statistics of `metric` in `record`.
-    pub fn of(record: &RunRecord, metric: Metric) -> LatencySummary {
-        let distribution = record.latencies.of(metric);
-        LatencySummary::of_figures(
-            distribution.count(),
-            distribution.mean_ns(),
-            record.quantiles_ns(metric, PERCENTILES),
-        )
-    }
-
-    /// From figures in nanoseconds.
-    fn of_figures(n: u64, mean: Option<f64>, percentiles: [Option<f64>; 4]) -> LatencySummary {
-        let [p50, p90, p95, p99] = percentiles.map(|ns| ns.map(to_ms));
-        LatencySummary {
-            mean: mean.map(to_ms),
-            p50,
-            p90,
-            p95,
-            p99,
-            n,
-        }
-    }
-}
-
-/// The percentiles of a summary.
-const PERCENTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
 
 impl RunReport {
     /// Summarises a record; `wall_s` is how long its simulation took.
@@ -481,7 +424,7 @@ fn warnings(record: &RunRecord, stationarity: &Stationarity) -> Vec<String> {
         ));
     }
     let c = RequestCounts::from(record.counts);
-    warnings.extend(outcomes::warning(&c, Rejections::of(record).as_ref()));
+    warnings.extend(counts::warning(&c, Rejections::of(record).as_ref()));
     if c.in_flight * 20 > c.offered {
         warnings.push(format!(
             "{} of {} requests were under way when the run ended; latencies leave them out and so look better than they are",

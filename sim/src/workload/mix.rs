@@ -6,7 +6,7 @@ use hwmodels::files::Files;
 
 use super::spec::{Limits, StreamSpec, WorkloadError};
 use super::stream::{CutCounts, FailureCell, StreamSource};
-use super::{RequestEnd, Workload};
+use super::source::{RequestEnd, Workload};
 use crate::kernel::time::SimTime;
 use crate::request::{ReqId, RequestSpec};
 

@@ -1,12 +1,12 @@
 //! Arguments that say how an endpoint is reached.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bench::endpoint::{ApiKind, Endpoint, TlsOptions};
 use bench::session::Preparation;
 use clap::ValueEnum;
 
-use super::seconds;
 use crate::commands::BadInput;
 
 /// The API on the command line.
@@ -123,4 +123,12 @@ impl EndpointArgs {
             prompt_salt: None,
         }
     }
+}
+
+/// A time of the command line, above zero.
+pub(super) fn seconds(name: &str, s: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(s)
+        .ok()
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| BadInput(format!("{name}: must be above 0 s, got {s}")).into())
 }

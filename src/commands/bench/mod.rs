@@ -19,6 +19,7 @@ use clap::Subcommand;
 use sim::report::{Expectation, RunReport, csv};
 use sim::scenario::Scenario;
 
+use endpoint_args::seconds;
 pub use endpoint_args::{EndpointArgs, TlsArgs};
 
 use crate::commands::BadInput;
@@ -261,13 +262,6 @@ fn not_negative(text: &str) -> Result<f64, String> {
     value
         .filter(|v| v.is_finite() && *v >= 0.0)
         .ok_or_else(|| "must be a number of at least 0".into())
-}
-
-fn seconds(name: &str, s: f64) -> anyhow::Result<Duration> {
-    Duration::try_from_secs_f64(s)
-        .ok()
-        .filter(|d| !d.is_zero())
-        .ok_or_else(|| BadInput(format!("{name}: must be above 0 s, got {s}")).into())
 }
 
 /// Runs the command.

@@ -28,7 +28,7 @@ use hyper::Uri;
 
 pub use client::Client;
 pub use trace::{Chunk, CountSource, ErrorKind, RequestError, RequestTrace, ServerTimings, Usage};
-pub use usage::UsageFault;
+pub use trace::UsageFault;
 
 /// The API that an endpoint speaks.
 #[derive(

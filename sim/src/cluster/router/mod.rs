@@ -222,11 +222,6 @@ impl Router {
     }
 }
 
-/// Share of KV blocks in use [ratio].
-fn kv_use(load: &Load) -> f64 {
-    load.kv_used_blocks as f64 / load.kv_total_blocks.max(1) as f64
-}
-
 /// Jump consistent hash (Lamping and Veach 2014, arXiv 1406.2294): spreads keys evenly, and moves 1/n of them when the
 /// n-th bucket is added.
 fn jump_hash(key: u64, buckets: u32) -> u32 {

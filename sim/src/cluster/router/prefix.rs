@@ -5,7 +5,6 @@ use std::hash::BuildHasherDefault;
 
 use rand::RngExt;
 
-use super::kv_use;
 use crate::kernel::rng::Stream;
 use crate::kv::block_pool::PassThrough;
 use crate::kv::content::block_hashes;
@@ -194,7 +193,7 @@ impl PrefixAware {
             };
             let score = p.prefix_weight * prefix
                 + p.queue_weight * queue
-                + p.kv_weight * (1.0 - kv_use(l)).clamp(0.0, 1.0);
+                + p.kv_weight * (1.0 - l.kv_use()).clamp(0.0, 1.0);
             if score > top {
                 top = score;
                 self.best.clear();

@@ -2,7 +2,8 @@
 
 use super::calculator::phase_of;
 use super::cells::{FileError, Row};
-use super::{NOW, RowReport, compare, reported};
+use super::cells::NOW;
+use super::{RowReport, compare, reported};
 use crate::control::hpa::pods::{PodGroup, PodState, ReadyCondition, Sample, group_of};
 use crate::control::hpa::spec::Settings;
 use crate::kernel::time::SimTime;

@@ -17,9 +17,6 @@ use cells::{Row, Table};
 use super::hpa::spec::Settings;
 use crate::kernel::time::{SimDuration, SimTime};
 
-/// The present of every row: late enough that all ages lie before it.
-const NOW: SimTime = SimTime(u64::MAX / 2);
-
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use hwmodels::BatchStats;
 
 use super::wheel::Wheel;
-use crate::cluster::engine::{Out, Surroundings};
+use crate::cluster::surroundings::{Out, Surroundings};
 use crate::cluster::requests::{Requests, Slot, Stage};
 use crate::kernel::time::SimTime;
 use crate::kv::counting::{CountingPool, Left};

@@ -3,8 +3,7 @@
 use hwmodels::BatchStats;
 
 use super::{Chunk, FastVllm, Flight, NIL, State};
-use crate::cluster::engine::Out;
-use crate::cluster::stepped::cut;
+use crate::cluster::surroundings::{Out, cut};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::vllm_v1::VllmVersion;
 use crate::policy::{Blocked, Load};

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 
-use super::RequestEnd;
+use super::source::RequestEnd;
 use super::arrival::OpenArrivals;
 use super::lengths::{LengthDraw, PairDraw, Pause};
 use super::spec::{Cancel, MAX_TOKENS, Prefix, Retries};
