@@ -8,7 +8,7 @@ use hwmodels::error::Error;
 use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
 use hwmodels::{Basis, Profile, profiles};
 
-use super::build::{Built, Hardware, replicas_in_words, uncertain};
+use super::built::{Built, Hardware, replicas_in_words, uncertain};
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::cluster::drift::{SpeedDrift, Swing};

@@ -5,11 +5,11 @@
 //! - [`schema`]: unknown keys and values are refused with the nearest known one; JSON schema for editors;
 //! - [`file`]: the keys as written, all optional where they have a default;
 //! - [`resolve`]: every value checked, every default filled: a [`Scenario`];
-//! - [`build`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
+//! - [`built`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
-pub mod build;
+pub mod built;
 pub mod document;
 
 pub mod error;
@@ -34,7 +34,7 @@ use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
-pub use build::{Built, ScenarioRunError};
+pub use built::{Built, ScenarioRunError};
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;

@@ -1,5 +1,7 @@
 //! Why a model cannot be opened.
 
+use std::path::PathBuf;
+
 /// Why a model could not be loaded or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {

@@ -3,8 +3,8 @@
 //! Start with [`load`]. It gives an [`Executor`] over the model's
 //! weights and KV cache, the tokenizer, and the [`ModelFacts`] that a server needs.
 
-mod error;
 pub mod config;
+mod error;
 pub mod init;
 pub mod tokenizer;
 pub mod weights;
@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::executor::Executor;
 use config::Config;
+pub use error::ModelError;
 use kernels::dtype::WeightDtype;
 use tokenizer::TextTokenizer;
 use weights::{SafetensorsFiles, TensorSource};
