@@ -23,7 +23,7 @@
 //! - [`workload`] arrivals, lengths, sessions, traces, mixes
 //! - [`run`] a run that is held: advanced, looked at, changed, cancelled; [`simulation`] what is run; [`observer`] who watches
 //! - [`cluster`] replicas, their requests and events, routers, and the order of things at one instant
-//! - [`policy`] schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
+//! - [`engines`] the serving engines' keys and start-up, a file each; [`policy`] their schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
 //! - [`control`] autoscaling controllers as state machines of their own: HPA, KEDA, the metric path, the Cluster Autoscaler
 //! - [`metrics`] definitions, distributions, series; [`record`] what a run leaves; [`report`] what people and machines read of it
 //! - [`kernel`] the clock, named random streams, the earliest of many clocks
