@@ -175,7 +175,7 @@ impl ModelArch {
 
     /// Attention parameters that each of `tp` ranks holds: heads are divided, key and value heads are
     /// replicated once there are more ranks than heads, MLA's down-projections are on every rank.
-    fn attention_params(&self, tp: u32) -> u64 {
+    pub(crate) fn attention_params(&self, tp: u32) -> u64 {
         let h = u64::from(self.hidden);
         let heads = u64::from(self.heads.div_ceil(tp));
         let dim = u64::from(self.head_dim);

@@ -70,8 +70,8 @@ fn a_wrong_unit_is_refused_with_the_known_ones() {
 #[test]
 fn nan_infinite_negative_and_overflowing_values_are_refused() {
     for text in [
-        "nan s", "inf s", "-1 s", "-0 s", "1e999 s", "1e308 h", "", " ", "s", "--1 s",
-        "1..2 s", "1e s", "٣ s",
+        "nan s", "inf s", "-1 s", "-0 s", "1e999 s", "1e308 h", "", " ", "s", "--1 s", "1..2 s",
+        "1e s", "٣ s",
     ] {
         assert!(text.parse::<Secs>().is_err(), "{text}");
     }

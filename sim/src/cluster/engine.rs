@@ -1,8 +1,8 @@
 //! One replica as the cluster sees it, whichever path advances it.
 
 use super::requests::{Requests, Slot};
-pub use super::surroundings::{Out, Surroundings};
 use super::stepped::SteppedReplica;
+pub use super::surroundings::{Out, Surroundings};
 use crate::fast::FastVllm;
 use crate::kernel::time::SimTime;
 use crate::policy::Load;

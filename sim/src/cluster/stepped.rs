@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::surroundings::{Out, Surroundings, cut};
 use super::requests::{Requests, Slot, Stage};
+use super::surroundings::{Out, Surroundings, cut};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
 use crate::record::StepRow;

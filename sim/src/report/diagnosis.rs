@@ -278,6 +278,7 @@ pub fn regime_name(regime: Regime) -> &'static str {
         Regime::ComputeBound => "compute-bound",
         Regime::KvReadBound => "KV-read-bound",
     }
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use hwmodels::units::Secs;
 
 /// Width of the terminal that long values are wrapped to.
-const WIDTH: usize = 110;
-pub(super) const LABEL: usize = 14;
+pub(super) const WIDTH: usize = 110;
+const LABEL: usize = 14;
 
 /// A labelled value, wrapped below itself.
 ///

@@ -10,8 +10,8 @@
 //! - [`trace`] a trace that Perfetto opens
 
 pub mod compare;
-pub mod csv;
 pub mod counts;
+pub mod csv;
 pub mod curve;
 pub mod diagnosis;
 pub mod draws;

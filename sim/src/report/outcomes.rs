@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use crate::report::counts::warning;
 pub use crate::report::counts::{Rejections, RequestCounts};
 use crate::report::summary::RunReport;
 
@@ -107,6 +106,7 @@ fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::counts::warning;
 
     fn run(offered: u64, finished: u64, warnings: &[&str]) -> RunReport {
         let mut r = RunReport::empty();

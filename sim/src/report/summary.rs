@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
 use crate::record::{MeasuredError, RunRecord, Served, Window};
-use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
 use crate::report::counts::{self, Rejections, RequestCounts};
+use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 pub(crate) use crate::report::latency::to_ms;
 use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
-use crate::report::figures::secs;
 use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.

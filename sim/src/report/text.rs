@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::metrics::definition::Metric;
+use crate::report::figures::wrapped;
 pub use crate::report::figures::{field, figure, secs};
-use crate::report::figures::{LABEL, wrapped};
 use crate::report::headline;
 use crate::report::summary::{LatencySummary, RunReport, Throughput};
 
@@ -285,6 +285,7 @@ fn plural(n: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::figures::WIDTH;
     use crate::report::summary::ProfileReport;
 
     #[test]

@@ -19,7 +19,6 @@ use clap::Subcommand;
 use sim::report::{Expectation, RunReport, csv};
 use sim::scenario::Scenario;
 
-use endpoint_args::seconds;
 pub use endpoint_args::{EndpointArgs, TlsArgs};
 
 use crate::commands::BadInput;

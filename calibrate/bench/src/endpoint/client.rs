@@ -13,8 +13,8 @@ use hyper::{HeaderMap, Method, Request, Response};
 
 use super::connection::{Connection, ConnectionCounts, Connector};
 use super::sse::EventSplitter;
-use super::trace::{ErrorKind, RawChunk, RequestError, RequestTrace, count};
 use super::trace::UsageFault;
+use super::trace::{ErrorKind, RawChunk, RequestError, RequestTrace, count};
 use super::usage;
 use super::wire::{self, Optional, Refused};
 use super::{ApiKind, Endpoint, EndpointError, GenerateRequest};

@@ -2,8 +2,6 @@
 //!
 //! A count that cannot be is not believed: what it would say is left empty, and tokens are counted from what came.
 
-use serde::{Deserialize, Serialize};
-
 use super::Prompt;
 use super::trace::{RawChunk, Usage, UsageFault};
 

@@ -14,7 +14,7 @@ mod forward;
 mod layer;
 mod ranks;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;

@@ -15,7 +15,7 @@ pub use cells::FileError;
 use cells::{Row, Table};
 
 use super::hpa::spec::Settings;
-use crate::kernel::time::{SimDuration, SimTime};
+use crate::kernel::time::SimDuration;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use hwmodels::BatchStats;
 
 use super::wheel::Wheel;
-use crate::cluster::surroundings::{Out, Surroundings};
 use crate::cluster::requests::{Requests, Slot, Stage};
+use crate::cluster::surroundings::{Out, Surroundings};
 use crate::kernel::time::SimTime;
 use crate::kv::counting::{CountingPool, Left};
 use crate::policy::vllm_v1::{SchedulingPolicy, VllmV1Params};

@@ -120,5 +120,3 @@ fn row(p: &CurvePoint) -> String {
         regime_name(r.diagnosis.regime),
     )
 }
-
-}

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex};
 use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 
-use super::source::RequestEnd;
 use super::arrival::OpenArrivals;
 use super::lengths::{LengthDraw, PairDraw, Pause};
+use super::source::RequestEnd;
 use super::spec::{Cancel, MAX_TOKENS, Prefix, Retries};
 use super::trace::{MOONCAKE_BLOCK_TOKENS, TraceReader, TraceRow};
 use crate::kernel::rng::{Stream as Rng, stream as rng};
