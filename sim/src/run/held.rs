@@ -15,7 +15,6 @@ use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
 use crate::metrics::Recorder;
 use crate::observer::{FleetEvent, Observer};
-use crate::policy::Load;
 use crate::record::{RunInfo, RunRecord};
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{ReplicaSpec, Simulation};
@@ -41,7 +40,6 @@ pub struct Run<'w> {
     plans: Plans,
     gateway: Gateway,
     scrape_period: Option<SimDuration>,
-    scraped: Vec<Load>,
     next_scrape: SimTime,
     request_timeout: Option<SimDuration>,
     seed: u64,
@@ -141,7 +139,6 @@ impl<'w> Run<'w> {
             plans: Plans::default(),
             gateway: Gateway::default(),
             scrape_period: sim.scrape_period,
-            scraped: Vec::new(),
             next_scrape: SimTime::ZERO,
             request_timeout: sim.request_timeout,
             seed: sim.seed,
@@ -175,7 +172,6 @@ impl<'w> Run<'w> {
         let block = spec.hash_block(self.shared);
         self.fleet
             .push(Replica::new(i, spec, engine, block, self.reached));
-        self.scraped.push(self.fleet.peek(i).load());
         if self.fleet.len() as usize > self.clocks.capacity() {
             self.reset_clocks();
         }
@@ -321,15 +317,7 @@ impl<'w> Run<'w> {
     /// The replica for the drawn request; `None`: none is ready.
     #[inline]
     fn route(&mut self) -> Option<u32> {
-        let (fleet, scraped) = (&self.fleet, &self.scraped);
-        let fresh = self.scrape_period.is_none();
-        self.router.route(&self.spec, |i| {
-            if fresh {
-                fleet.peek(i).load()
-            } else {
-                scraped[i as usize]
-            }
-        })
+        self.router.route(&self.spec)
     }
 
     /// Draws requests ahead, hands them to their replicas, and lets groups of replicas work them off on all cores: all before `to`.
@@ -731,9 +719,8 @@ impl<'w> Run<'w> {
     }
 
     fn scrape(&mut self, at: SimTime) {
-        for (i, seen) in self.scraped.iter_mut().enumerate() {
-            *seen = self.fleet.peek(i as u32).load();
-            self.router.seen(i as u32, *seen);
+        for i in 0..self.fleet.len() {
+            self.router.seen(i, self.fleet.peek(i).load());
         }
         let period = self.scrape_period.map_or(1, |p| p.0.max(1));
         self.next_scrape = SimTime((at.0 / period + 1).saturating_mul(period));
