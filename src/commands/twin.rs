@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use bench::endpoint::{Client, Endpoint};
 use bench::printable::printable;
-use calibrate::twin::ask::{Answer, Question, engine_keys};
-use calibrate::twin::cost::{self, CostLoad};
-use calibrate::twin::drift::{DriftConfig, Sigmas};
-use calibrate::twin::live::{Deployment, Live, LiveConfig, refit_to, replay_once};
-use calibrate::twin::observe::{Observer, ObserverConfig};
-use calibrate::twin::prefix::Salt;
-use calibrate::twin::proxy::{self, ProxyConfig};
-use calibrate::twin::report::{Report, figures_table};
-use calibrate::twin::scrape::Scraper;
-use calibrate::twin::tap::{Clock, DEFAULT_CAPACITY, channel};
-use calibrate::twin::window::Window;
-use calibrate::twin::{export, tokens};
+use twin::ask::{Answer, Question, engine_keys};
+use twin::cost::{self, CostLoad};
+use twin::drift::{DriftConfig, Sigmas};
+use twin::live::{Deployment, Live, LiveConfig, refit_to, replay_once};
+use twin::observe::{Observer, ObserverConfig};
+use twin::prefix::Salt;
+use twin::proxy::{self, ProxyConfig};
+use twin::report::{Report, figures_table};
+use twin::scrape::Scraper;
+use twin::tap::{Clock, DEFAULT_CAPACITY, channel};
+use twin::window::Window;
+use twin::{export, tokens};
 use clap::{Parser, Subcommand};
 use hwmodels::units::{Ratio, Secs};
 use tokio::net::TcpListener;
@@ -493,7 +493,7 @@ struct Watching {
     deployment: Option<Deployment>,
     client: Client,
     proxy: Option<(SocketAddr, ProxyConfig)>,
-    tokenizer: Option<calibrate::twin::observe::CountTokens>,
+    tokenizer: Option<twin::observe::CountTokens>,
     outlet: Outlet,
     metrics: Option<SocketAddr>,
     every: Duration,

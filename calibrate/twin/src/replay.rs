@@ -319,7 +319,7 @@ fn segments(rows: &[Row], factor: f64) -> Vec<Vec<Segment>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twin::prefix::{Blocks, Salt};
+    use crate::prefix::{Blocks, Salt};
 
     fn row(id: u64, prompt: &str, tokens: u32) -> Row {
         let mut blocks = Blocks::of_text(Salt::fixed(3));

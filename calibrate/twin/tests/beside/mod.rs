@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use calibrate::twin::observe::{Observer, ObserverConfig};
-use calibrate::twin::prefix::Salt;
-use calibrate::twin::proxy::{ProxyConfig, serve};
-use calibrate::twin::tap::{Clock, Counters, channel};
+use twin::observe::{Observer, ObserverConfig};
+use twin::prefix::Salt;
+use twin::proxy::{ProxyConfig, serve};
+use twin::tap::{Clock, Counters, channel};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};

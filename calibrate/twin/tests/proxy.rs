@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use beside::{LONG, Twin, read_all, read_until, split, text, twin, twin_with, upstream, within};
-use calibrate::twin::proxy::ProxyConfig;
-use calibrate::twin::window::{Counted, Row, Seen};
+use twin::proxy::ProxyConfig;
+use twin::window::{Counted, Row, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -429,8 +429,8 @@ async fn connections_are_kept_and_the_proxy_stops_when_its_requests_have_ended()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_behind_tls_is_called_by_its_name_and_its_certificate_is_checked() {
-    let cert = include_bytes!("../bench/src/testing/cert.pem");
-    let key = include_bytes!("../bench/src/testing/key.der");
+    let cert = include_bytes!("../../bench/src/testing/cert.pem");
+    let key = include_bytes!("../../bench/src/testing/key.der");
     let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions")

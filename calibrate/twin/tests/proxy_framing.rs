@@ -5,7 +5,7 @@ mod beside;
 use std::time::Duration;
 
 use beside::{Twin, read_all, read_until, split, text, twin, twin_with, upstream, within};
-use calibrate::twin::proxy::ProxyConfig;
+use twin::proxy::ProxyConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use calibrate::twin::ask::{Question, engine_keys};
-use calibrate::twin::compare::{Comparison, compare};
-use calibrate::twin::drift::{Drift, DriftConfig, Sigmas};
-use calibrate::twin::live::{Deployment, refit_to};
-use calibrate::twin::replay::{Change, load_deployment, replay};
-use calibrate::twin::window::{Seen, Window};
+use twin::ask::{Question, engine_keys};
+use twin::compare::{Comparison, compare};
+use twin::drift::{Drift, DriftConfig, Sigmas};
+use twin::live::{Deployment, refit_to};
+use twin::replay::{Change, load_deployment, replay};
+use twin::window::{Seen, Window};
 use sim::kernel::time::SimTime;
 use sim::scenario::Scenario;
 use sim::simulation::RunOptions;
