@@ -71,7 +71,8 @@ fn any_scenario() -> impl Strategy<Value = String> {
 }
 
 fn run(text: &str, path: Path) -> RunRecord {
-    let scenario = Scenario::parse(text, "random.toml", &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let scenario =
+        Scenario::parse(text, "random.toml", &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let options = RunOptions {
         path,
         check: path == Path::Reference,

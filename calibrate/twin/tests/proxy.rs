@@ -7,8 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use beside::{LONG, Twin, read_all, read_until, split, text, twin, twin_with, upstream, within};
-use twin::proxy::ProxyConfig;
-use twin::window::{Counted, Row, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -16,6 +14,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use twin::proxy::ProxyConfig;
+use twin::window::{Counted, Row, Seen};
 
 /// The payload of a chunked body.
 fn dechunk(mut body: &[u8]) -> Vec<u8> {

@@ -5,10 +5,10 @@ mod beside;
 use std::time::Duration;
 
 use beside::{Twin, read_all, read_until, split, text, twin, twin_with, upstream, within};
-use twin::proxy::ProxyConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use twin::proxy::ProxyConfig;
 
 /// A client's connection to `twin`, with `bytes` written.
 async fn sends(twin: &Twin, bytes: &str) -> TcpStream {

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use sim::kernel::time::SimTime;
+use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
 use twin::ask::{Question, engine_keys};
 use twin::compare::{Comparison, compare};
 use twin::drift::{Drift, DriftConfig, Sigmas};
 use twin::live::{Deployment, refit_to};
 use twin::replay::{Change, load_deployment, replay};
 use twin::window::{Seen, Window};
-use sim::kernel::time::SimTime;
-use sim::scenario::Scenario;
-use sim::simulation::RunOptions;
 
 const DEPLOYMENT: &str = r#"
 [step]

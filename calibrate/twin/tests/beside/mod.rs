@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use twin::observe::{Observer, ObserverConfig};
 use twin::prefix::Salt;
 use twin::proxy::{ProxyConfig, serve};
 use twin::tap::{Clock, Counters, channel};
-use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
 
 /// Nothing here should take this long, on however busy a machine.
 pub const LONG: Duration = Duration::from_secs(30);

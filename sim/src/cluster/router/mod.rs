@@ -249,8 +249,7 @@ mod tests {
     }
 
     fn pick(r: &mut Router) -> u32 {
-        r.route(&RequestSpec::default())
-            .unwrap()
+        r.route(&RequestSpec::default()).unwrap()
     }
 
     fn picks(config: RouterConfig, n: u32, requests: usize) -> Vec<u32> {
