@@ -33,8 +33,9 @@ impl Engine for StaticBatchParams {
         let tokens = start.kv_tokens(block);
         let config = self.resolve(tokens, start.longest(tokens))?;
         Ok(Started {
-            block_tokens: block,
-            kv_blocks: start.kv_blocks,
+            // Rows are as long as they need to be, so what is in use is counted in tokens.
+            block_tokens: 1,
+            kv_blocks: tokens,
             sequence_tokens: config.max_seq_len,
             storage: Storage::Rows {
                 tokens,
