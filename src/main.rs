@@ -6,6 +6,7 @@
 #[macro_use]
 mod message;
 
+mod cluster_plot;
 mod commands;
 mod exit_code;
 mod output;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::record::ClusterRecord;
 use crate::metrics::definition::{Metric, Slo};
 use crate::metrics::distribution::{Distribution, quantile_of_sorted};
 use crate::metrics::flow::Flow;
@@ -364,6 +365,8 @@ pub struct RunRecord {
     pub steps: u64,
     /// By replica.
     pub replicas: Vec<ReplicaUse>,
+    /// The cluster around the replicas, where the run had one.
+    pub cluster: Option<ClusterRecord>,
     /// Cluster totals over time.
     pub series: Series,
     /// A row per request in order of their ends; none when there were more than the limit.

@@ -9,7 +9,10 @@
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
+mod autoscaler;
 pub mod build;
+mod cluster;
+pub mod cluster_file;
 pub mod document;
 pub mod engine;
 pub mod error;
@@ -33,6 +36,7 @@ use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
 pub use build::{Built, ScenarioRunError};
+pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use engine::EngineParams;
 pub use error::{Issue, ScenarioError};
@@ -61,6 +65,8 @@ pub struct Scenario {
     pub layout: Layout,
     /// Replicas behind the router.
     pub replicas: u32,
+    /// Nodes, pods, autoscalers and faults around the replicas. `None`: they are there from start to end.
+    pub cluster: Option<ClusterChoice>,
     /// The serving engine.
     pub engine: EngineChoice,
     /// What stands between clients and replicas.
@@ -94,6 +100,7 @@ impl PartialEq for Scenario {
             fitted,
             layout,
             replicas,
+            cluster,
             engine,
             router,
             workload,
@@ -113,6 +120,7 @@ impl PartialEq for Scenario {
             && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
+            && *cluster == o.cluster
             && *engine == o.engine
             && *router == o.router
             && *workload == o.workload

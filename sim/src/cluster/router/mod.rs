@@ -134,6 +134,11 @@ impl Router {
         }
     }
 
+    /// Replicas that it may choose.
+    pub fn ready(&self) -> usize {
+        self.live.len()
+    }
+
     /// Chooses a replica for `request` and counts it there; `None`: none is ready. `load` tells the state of a replica as the router
     /// sees it.
     pub fn route(&mut self, request: &RequestSpec, load: impl Fn(u32) -> Load) -> Option<u32> {
