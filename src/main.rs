@@ -7,6 +7,7 @@
 mod message;
 
 mod bad_input;
+mod cluster_plot;
 mod commands;
 mod exit_code;
 mod output;

@@ -25,6 +25,7 @@
 //! - [`cluster`] replicas, their requests and events, routers, and the order of things at one instant
 //! - [`engines`] the serving engines' keys and start-up, a file each; [`policy`] their schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
 //! - [`control`] autoscaling controllers as state machines of their own: HPA, KEDA, the metric path, the Cluster Autoscaler
+//! - [`kube`] the cluster around the replicas: nodes, pods, faults, and the controllers' turns in a run
 //! - [`metrics`] definitions, distributions, series; [`record`] what a run leaves; [`report`] what people and machines read of it
 //! - [`kernel`] the clock, named random streams, the earliest of many clocks
 //!
@@ -36,6 +37,7 @@ pub mod control;
 pub mod engines;
 pub mod fast;
 pub mod kernel;
+pub mod kube;
 pub mod kv;
 pub mod metrics;
 pub mod observer;

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{exit_code, message, output};
 
+pub mod autoscale;
 pub mod bench;
 pub mod calibrate;
 pub mod catalog;
@@ -51,6 +52,7 @@ enum Command {
     Validate(validate::Args),
     Calibrate(Box<calibrate::Args>),
     Trace(trace::Args),
+    Autoscale(autoscale::Args),
     Demo(demo::Args),
     Hpa(hpa::Args),
     Serve(Box<serve::Args>),
@@ -77,6 +79,7 @@ impl Cli {
             Command::Validate(args) => validate::run(args),
             Command::Calibrate(args) => calibrate::run(*args),
             Command::Trace(args) => trace::run(args),
+            Command::Autoscale(args) => autoscale::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Hpa(args) => hpa::run(args),
             Command::Serve(args) => serve::run(*args),

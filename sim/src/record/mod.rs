@@ -5,6 +5,7 @@ pub mod rows;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::record::ClusterRecord;
 use crate::metrics::definition::{Metric, Slo};
 use crate::metrics::distribution::{Distribution, quantiles};
 use crate::metrics::flow::Flow;
@@ -313,6 +314,8 @@ pub struct RunRecord {
     pub steps: u64,
     /// By replica.
     pub replicas: Vec<ReplicaUse>,
+    /// The cluster around the replicas, where the run had one.
+    pub cluster: Option<ClusterRecord>,
     /// Cluster totals over time.
     pub series: Series,
     /// A row per request in order of their ends; none when there were more than the limit.

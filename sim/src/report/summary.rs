@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
 use crate::record::{MeasuredError, RunRecord, Served, Window};
+use crate::report::cluster::ClusterReport;
 use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
 use crate::report::figures::secs;
@@ -67,6 +68,9 @@ pub struct RunReport {
     pub kv: Kv,
     /// Replicas and how busy they were.
     pub replicas: Replicas,
+    /// The cluster around the replicas; left out where the run had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterReport>,
     /// Price; null where the price is not known or nothing was produced.
     pub cost: Cost,
     /// Shares of the replicas' time by what bound it; they add up to 1.
@@ -245,6 +249,7 @@ impl RunReport {
             normalised_ms,
             kv: kv(record),
             replicas: replicas(record),
+            cluster: ClusterReport::of(record),
             cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
             diagnosis: diagnosis::diagnose(
                 &bound_by,

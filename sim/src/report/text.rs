@@ -54,6 +54,10 @@ fn write(out: &mut String, r: &RunReport, detail: Detail) -> std::fmt::Result {
     writeln!(out)?;
     shares_of_time(out, r)?;
     profiles(out, r, detail)?;
+    if let Some(c) = &r.cluster {
+        writeln!(out)?;
+        crate::report::cluster::write(out, c)?;
+    }
     writeln!(out)?;
     field(
         out,

@@ -9,7 +9,10 @@
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
+mod autoscaler;
 pub mod built;
+mod cluster;
+pub mod cluster_file;
 pub mod document;
 
 pub mod error;
@@ -35,6 +38,7 @@ use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
 pub use built::{Built, ScenarioRunError};
+pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
@@ -62,6 +66,8 @@ pub struct Scenario {
     pub layout: Layout,
     /// Replicas behind the router.
     pub replicas: u32,
+    /// Nodes, pods, autoscalers and faults around the replicas. `None`: they are there from start to end.
+    pub cluster: Option<ClusterChoice>,
     /// The serving engine.
     pub engine: EngineChoice,
     /// What stands between clients and replicas.
@@ -97,6 +103,7 @@ impl PartialEq for Scenario {
             fitted,
             layout,
             replicas,
+            cluster,
             engine,
             router,
             workload,
@@ -117,6 +124,7 @@ impl PartialEq for Scenario {
             && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
+            && *cluster == o.cluster
             && *engine == o.engine
             && *router == o.router
             && *workload == o.workload

@@ -134,6 +134,11 @@ impl Router {
         }
     }
 
+    /// Replicas that it may choose.
+    pub fn ready(&self) -> usize {
+        self.live.len()
+    }
+
     /// Chooses a replica for `request` and counts it there; `None`: none is ready.
     pub fn route(&mut self, request: &RequestSpec) -> Option<u32> {
         let n = self.live.len();

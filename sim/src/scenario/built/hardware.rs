@@ -102,7 +102,7 @@ impl Scenario {
         hardware: &HardwareChoice,
     ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
         let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
-        let (catalog, name) = self.catalog(model, hardware)?;
+        let (catalog, name) = self.catalog_with(model, hardware)?;
         let entry = catalog.model_entry(&name).map_err(at("model.name"))?;
         let arch = &entry.arch;
         let site = self.site(&catalog, arch, hardware)?;
@@ -131,18 +131,23 @@ impl Scenario {
         Ok((started, hardware, plan))
     }
 
+    /// The built-in catalog, with the user's own folder where the scenario names one.
+    pub(in crate::scenario) fn catalog(&self) -> Result<Catalog, ScenarioError> {
+        match self.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
+            Some(dir) => Catalog::with_dir(&*self.files, &self.base.join(dir))
+                .map_err(|e| self.places.error("hardware.catalog", e.to_string())),
+            None => Ok(Catalog::builtin()),
+        }
+    }
+
     /// The catalog with the scenario's own entries, and the name of its model there.
-    fn catalog(
+    fn catalog_with(
         &self,
         model: &ModelChoice,
         hardware: &HardwareChoice,
     ) -> Result<(Catalog, String), ScenarioError> {
         let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
-        let mut catalog = match &hardware.catalog {
-            Some(dir) => Catalog::with_dir(&*self.files, &self.base.join(dir))
-                .map_err(at("hardware.catalog"))?,
-            None => Catalog::builtin(),
-        };
+        let mut catalog = self.catalog()?;
         let name = self.add_model(model, &mut catalog)?;
         if let Some(m) = &hardware.machine {
             catalog

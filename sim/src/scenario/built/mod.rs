@@ -25,8 +25,10 @@ use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::engines::Started;
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::spec::ClusterSpec;
 use crate::metrics::definition::Slo;
 use crate::record::{ReplicaInfo, RunInfo, RunRecord};
+use crate::run::Run;
 use crate::simulation::{ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
 use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
@@ -35,6 +37,8 @@ use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
 pub struct Built {
     /// The deployment.
     pub simulation: Simulation,
+    /// The cluster around its replicas, where the scenario has one: they are then like the first and come and go.
+    pub cluster: Option<ClusterSpec>,
     /// The load on it.
     pub workload: Mix,
     /// What reports say about both.
@@ -89,9 +93,17 @@ impl Built {
         let cut = self.workload.cut();
         let names = self.info.streams.clone();
         let max_tokens = self.max_tokens;
-        let mut record = self
-            .simulation
-            .run(&mut self.workload, &options, self.info)?;
+        let mut record = match &self.cluster {
+            None => self
+                .simulation
+                .run(&mut self.workload, &options, self.info)?,
+            Some(cluster) => {
+                let load = Box::new(&mut self.workload);
+                let mut run = Run::in_cluster(&self.simulation, load, &options, cluster, None)?;
+                run.run_to_end()?;
+                run.finish(self.info)?
+            }
+        };
         if let Some(extent) = &self.extent {
             record.info.warnings.extend(extent.warnings());
         }
@@ -198,6 +210,7 @@ impl Scenario {
         let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         Ok(Built {
             simulation,
+            cluster: self.cluster_spec()?,
             workload,
             info: RunInfo {
                 name: self.name.clone(),

@@ -419,6 +419,9 @@ impl Checker<'_, '_> {
         let run = file.run.clone().unwrap_or_default();
         let streams = self.streams(file)?;
         let (limits, drain, warmup) = self.limits(&run, &streams)?;
+        let replicas = layout.replicas.unwrap_or(1);
+        let cluster = super::cluster::filled(file, engine.params.kind(), replicas)
+            .or_else(|(path, message)| self.fail(path, message))?;
         Ok(Scenario {
             name: self.text(name, "name")?,
             description,
@@ -428,12 +431,8 @@ impl Checker<'_, '_> {
             step,
             fitted,
             layout: self.layout(&layout, engine.params.kind())?,
-            replicas: self.whole(
-                layout.replicas.unwrap_or(1),
-                1,
-                MAX_REPLICAS,
-                "layout.replicas",
-            )?,
+            replicas: self.whole(replicas, 1, MAX_REPLICAS, "layout.replicas")?,
+            cluster,
             engine,
             router: RouterChoice {
                 policy: router.policy.unwrap_or_default(),
