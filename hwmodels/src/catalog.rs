@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accelerator::{Accelerator, AcceleratorEntry};
 use crate::error::{Error, nearest};
+use crate::files::Files;
 use crate::hf_config;
 use crate::instance::{Instance, InstanceEntry};
 use crate::link::{Link, LinkEntry};
@@ -249,9 +250,9 @@ impl Catalog {
     ///
     /// # Errors
     /// A folder that cannot be read.
-    pub fn with_dir(dir: &Path) -> Result<Self, Error> {
+    pub fn with_dir(files: &dyn Files, dir: &Path) -> Result<Self, Error> {
         let mut catalog = Self::builtin();
-        catalog.add_dir(dir)?;
+        catalog.add_dir(files, dir)?;
         Ok(catalog)
     }
 

@@ -37,6 +37,7 @@ pub mod engine;
 pub mod engine_cost;
 pub mod error;
 pub mod evidence;
+pub mod files;
 pub mod fitted;
 pub mod hf_config;
 pub mod instance;

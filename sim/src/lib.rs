@@ -33,6 +33,7 @@
 
 pub mod cluster;
 pub mod control;
+pub mod engines;
 pub mod fast;
 pub mod kernel;
 pub mod kv;

@@ -8,8 +8,8 @@ use hwmodels::EngineKind;
 use serde::Deserialize;
 use sim::cluster::router::RouterConfig;
 use sim::cluster::router::prefix::PrefixAwareParams;
+use sim::engines::EngineParams;
 use sim::policy::check::ParamError;
-use sim::scenario::engine::EngineParams;
 
 use crate::engine::{Engine, EngineSpec};
 use crate::http::Service;

@@ -373,9 +373,8 @@ impl Question {
         };
         let own = before.hardware.as_ref().and_then(|h| h.catalog.as_ref());
         let catalog = match own {
-            Some(dir) => {
-                Catalog::with_dir(&before.base.join(dir)).map_err(|e| fail(e.to_string()))?
-            }
+            Some(dir) => Catalog::with_dir(&*before.files, &before.base.join(dir))
+                .map_err(|e| fail(e.to_string()))?,
             None => Catalog::builtin(),
         };
         let name = accelerator(&catalog, wanted).map_err(fail)?;

@@ -72,7 +72,7 @@ impl Sigmas {
 
     /// Those of the scenario's profile. `None`: no profile file, or none that was validated.
     pub fn of_profile(scenario: &Scenario) -> Option<Sigmas> {
-        let profile = hwmodels::profiles::load(&profile_file(scenario)?).ok()?;
+        let profile = hwmodels::profiles::load(&*scenario.files, &profile_file(scenario)?).ok()?;
         Sigmas::of_validations(&profile.validations)
     }
 

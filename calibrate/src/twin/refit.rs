@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hwmodels::files::Disk;
 use sim::scenario::Scenario;
 
 use super::compare::{Comparison, compare};
@@ -190,7 +191,7 @@ fn profile_text(refit: &Refit, from: &Path, out: &Path) -> Result<String, RefitE
         path: from.to_owned(),
         problem,
     };
-    let mut profile = hwmodels::profiles::load(from).map_err(|e| fail(e.to_string()))?;
+    let mut profile = hwmodels::profiles::load(&Disk, from).map_err(|e| fail(e.to_string()))?;
     let f = refit.factor;
     let mut scaled = 0;
     for (name, p) in &mut profile.params {

@@ -8,11 +8,11 @@ use hwmodels::error::Error;
 use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
 use hwmodels::{Profile, profiles};
 
-use super::build::{Built, Hardware, Start, Started, replicas_in_words, uncertain};
-use super::engine::EngineParams;
+use super::build::{Built, Hardware, replicas_in_words, uncertain};
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::cluster::drift::{SpeedDrift, Swing};
+use crate::engines::{EngineParams, Start, Started};
 use crate::kernel::time::SimDuration;
 use crate::record::{MeasuredError, ProfileUse};
 use crate::simulation::FrontEnd;
@@ -45,7 +45,7 @@ impl Scenario {
     /// A file that cannot be read or is no fitted step model, and parameters that it cannot have.
     pub(super) fn step_profile(&self, fitted: &FittedChoice) -> Result<Profile, ScenarioError> {
         let path = self.base.join(&fitted.profile);
-        let profile = profiles::load(&path)
+        let profile = profiles::load(&*self.files, &path)
             .and_then(|p| hwmodels::fitted::check(&p).map(|()| p))
             .map_err(|e| self.places.error("hardware.step_profile", e.to_string()))?;
         laid_over(&profile, &fitted.params)
@@ -169,9 +169,9 @@ impl Scenario {
             ));
         }
         let started = self.start(&Start {
-            plan: None,
             model_tokens,
             kv_bytes_per_token,
+            ..self.start_of(None)
         })?;
         let replicas = f64::from(self.replicas);
         let price = self.fitted.as_ref().and_then(|f| f.price);

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hwmodels::files::Bundle;
 
 use hwmodels::units::{PerSec, Secs, plain};
 use hwmodels::{EngineKind, Layout};
@@ -10,7 +13,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use super::error::ScenarioError;
 use super::file::{
     ArrivalFile, ArrivalKind, HardwareFile, LengthFile, LengthKind, ModelFile, RetriesFile,
@@ -21,6 +23,7 @@ use super::{
     ConstantStep, EngineChoice, FittedChoice, HardwareChoice, Machine, ModelChoice, ModelSource,
     OWN_MACHINE, RouterChoice, Scenario, SloChoice,
 };
+use crate::engines::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use crate::workload::spec::{
     Arrival, Cancel, DEFAULT_MAX_TOKENS, Length, Lengths, Limits, MAX_TOKENS, Prefix, Retries,
     Sessions, StreamSpec, check_rate,
@@ -429,6 +432,7 @@ impl Checker<'_, '_> {
                 e2e: self.optional_secs(slo.e2e, "slo.e2e")?,
             },
             base: origin.parent().map(Path::to_path_buf).unwrap_or_default(),
+            files: Arc::new(Bundle::default()),
             places: self.document.places(),
         })
     }

@@ -1,12 +1,12 @@
 //! A scenario back as TOML, with every default visible.
 
-use super::engine::memory_key;
 use super::file::{
     ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
     RunFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
 };
 use super::{ModelSource, Scenario};
+use crate::engines::memory_key;
 use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
 
 /// The scenario as TOML.

@@ -13,6 +13,7 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use hwmodels::files::Files;
 use hwmodels::units::plain;
 use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
@@ -210,6 +211,7 @@ impl StreamSource {
     /// Prepares stream `index` of a run with `seed`: opens and checks its files.
     pub fn new(
         spec: &StreamSpec,
+        files: &dyn Files,
         index: u16,
         seed: u64,
         failure: FailureCell,
@@ -264,7 +266,7 @@ impl StreamSource {
                 time_scale,
             } => {
                 let fault = |m: String| WorkloadError::new("arrival.file", m);
-                let open = || TraceReader::open_with(file, *format, columns.as_ref());
+                let open = || TraceReader::open(files, file, *format, columns.as_ref());
                 let summary = open().and_then(trace::check_reader).map_err(fault)?;
                 hint = Some(summary.rows);
                 shares |= summary.shares_content;
@@ -275,7 +277,7 @@ impl StreamSource {
                 }))
             }
             open => {
-                let (curve, cv) = rate_curve(open)?;
+                let (curve, cv) = rate_curve(open, files)?;
                 let gaps = UnitDraw::new(cv).ok_or_else(|| bad_cv("arrival.cv", cv))?;
                 Clock::Open(OpenArrivals::new(curve, gaps, named("arrival")))
             }
@@ -285,8 +287,8 @@ impl StreamSource {
         }
         let lengths = match &spec.lengths {
             Lengths::Separate { prompt, output } => Some(PairDraw::Separate(
-                LengthDraw::new(prompt, "prompt")?,
-                LengthDraw::new(output, "output")?,
+                LengthDraw::new(prompt, files, "prompt")?,
+                LengthDraw::new(output, files, "output")?,
             )),
             Lengths::Pairs {
                 file,
@@ -295,6 +297,7 @@ impl StreamSource {
             } => {
                 let mut rows = Vec::new();
                 read_columns(
+                    files,
                     file,
                     [prompt_column.as_str(), output_column.as_str()],
                     |[p, o]| {
@@ -312,7 +315,7 @@ impl StreamSource {
         };
         let sessions = match &spec.sessions {
             Some(s) => Some(SessionPlan {
-                turns: LengthDraw::new(&s.turns, "sessions.turns")?,
+                turns: LengthDraw::new(&s.turns, files, "sessions.turns")?,
                 think: pause(s.think.secs(), s.think_cv, "sessions.think_cv")?,
                 max_context: s.max_context,
             }),
@@ -729,7 +732,7 @@ fn bad_cv(path: &str, cv: f64) -> WorkloadError {
 }
 
 /// The rate curve of an open-loop arrival, and the cv of its gaps.
-fn rate_curve(arrival: &Arrival) -> Result<(RateCurve, f64), WorkloadError> {
+fn rate_curve(arrival: &Arrival, files: &dyn Files) -> Result<(RateCurve, f64), WorkloadError> {
     let tail = |repeat: bool| if repeat { Tail::Repeat } else { Tail::End };
     Ok(match arrival {
         Arrival::Poisson { rate } => (RateCurve::constant(rate.per_sec()), 1.0),
@@ -757,6 +760,7 @@ fn rate_curve(arrival: &Arrival) -> Result<(RateCurve, f64), WorkloadError> {
             let fault = |m: String| WorkloadError::new("arrival.file", m);
             let mut points: Vec<(f64, f64)> = Vec::new();
             read_columns(
+                files,
                 file,
                 [time_column.as_str(), rate_column.as_str()],
                 |[t, r]| {

@@ -8,6 +8,7 @@ use hwmodels::units::Ratio;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Engine;
 use crate::policy::llama_cpp::LlamaCppParams;
 use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;
@@ -200,6 +201,13 @@ macro_rules! engines {
             pub fn kind(&self) -> EngineKind {
                 match self {
                     $(EngineParams::$variant(_) => EngineKind::$variant,)*
+                }
+            }
+
+            /// The engine under these parameters.
+            pub fn engine(&self) -> &dyn Engine {
+                match self {
+                    $(EngineParams::$variant(p) => p,)*
                 }
             }
 
