@@ -117,7 +117,7 @@ pub struct Table {
     pub kind: &'static str,
     /// What it is, in a line.
     pub title: &'static str,
-    /// Keys that mean something.
+    /// Keys that mean something; a `*` at a name's end stands for anything.
     pub keys: &'static [Key],
     /// Keys with a value, without effect; a `*` at the end stands for anything.
     pub idle: &'static [&'static str],
@@ -128,19 +128,19 @@ pub struct Table {
 impl Table {
     /// The key of this name.
     pub fn find(&self, name: &str) -> Option<Key> {
+        let is = |known: &str| match known.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => known == name,
+        };
         let idle = |list: &[&str], takes| {
-            let known = list.iter().any(|n| match n.strip_suffix('*') {
-                Some(start) => name.starts_with(start),
-                None => *n == name,
-            });
-            known.then_some(Key {
+            list.iter().any(|n| is(n)).then_some(Key {
                 names: "",
                 takes,
                 meaning: Meaning::Idle,
             })
         };
         (self.keys.iter())
-            .find(|k| k.names.split(' ').any(|n| n == name))
+            .find(|k| k.names.split(' ').any(is))
             .copied()
             .or_else(|| idle(self.idle, Takes::Value))
             .or_else(|| idle(self.idle_flags, Takes::Nothing))
@@ -184,10 +184,15 @@ pub fn thousands(text: &str) -> Result<i64, String> {
         _ => return whole(text),
     };
     let number: Option<f64> = text[..text.len() - 1].trim().parse().ok();
-    let product = number.map(|n| (n * factor).floor()).filter(|n| n.abs() < 9e15);
+    let product = number
+        .map(|n| (n * factor).floor())
+        .filter(|n| n.abs() < 9e15);
     match product {
         Some(n) => Ok(n as i64),
-        None => Err(format!("must be a whole number, or one such as 8k or 8K, got `{}`", shown(text))),
+        None => Err(format!(
+            "must be a whole number, or one such as 8k or 8K, got `{}`",
+            shown(text)
+        )),
     }
 }
 

@@ -72,7 +72,7 @@ impl fmt::Display for Fault {
         if !self.key.is_empty() {
             write!(f, "{}: ", shown(&self.key))?;
         }
-        f.write_str(&self.message)
+        f.write_str(&printable(&self.message))
     }
 }
 

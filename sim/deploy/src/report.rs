@@ -72,7 +72,14 @@ pub struct Report {
 
 impl Report {
     /// Adds a key.
-    pub fn add(&mut self, place: &Place, key: &str, value: &str, fate: Fate, note: impl Into<String>) {
+    pub fn add(
+        &mut self,
+        place: &Place,
+        key: &str,
+        value: &str,
+        fate: Fate,
+        note: impl Into<String>,
+    ) {
         self.keys.push(Entry {
             file: place.file.to_string(),
             line: place.line,
@@ -128,7 +135,11 @@ impl Report {
             }
         }
         if !self.defaults.is_empty() {
-            let _ = writeln!(out, "\nNot in the files, so defaults were taken ({}):", self.defaults.len());
+            let _ = writeln!(
+                out,
+                "\nNot in the files, so defaults were taken ({}):",
+                self.defaults.len()
+            );
             for d in &self.defaults {
                 let _ = writeln!(out, "  {} = {}  ({})", d.key, d.value, d.note);
             }
@@ -146,10 +157,20 @@ impl Report {
 /// What stands in a report in place of a value that is nobody's business.
 fn secret(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_uppercase();
-    let secret = ["TOKEN", "SECRET", "PASSWORD", "API_KEY", "API-KEY", "CREDENTIAL"];
+    let secret = [
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "API_KEY",
+        "API-KEY",
+        "CREDENTIAL",
+    ];
     let counts = ["TOKENS", "TOKENIZER"];
     let plain = counts.iter().fold(key, |k, word| k.replace(word, ""));
-    secret.iter().any(|s| plain.contains(s)).then_some("(hidden)")
+    secret
+        .iter()
+        .any(|s| plain.contains(s))
+        .then_some("(hidden)")
 }
 
 #[cfg(test)]
@@ -160,7 +181,11 @@ mod tests {
     fn secrets_do_not_reach_the_report() {
         let mut report = Report::default();
         let place = Place::option(".env");
-        for (key, value) in [("HF_TOKEN", "hf_abc"), ("--api-key", "k"), ("MAX_INPUT_TOKENS", "1024")] {
+        for (key, value) in [
+            ("HF_TOKEN", "hf_abc"),
+            ("--api-key", "k"),
+            ("MAX_INPUT_TOKENS", "1024"),
+        ] {
             report.add(&place, key, value, Fate::NoEffect, "");
         }
         let values: Vec<&str> = report.keys.iter().map(|k| k.value.as_str()).collect();

@@ -1,6 +1,6 @@
 //! The scenario that grows as files are read: what each says, where, and what none says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use toml::Value;
@@ -60,6 +60,8 @@ pub struct Facts {
     pub config: Option<(String, Origin)>,
     /// What multiplies to the number of replicas.
     pub replicas: Vec<(i64, Origin)>,
+    /// The fewest replicas that an autoscaler leaves.
+    pub least_replicas: Option<(i64, Origin)>,
     /// Replicas by the number of servers behind a proxy.
     pub servers: Option<(i64, Origin)>,
     /// Devices that a pod or container asks for.
@@ -68,8 +70,12 @@ pub struct Facts {
     pub group_size: Option<(i64, Origin)>,
     /// The accelerator's product name, e.g. `NVIDIA-A10G`.
     pub product: Option<(String, Origin)>,
+    /// vLLM's release, 15 for 0.15, as a script installs it.
+    pub vllm_release: Option<(u32, Origin)>,
     /// Data-parallel ranks.
     pub data_parallel: Option<(i64, Origin)>,
+    /// Whether every GPU is an attention rank of its own (TensorRT-LLM).
+    pub attention_dp: Option<Origin>,
     /// Whether experts are spread whole over the ranks.
     pub expert_parallel: Option<Origin>,
 }
@@ -84,7 +90,16 @@ pub struct Draft {
     /// What became of the keys.
     pub report: Report,
     faults: Vec<Fault>,
+    /// Defaults that hold unless a file says otherwise.
+    later: Vec<(String, Value, String)>,
+    /// Keys that were reported: file, line, key.
+    seen: BTreeSet<Seen>,
+    /// As above, with what became of them.
+    told: BTreeSet<(Seen, Fate, String)>,
 }
+
+/// A key that was reported: file, line, key.
+type Seen = (String, u32, String);
 
 impl Draft {
     /// A key of the scenario as a file says it.
@@ -150,9 +165,7 @@ impl Draft {
 
     /// Takes a key away, with where it was said.
     pub fn take(&mut self, path: &str) -> Option<(Value, Option<Origin>)> {
-        self.values
-            .remove(path)
-            .map(|s| (s.value, s.origin.ok()))
+        self.values.remove(path).map(|s| (s.value, s.origin.ok()))
     }
 
     /// A stream of requests.
@@ -170,8 +183,51 @@ impl Draft {
         self.fate(origin, Fate::Used, note);
     }
 
+    /// A default that holds unless a file, maybe a later one, says otherwise.
+    pub fn later(&mut self, path: &str, value: Value, why: &str) {
+        self.later.push((path.to_owned(), value, why.to_owned()));
+    }
+
+    /// Fills in what [`Draft::later`] was told and no file has said; `kind` is the engine's.
+    pub fn settle(&mut self) {
+        for (path, value, why) in std::mem::take(&mut self.later) {
+            self.assume(&path, value, &why);
+        }
+    }
+
+    /// The model as a file names it to its engine.
+    pub fn model(&mut self, id: String, origin: Origin) {
+        match self.facts.model.clone() {
+            Some((other, from)) if other != id => {
+                let message = format!(
+                    "serves `{}`, but {} ({}) serves `{}`; import one deployment at a time",
+                    shown(&id),
+                    from.place,
+                    shown(&from.key),
+                    shown(&other)
+                );
+                self.faults.push(origin.fault(message));
+            }
+            Some(_) => self.used(&origin, "the same model"),
+            None => self.facts.model = Some((id, origin)),
+        }
+    }
+
+    /// Whether the key of this file and line was reported.
+    pub fn has_seen(&self, origin: &Origin) -> bool {
+        let place = &origin.place;
+        (self.seen).contains(&(place.file.to_string(), place.line, origin.key.clone()))
+    }
+
     /// Reports a key.
     pub fn fate(&mut self, origin: &Origin, fate: Fate, note: impl Into<String>) {
+        let (place, note) = (&origin.place, note.into());
+        let key = (place.file.to_string(), place.line, origin.key.clone());
+        // What several services or documents share is reported once.
+        if !self.told.insert((key.clone(), fate, note.clone())) {
+            return;
+        }
+        self.seen.insert(key);
         (self.report).add(&origin.place, &origin.key, &origin.raw, fate, note);
     }
 
@@ -217,7 +273,9 @@ impl Draft {
         for line in heading {
             let _ = writeln!(out, "# {}", crate::place::printable(line));
         }
-        let known = ["", "model", "hardware", "step", "layout", "engine", "router"];
+        let known = [
+            "", "model", "hardware", "step", "layout", "engine", "router",
+        ];
         let last = ["run", "slo"];
         let mut sections: BTreeMap<&str, Vec<(&str, &Said)>> = BTreeMap::new();
         for (path, said) in &self.values {
@@ -302,6 +360,9 @@ mod tests {
         assert!(!draft.has_faults());
         draft.set("layout.tp", 4, &origin(3, "c"));
         let error = draft.into_error().unwrap().to_string();
-        assert!(error.contains("layout.tp = 4") && error.contains(":2"), "{error}");
+        assert!(
+            error.contains("layout.tp = 4") && error.contains(":2"),
+            "{error}"
+        );
     }
 }

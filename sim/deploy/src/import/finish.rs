@@ -18,12 +18,15 @@ const LOAD: (&str, i64, i64) = ("1 req/s", 512, 128);
 /// The scenario, or all that is wrong.
 pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
     let catalog = Catalog::builtin();
+    // What is missing is told only where it is not a wrong line's fault.
+    let clean = !draft.has_faults();
     from_options(&mut draft, options, &catalog);
-    model(&mut draft, &catalog);
+    draft.settle();
+    model(&mut draft, &catalog, clean);
     parallelism(&mut draft, &catalog);
-    hardware(&mut draft, &catalog);
+    hardware(&mut draft, &catalog, clean);
     replicas(&mut draft);
-    if draft.get("engine.kind").is_none() && !draft.has_faults() {
+    if draft.get("engine.kind").is_none() && clean {
         draft.fault(Fault::new(
             first_file(&draft),
             "",
@@ -49,14 +52,25 @@ fn first_file(draft: &Draft) -> Place {
 
 /// What the command line says in place of the files.
 fn from_options(draft: &mut Draft, options: &Options, catalog: &Catalog) {
+    if let Some(name) = &options.model {
+        let origin = Origin::new(Place::option("--model"), "", name.clone());
+        if let Some((id, from)) = draft.facts.model.take() {
+            draft.used(&from, format!("--model says what it is ({})", shown(&id)));
+        }
+        draft.facts.config = None;
+        draft.facts.model = Some((name.clone(), origin));
+    }
     let Some(machine) = &options.instance else {
         return;
     };
     let origin = Origin::new(Place::option("--instance"), "", machine.clone());
-    for key in ["hardware.instance", "hardware.accelerator", "hardware.count"] {
+    for key in [
+        "hardware.instance",
+        "hardware.accelerator",
+        "hardware.count",
+    ] {
         draft.take(key);
     }
-    draft.facts.product = None;
     // 8xH100: a machine of one's own.
     let own = machine.split_once(['x', 'X']).and_then(|(n, name)| {
         let count: i64 = n.parse().ok()?;
@@ -72,17 +86,20 @@ fn from_options(draft: &mut Draft, options: &Options, catalog: &Catalog) {
 }
 
 /// The model: a `config.json` among the files, else the catalog.
-fn model(draft: &mut Draft, catalog: &Catalog) {
+fn model(draft: &mut Draft, catalog: &Catalog, clean: bool) {
     let named = draft.facts.model.clone();
     if let Some((reference, origin)) = draft.facts.config.clone() {
         draft.set("model.config", reference, &origin);
         if let Some((id, origin)) = named {
-            draft.used(&origin, format!("its shape is that of model.config ({})", shown(&id)));
+            draft.used(
+                &origin,
+                format!("its shape is that of model.config ({})", shown(&id)),
+            );
         }
         return;
     }
     let Some((id, origin)) = named else {
-        if draft.get("model.name").is_none() {
+        if draft.get("model.name").is_none() && clean {
             draft.fault(Fault::new(
                 first_file(draft),
                 "",
@@ -110,7 +127,7 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
         .get("model.name")
         .and_then(|n| n.as_str())
         .and_then(|n| catalog.model(n).ok())
-        .map(|m| m.is_moe());
+        .map(|m| m.moe.is_some());
     let dp = draft.facts.data_parallel.clone();
     if let Some((n, origin)) = dp.clone().filter(|(n, _)| *n > 1) {
         // An unknown model may be either; experts spread over ranks settle it.
@@ -125,6 +142,11 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
             );
         }
     }
+    if let Some(origin) = draft.facts.attention_dp.clone()
+        && let Some((ranks, _)) = draft.take("layout.tp")
+    {
+        draft.set("layout.dp", ranks, &origin);
+    }
     if draft.get("layout.tp").is_none()
         && draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi")
         && let Some((devices, origin)) = draft.facts.pod_devices.clone()
@@ -132,7 +154,9 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
         draft.set("layout.tp", devices, &origin);
     }
     if let Some(origin) = draft.facts.expert_parallel.clone() {
-        let ranks = draft.whole("layout.tp", 1) * draft.whole("layout.dp", 1);
+        let ranks = draft
+            .whole("layout.tp", 1)
+            .saturating_mul(draft.whole("layout.dp", 1));
         match experts {
             Some(false) => draft.used(&origin, "the model has no experts"),
             _ if ranks > 1 => draft.set("layout.ep", ranks, &origin),
@@ -142,10 +166,10 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
 }
 
 /// The machine: as told, by the pod's node selector, or by the accelerator's product name and the devices of a pod.
-fn hardware(draft: &mut Draft, catalog: &Catalog) {
+fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
     if let Some((product, origin)) = draft.facts.product.clone() {
-        if draft.get("hardware.instance").is_some() {
-            draft.used(&origin, "the instance type says it");
+        if draft.has_section("hardware") {
+            draft.used(&origin, "the machine is said otherwise");
         } else if let Some(name) = accelerator_of(&product, catalog) {
             draft.set("hardware.accelerator", name, &origin);
             let devices = draft.facts.pod_devices.as_ref().map_or(1, |(n, _)| *n);
@@ -161,7 +185,7 @@ fn hardware(draft: &mut Draft, catalog: &Catalog) {
             )));
         }
     }
-    if !draft.has_section("hardware") && !draft.has_faults() {
+    if !draft.has_section("hardware") && draft.facts.product.is_none() && clean {
         draft.fault(Fault::new(
             first_file(draft),
             "",
@@ -169,14 +193,19 @@ fn hardware(draft: &mut Draft, catalog: &Catalog) {
              your own",
         ));
     }
-    let ranks =
-        draft.whole("layout.tp", 1) * draft.whole("layout.pp", 1) * draft.whole("layout.dp", 1);
+    let ranks = ["layout.tp", "layout.pp", "layout.dp"]
+        .iter()
+        .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
     let pods = draft.facts.group_size.as_ref().map_or(1, |(n, _)| *n);
     if let Some((devices, origin)) = draft.facts.pod_devices.clone() {
         let all = devices.saturating_mul(pods);
         // Data-parallel copies of a dense model share the pod as replicas.
         let copies = draft.facts.data_parallel.as_ref().map_or(1, |(n, _)| *n);
-        let copies = if draft.get("layout.dp").is_some() { 1 } else { copies };
+        let copies = if draft.get("layout.dp").is_some() {
+            1
+        } else {
+            copies
+        };
         let used = ranks.saturating_mul(copies);
         let of = match pods {
             1 => String::new(),
@@ -193,7 +222,10 @@ fn hardware(draft: &mut Draft, catalog: &Catalog) {
                 if all > used { "; the others idle" } else { "; it would not start" }
             ));
         }
-        draft.used(&origin, format!("{devices} devices a pod{of}; the layout takes {used}"));
+        draft.used(
+            &origin,
+            format!("{devices} devices a pod{of}; the layout takes {used}"),
+        );
     }
     if let Some((n, origin)) = draft.facts.group_size.clone() {
         draft.used(&origin, format!("{n} pods hold one replica"));
@@ -219,12 +251,27 @@ fn replicas(draft: &mut Draft) {
         }
         None => {}
     }
+    if let Some((least, origin)) = draft.facts.least_replicas.clone() {
+        if product < least || factors.is_empty() {
+            for (n, from) in &factors {
+                draft.used(
+                    from,
+                    format!("{n}, but the autoscaler leaves at least {least}"),
+                );
+            }
+            draft.set("layout.replicas", least.max(1), &origin);
+            return;
+        }
+        draft.used(&origin, format!("the workload starts with {product}"));
+    }
     if let Some((_, last)) = factors.last() {
         for (n, origin) in &factors[..factors.len() - 1] {
             draft.used(origin, format!("a factor of {n} in layout.replicas"));
         }
         if product == 0 {
-            draft.fault(last.fault("0 replicas serve nobody; write at least 1, or import the autoscaler's minimum"));
+            draft.fault(last.fault(
+                "0 replicas serve nobody; write at least 1, or import the autoscaler's minimum",
+            ));
             return;
         }
         draft.set("layout.replicas", product, last);

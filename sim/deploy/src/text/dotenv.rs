@@ -39,13 +39,16 @@ pub fn variables(text: &str) -> Result<Vec<Variable>, Wrong> {
             continue;
         }
         let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
+        if found.len() >= MAX_VARIABLES {
+            return Err(Wrong::new(
+                number,
+                format!("more than {MAX_VARIABLES} variables"),
+            ));
+        }
         let Some((name, value)) = line.split_once('=') else {
             return Err(Wrong::new(
                 number,
-                format!(
-                    "`{}` is no NAME=value",
-                    shown(line)
-                ),
+                format!("`{}` is no NAME=value", shown(line)),
             ));
         };
         let name = name.trim_end();
@@ -109,7 +112,9 @@ fn value_of(text: &str, known: &BTreeMap<String, String>) -> Result<String, Stri
 }
 
 /// Longest value [bytes], however it came about.
-const MAX_VALUE: usize = 1 << 16;
+const MAX_VALUE: usize = 1 << 12;
+/// Most variables of a file.
+const MAX_VARIABLES: usize = 2_000;
 
 /// `$NAME` and `${NAME}` of variables that the file has set; others stay as they are written.
 fn expanded(text: &str, known: &BTreeMap<String, String>) -> Result<String, String> {
@@ -158,7 +163,8 @@ mod tests {
 
     #[test]
     fn quotes_comments_and_references_are_read() {
-        let text = "# TGI\nexport A=1 # one\nB='x # y $A'\nC=\"${A}2\\n\"\nD=a#b\nE=$A-$NONE-${NONE}\n";
+        let text =
+            "# TGI\nexport A=1 # one\nB='x # y $A'\nC=\"${A}2\\n\"\nD=a#b\nE=$A-$NONE-${NONE}\n";
         let expected = [
             ("A", "1"),
             ("B", "x # y $A"),

@@ -136,7 +136,10 @@ impl Reader<'_> {
             let found = self.next().unwrap_or(' ');
             return Err(Wrong::new(
                 line,
-                format!("expected the name of a field, found `{}`", shown(&found.to_string())),
+                format!(
+                    "expected the name of a field, found `{}`",
+                    shown(&found.to_string())
+                ),
             ));
         }
         let colon = self.peek() == Some(':');
@@ -247,7 +250,8 @@ impl Reader<'_> {
     fn name(&mut self) -> String {
         let mut out = String::new();
         while let Some(c) = self.chars.peek().copied() {
-            let placeholder = c == '{' && out == "$" || c == '}' && out.starts_with("${") && !out.ends_with('}');
+            let placeholder =
+                c == '{' && out == "$" || c == '}' && out.starts_with("${") && !out.ends_with('}');
             if !(c.is_alphanumeric() || "_+-.$".contains(c) || placeholder) {
                 break;
             }
@@ -288,6 +292,11 @@ mod tests {
         ] {
             assert_eq!(fields(text).unwrap_err().line, line, "{text}");
         }
-        assert!(fields(&"a{".repeat(10_000)).unwrap_err().message.contains("deep"));
+        assert!(
+            fields(&"a{".repeat(10_000))
+                .unwrap_err()
+                .message
+                .contains("deep")
+        );
     }
 }

@@ -9,8 +9,10 @@ use super::dotenv::is_name;
 use super::{MAX_BYTES, MAX_DEPTH, Wrong};
 use crate::place::shown;
 
-/// Most words of a script.
+/// Most words of a script; long words count as several, and so do the variables that each command sees.
 const MAX_WORDS: usize = 200_000;
+/// Text that counts as one more word [bytes].
+const WORD_BYTES: usize = 128;
 /// Longest word [bytes], variables expanded.
 const MAX_WORD: usize = 1 << 20;
 
@@ -26,7 +28,7 @@ pub struct Word {
 /// A program with its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// Variables set for it, or by the script before it: name, value, line.
+    /// Variables that it sees, set before it on its line or exported by the script: name, value, line.
     pub variables: Vec<(String, Word)>,
     /// Program and arguments; at least one word.
     pub words: Vec<Word>,
@@ -66,7 +68,7 @@ struct Reader<'a> {
     chars: std::iter::Peekable<std::str::Chars<'a>>,
     line: u32,
     known: BTreeMap<String, String>,
-    /// Variables that lines of their own have set or exported.
+    /// Variables that the script has exported.
     set: Vec<(String, Word)>,
     command: Vec<(Word, bool)>,
     done: Vec<Command>,
@@ -109,9 +111,11 @@ impl Reader<'_> {
                     }
                 }
                 '>' | '<' => self.redirection()?,
-                '#' => while self.chars.peek().is_some_and(|c| *c != '\n') {
-                    self.next();
-                },
+                '#' => {
+                    while self.chars.peek().is_some_and(|c| *c != '\n') {
+                        self.next();
+                    }
+                }
                 _ => self.word()?,
             }
         }
@@ -130,7 +134,8 @@ impl Reader<'_> {
             }
         }
         // `2>` left its number as a word.
-        let number = |w: &(Word, bool)| w.0.text.len() == 1 && w.0.text.as_bytes()[0].is_ascii_digit();
+        let number =
+            |w: &(Word, bool)| w.0.text.len() == 1 && w.0.text.as_bytes()[0].is_ascii_digit();
         if self.command.last().is_some_and(number) {
             self.command.pop();
         }
@@ -179,7 +184,7 @@ impl Reader<'_> {
         if text.is_empty() && !quoted {
             return Ok(());
         }
-        self.words += 1;
+        self.words += 1 + text.len() / WORD_BYTES;
         if self.words > MAX_WORDS {
             return Err(Wrong::new(line, format!("more than {MAX_WORDS} words")));
         }
@@ -305,9 +310,7 @@ impl Reader<'_> {
                     .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
                     .unwrap_or(inner.len());
                 let (name, rest) = inner.split_at(end);
-                let default = rest
-                    .strip_prefix(":-")
-                    .or_else(|| rest.strip_prefix('-'));
+                let default = rest.strip_prefix(":-").or_else(|| rest.strip_prefix('-'));
                 match (self.known.get(name), default) {
                     (Some(value), _) if !(value.is_empty() && rest.starts_with(':')) => {
                         out.push_str(value);
@@ -367,11 +370,18 @@ impl Reader<'_> {
     /// Ends a command: its leading `NAME=value` words are variables.
     fn end(&mut self) {
         self.skip_word = false;
+        self.words += self.set.len();
         let mut words = std::mem::take(&mut self.command).into_iter().peekable();
         let mut own = Vec::new();
         let mut export = false;
         while let Some((word, _)) = words.peek() {
-            if !export && own.is_empty() && matches!(word.text.as_str(), "export" | "set" | "declare" | "local" | "readonly") {
+            if !export
+                && own.is_empty()
+                && matches!(
+                    word.text.as_str(),
+                    "export" | "set" | "declare" | "local" | "readonly"
+                )
+            {
                 export = true;
                 words.next();
                 continue;
@@ -390,6 +400,10 @@ impl Reader<'_> {
         if words.is_empty() || export {
             for (name, value) in own {
                 self.known.insert(name.clone(), value.text.clone());
+                // Programs see what is exported; the rest is for the script's own `$NAME`.
+                if !export && !self.set.iter().any(|(n, _)| *n == name) {
+                    continue;
+                }
                 self.set.retain(|(n, _)| *n != name);
                 self.set.push((name, value));
             }
@@ -412,12 +426,13 @@ pub fn quoted(text: &str) -> String {
 
 /// What is wrong with a value that still names a variable, if it does.
 pub fn unresolved(text: &str) -> Option<String> {
-    (text.contains("$(") || text.contains('`') || text.contains("${") || text.starts_with('$')).then(|| {
-        format!(
-            "`{}` has no value in this file; set the variable in it, or write the value",
-            shown(text)
-        )
-    })
+    (text.contains("$(") || text.contains('`') || text.contains("${") || text.starts_with('$'))
+        .then(|| {
+            format!(
+                "`{}` has no value in this file; set the variable in it, or write the value",
+                shown(text)
+            )
+        })
 }
 
 #[cfg(test)]
@@ -433,7 +448,8 @@ mod tests {
 
     #[test]
     fn commands_end_where_a_shell_ends_them() {
-        let text = "#!/bin/bash\nset -e\na b \\\n  'c d' \"e\\\"f\" # note\nx; y && z | w > out 2>&1 &\n";
+        let text =
+            "#!/bin/bash\nset -e\na b \\\n  'c d' \"e\\\"f\" # note\nx; y && z | w > out 2>&1 &\n";
         let words = [
             vec!["a", "b", "c d", "e\"f"],
             vec!["x"],
@@ -452,7 +468,7 @@ mod tests {
         assert_eq!(words, ["run", "m/x", "4", "7", "$(pwd)", "$X"]);
         assert_eq!(all[0].words[0].line, 12);
         let names: Vec<&str> = all[0].variables.iter().map(|(n, _)| n.as_str()).collect();
-        assert_eq!(names, ["M", "TP", "A"]);
+        assert_eq!(names, ["M", "A"]);
         assert!(unresolved("$X").is_some());
     }
 

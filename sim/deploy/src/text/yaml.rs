@@ -13,8 +13,14 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use super::{MAX_BYTES, MAX_DEPTH, Wrong};
 use crate::place::shown;
 
-/// Most nodes of a file with its aliases written out.
-const MAX_NODES: usize = 1_000_000;
+/// Most nodes of a file with its aliases written out; long texts count as several.
+const MAX_NODES: usize = 200_000;
+/// Text that counts as one more node [bytes].
+const NODE_BYTES: usize = 128;
+/// Most documents of a file.
+const MAX_DOCUMENTS: usize = 1_000;
+/// Longest key [bytes].
+const MAX_KEY: usize = 512;
 
 /// A value and where it was written.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,10 +64,11 @@ pub struct Entry {
 
 impl Node {
     fn scalar(line: u32, text: String, quoted: bool) -> Node {
+        let size = 1 + text.len() / NODE_BYTES;
         Node {
             line,
             value: Value::Scalar { text, quoted },
-            size: 1,
+            size,
             depth: 1,
         }
     }
@@ -108,6 +115,22 @@ impl Node {
         match &self.value {
             Value::List(items) => items,
             _ => &[],
+        }
+    }
+
+    /// A mapping with this node as its only value.
+    pub fn wrapped(self, key: &str) -> Node {
+        let (line, size, depth) = (self.line, self.size + 1, self.depth + 1);
+        let entry = Entry {
+            key: key.to_owned(),
+            line,
+            value: Rc::new(self),
+        };
+        Node {
+            line,
+            value: Value::Map(vec![entry]),
+            size,
+            depth,
         }
     }
 
@@ -239,7 +262,7 @@ impl Builder {
         line: u32,
     ) -> Result<(), Wrong> {
         let quoted = !matches!(style, ScalarStyle::Plain);
-        
+
         self.put(
             Rc::new(Node::scalar(line, text.into_owned(), quoted)),
             anchor,
@@ -269,6 +292,12 @@ impl Builder {
         }
         match self.open.last_mut() {
             None => {
+                if self.done.len() >= MAX_DOCUMENTS {
+                    return Err(Wrong::new(
+                        line,
+                        format!("more than {MAX_DOCUMENTS} documents"),
+                    ));
+                }
                 if !node.is_null() {
                     self.done.push(node);
                 }
@@ -285,6 +314,12 @@ impl Builder {
                     let Value::Scalar { text, .. } = &node.value else {
                         return Err(Wrong::new(line, "a key must be text"));
                     };
+                    if text.len() > MAX_KEY {
+                        return Err(Wrong::new(
+                            line,
+                            format!("a key of more than {MAX_KEY} bytes"),
+                        ));
+                    }
                     *key = Some((text.clone(), line));
                 }
                 Some((name, _)) if name == "<<" => merged.push(node),
@@ -432,9 +467,7 @@ mod tests {
     fn depth_is_limited_however_it_is_reached() {
         let deep = "[".repeat(100_000);
         assert!(documents(&deep).is_err());
-        let block: String = (0..200)
-            .map(|i| format!("{}a:\n", " ".repeat(i)))
-            .collect();
+        let block: String = (0..200).map(|i| format!("{}a:\n", " ".repeat(i))).collect();
         assert!(documents(&block).unwrap_err().message.contains("deep"));
         let mut chain = String::from("a0: &a0 [x]\n");
         for i in 1..100 {
