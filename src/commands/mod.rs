@@ -14,7 +14,9 @@ pub mod compare;
 pub mod completions;
 pub mod curve;
 pub mod demo;
+pub mod export;
 pub mod hpa;
+pub mod import;
 pub mod man;
 pub mod model;
 pub mod replay;
@@ -52,6 +54,8 @@ enum Command {
     Trace(trace::Args),
     Demo(demo::Args),
     Hpa(hpa::Args),
+    Import(import::Args),
+    Export(export::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
@@ -78,6 +82,8 @@ impl Cli {
             Command::Trace(args) => trace::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Hpa(args) => hpa::run(args),
+            Command::Import(args) => import::run(&args),
+            Command::Export(args) => export::run(&args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),

@@ -250,6 +250,12 @@ fn process_of(
         }
     }
     let environment = service.node.get("environment");
+    let size = environment.map_or(0, |e| e.entries().len().max(e.items().len()));
+    if size > MAX_VARIABLES {
+        let place = Place::new(file, environment.map_or(1, |e| e.line));
+        let message = format!("more than {MAX_VARIABLES} variables");
+        draft.fault(Fault::new(place, format!("{prefix}.environment"), message));
+    }
     for entry in environment
         .map_or(&[][..], |e| e.entries())
         .iter()

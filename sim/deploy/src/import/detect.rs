@@ -55,6 +55,7 @@ kinds! {
     TritonConfig: "triton-config", "Triton's config.pbtxt";
     TrtllmOptions: "trtllm-options", "options of TensorRT-LLM's LLM API";
     SageMaker: "sagemaker", "SageMaker's environment or requests as JSON";
+    Prometheus: "prometheus", "the answer to a range query of Prometheus for a rate of requests";
     HfConfig: "hf-config", "a model's Hugging Face config.json";
 }
 
@@ -76,6 +77,8 @@ pub enum Content {
     TrtllmOptions(Vec<Rc<Node>>),
     /// As above.
     SageMaker(Vec<Rc<Node>>),
+    /// As above.
+    Prometheus(Vec<Rc<Node>>),
     /// A model's shape.
     HfConfig(Rc<Node>),
     /// Variables.
@@ -98,6 +101,7 @@ impl Content {
             Content::LlmD(_) => Kind::LlmD,
             Content::TrtllmOptions(_) => Kind::TrtllmOptions,
             Content::SageMaker(_) => Kind::SageMaker,
+            Content::Prometheus(_) => Kind::Prometheus,
             Content::HfConfig(_) => Kind::HfConfig,
             Content::Env(_) => Kind::Env,
             Content::Nginx(_) => Kind::Nginx,
@@ -213,6 +217,7 @@ fn of_documents(docs: Vec<Rc<Node>>, kind: Kind) -> Content {
         Kind::LlmD => Content::LlmD(docs),
         Kind::TrtllmOptions => Content::TrtllmOptions(docs),
         Kind::SageMaker => Content::SageMaker(docs),
+        Kind::Prometheus => Content::Prometheus(docs),
         Kind::HfConfig => match docs.into_iter().next() {
             Some(doc) => Content::HfConfig(doc),
             None => Content::Manifests(Vec::new()),
@@ -230,6 +235,9 @@ fn kind_of(doc: &Node) -> Option<Kind> {
     }
     if doc.get("services").is_some_and(|s| s.is_map()) {
         return Some(Kind::Compose);
+    }
+    if doc.at(&["data", "resultType"]).is_some() {
+        return Some(Kind::Prometheus);
     }
     if has("tensorrtLLM") || (has("gpuPerNode") && has("triton")) {
         return Some(Kind::TritonValues);

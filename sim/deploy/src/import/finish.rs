@@ -304,7 +304,7 @@ fn load(draft: &mut Draft) {
     let ends = |s: &Stream| {
         let arrival = s.keys.get("arrival").and_then(|a| a.as_table());
         let kind = arrival.and_then(|a| a.get("kind")).and_then(|k| k.as_str());
-        s.keys.contains_key("requests") || matches!(kind, Some("burst" | "trace"))
+        s.keys.contains_key("requests") || matches!(kind, Some("burst" | "trace" | "steps"))
     };
     if !draft.has_section("run") && !draft.streams().iter().all(ends) {
         draft.assume("run.requests", REQUESTS, "no file says how long the run is");

@@ -452,6 +452,15 @@ const DEVICES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neu
 /// Imports a pod's containers and where it runs.
 pub fn pod(tree: Tree<'_>, prefix: &str, maps: &ConfigMaps, draft: &mut Draft) -> Runs {
     let mut runs = Runs::Nothing;
+    let all = tree.node.get("containers");
+    if let Some(list) = all.filter(|l| l.items().len() > MAX_CONTAINERS) {
+        let place = Place::new(tree.file, list.line);
+        draft.fault(Fault::new(
+            place,
+            "containers",
+            format!("more than {MAX_CONTAINERS} containers in a pod"),
+        ));
+    }
     for container in tree
         .node
         .get("containers")
@@ -506,6 +515,18 @@ fn triton_release(process: &Process, draft: &mut Draft) {
 /// A container's image, words and variables.
 pub fn process_of(container: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) -> Process {
     let file = container.file;
+    for (key, most) in [
+        ("env", MAX_WORDS),
+        ("envFrom", MAX_CONTAINERS),
+        ("command", MAX_WORDS),
+        ("args", MAX_WORDS),
+    ] {
+        let list = container.node.get(key);
+        if let Some(list) = list.filter(|l| l.items().len() > most) {
+            let place = Place::new(file, list.line);
+            draft.fault(Fault::new(place, key, format!("more than {most} items")));
+        }
+    }
     let mut variables: Vec<(String, Origin)> = Vec::new();
     for source in container
         .node

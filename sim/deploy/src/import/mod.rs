@@ -20,6 +20,7 @@ mod manifests;
 mod names;
 mod perf;
 mod program;
+mod prometheus;
 mod refused;
 mod tgi;
 mod tree;
@@ -113,6 +114,7 @@ pub fn tables() -> Vec<&'static Table> {
         &load::VLLM_BENCH,
         &guidellm::GUIDELLM,
         &perf::AIPERF,
+        &prometheus::TABLE,
     ]
 }
 
@@ -219,6 +221,7 @@ fn one(
         Content::LlmD(docs) => each(docs, draft, helm::llm_d),
         Content::TrtllmOptions(docs) => each(docs, draft, configs::options),
         Content::SageMaker(docs) => each(docs, draft, configs::sagemaker),
+        Content::Prometheus(docs) => each(docs, draft, prometheus::import),
         Content::TritonConfig(fields) => configs::pbtxt(fields, file, draft),
         Content::Nginx(directives) => compose::nginx(directives, file, draft),
         Content::HfConfig(doc) => {
