@@ -16,7 +16,9 @@ pub mod compare;
 pub mod completions;
 pub mod curve;
 pub mod demo;
+pub mod export;
 pub mod hpa;
+pub mod import;
 pub mod man;
 pub mod model;
 pub mod replay;
@@ -55,6 +57,8 @@ enum Command {
     Autoscale(autoscale::Args),
     Demo(demo::Args),
     Hpa(hpa::Args),
+    Import(import::Args),
+    Export(export::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
@@ -82,6 +86,8 @@ impl Cli {
             Command::Autoscale(args) => autoscale::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Hpa(args) => hpa::run(args),
+            Command::Import(args) => import::run(&args),
+            Command::Export(args) => export::run(&args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
