@@ -7,6 +7,7 @@ mod calibrate_steps;
 mod catalog;
 mod common;
 mod demo;
+mod deploy;
 mod dependencies;
 mod docs;
 mod hpa;
