@@ -9,6 +9,7 @@ mod catalog;
 mod common;
 mod demo;
 mod dependencies;
+mod deploy;
 mod docs;
 mod hpa;
 mod output;

@@ -572,7 +572,7 @@ fn compilation(g: &Given, draft: &mut Draft) {
             ("cudagraph_mode", serde_json::Value::String(mode)) => {
                 draft.set(
                     "engine.cuda_graphs",
-                    mode.to_ascii_uppercase() != "NONE",
+                    !mode.eq_ignore_ascii_case("NONE"),
                     &g.origin,
                 );
             }

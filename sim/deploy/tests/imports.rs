@@ -1,0 +1,329 @@
+//! Whole deployments, written as their guides write them, become the scenarios that a person has written of them.
+
+use deploy::import::{Options, import};
+use deploy::report::Fate;
+use deploy::{Imported, Source};
+use sim::scenario::Scenario;
+
+fn source(path: &str) -> Source {
+    let full = format!("{}/tests/files/{path}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&full).unwrap_or_else(|e| panic!("{full}: {e}"));
+    Source::new(path, text)
+}
+
+#[track_caller]
+fn imported(paths: &[&str], options: &Options) -> Imported {
+    let sources: Vec<Source> = paths.iter().map(|p| source(p)).collect();
+    import(&sources, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn on(instance: &str) -> Options {
+    Options {
+        instance: Some(instance.into()),
+        ..Options::default()
+    }
+}
+
+#[track_caller]
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse(text, "imported.toml", &[]).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// A scenario of `scenarios/`.
+fn written(name: &str) -> Scenario {
+    let path = format!("{}/../../scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    Scenario::load(path.as_ref(), &[]).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Compares two deployments: everything but names, words, the load and its limits.
+#[track_caller]
+fn assert_same_deployment(imported: &Imported, name: &str) -> (Scenario, Scenario) {
+    let (got, expected) = (scenario(&imported.scenario), written(name));
+    assert_eq!(got.model, expected.model, "{}", imported.scenario);
+    assert_eq!(got.hardware, expected.hardware, "{}", imported.scenario);
+    assert_eq!(got.layout, expected.layout, "{}", imported.scenario);
+    assert_eq!(got.replicas, expected.replicas, "{}", imported.scenario);
+    assert_eq!(got.engine, expected.engine, "{}", imported.scenario);
+    assert_eq!(got.router, expected.router, "{}", imported.scenario);
+    (got, expected)
+}
+
+fn fate(imported: &Imported, key: &str) -> Option<Fate> {
+    imported
+        .report
+        .keys
+        .iter()
+        .find(|k| k.key == key)
+        .map(|k| k.fate)
+}
+
+#[test]
+fn the_405b_guide_is_its_scenario() {
+    let files = [
+        "eks-triton/values.yaml",
+        "eks-triton/build.sh",
+        "eks-triton/config.pbtxt",
+        "eks-triton/bench.sh",
+    ];
+    let imported = imported(&files, &on("p5.48xlarge"));
+    let (got, expected) =
+        assert_same_deployment(&imported, "llama3.1-405b-2xp5.48xlarge-trtllm-many-users");
+    assert_eq!(got.workload[0].arrival, expected.workload[0].arrival);
+    assert_eq!(got.workload[0].lengths, expected.workload[0].lengths);
+    assert_eq!(got.workload[0].requests, expected.limits.requests);
+    got.build().expect("it starts");
+}
+
+#[test]
+fn what_the_chart_makes_of_its_values_is_the_same_deployment() {
+    let files = [
+        "eks-triton/leaderworkerset.yaml",
+        "eks-triton/build.sh",
+        "eks-triton/config.pbtxt",
+    ];
+    let imported = imported(&files, &on("p5.48xlarge"));
+    assert_same_deployment(&imported, "llama3.1-405b-2xp5.48xlarge-trtllm-many-users");
+    assert!(
+        imported.report.warnings.is_empty(),
+        "{:?}",
+        imported.report.warnings
+    );
+}
+
+#[test]
+fn tgi_behind_nginx_is_its_scenario() {
+    let files = [
+        "tgi-compose/compose.yaml",
+        "tgi-compose/tgi.env",
+        "tgi-compose/nginx.conf",
+        "tgi-compose/bench.sh",
+    ];
+    let imported = imported(&files, &on("p4d.24xlarge"));
+    let (got, expected) = assert_same_deployment(&imported, "llama2-7b-p4d-tgi-tp1x8");
+    assert_eq!(got.workload[0].arrival, expected.workload[0].arrival);
+    assert_eq!(got.workload[0].lengths, expected.workload[0].lengths);
+    assert_eq!(got.workload[0].requests, expected.limits.requests);
+    got.build().expect("it starts");
+}
+
+#[test]
+fn a_vllm_command_tells_what_became_of_each_option() {
+    let imported = imported(&["vllm/serve.sh", "vllm/bench.sh"], &on("p5.4xlarge"));
+    let got = scenario(&imported.scenario);
+    let engine = got.engine.params.to_table();
+    assert_eq!(engine["max_num_batched_tokens"].as_integer(), Some(8000));
+    assert_eq!(engine["max_num_seqs"].as_integer(), Some(256));
+    assert_eq!(fate(&imported, "--max-model-len"), Some(Fate::Used));
+    assert_eq!(
+        fate(&imported, "--speculative-config"),
+        Some(Fate::NotModelled)
+    );
+    assert_eq!(fate(&imported, "--max-nun-seqs"), Some(Fate::NotUnderstood));
+    assert_eq!(fate(&imported, "--port"), Some(Fate::NoEffect));
+    let unknown = imported
+        .report
+        .keys
+        .iter()
+        .find(|k| k.key == "--max-nun-seqs")
+        .unwrap();
+    assert_eq!(
+        (unknown.line, unknown.note.as_str()),
+        (18, "did you mean `--max-num-seqs`?")
+    );
+    assert!(imported.report.is_partial());
+    assert!(!format!("{:?}", imported.report).contains("hf_not_a_real_token"));
+    assert!(!imported.scenario.contains("hf_not_a_real_token"));
+    let arrival = format!("{:?}", got.workload[0].arrival);
+    assert!(
+        arrival.contains("Gamma") && arrival.contains("cv: 2.0"),
+        "{arrival}"
+    );
+    assert_eq!(got.slo.ttft.map(|t| t.secs()), Some(0.5));
+}
+
+#[test]
+fn a_manifest_says_machine_release_and_replicas() {
+    let imported = imported(&["vllm/deployment.yaml"], &Options::default());
+    let got = scenario(&imported.scenario);
+    let hardware = got.hardware.as_ref().unwrap();
+    assert_eq!(hardware.instance, "p5.48xlarge");
+    assert_eq!((got.layout.tp, got.replicas), (2, 4));
+    let engine = got.engine.params.to_table();
+    assert_eq!(engine["version"].as_str(), Some("0.15"));
+    assert_eq!(engine["max_model_len"].as_integer(), Some(16384));
+    assert_eq!(fate(&imported, "spec.maxReplicas"), Some(Fate::NotModelled));
+    let unknown: Vec<&str> = (imported.report.keys.iter())
+        .filter(|k| k.fate == Fate::NotUnderstood)
+        .map(|k| k.key.as_str())
+        .collect();
+    // Nothing but the arguments reads it, by its name.
+    assert_eq!(unknown, ["MAX_LEN"], "{}", imported.report.render());
+    assert!(
+        imported
+            .scenario
+            .contains("max_model_len = 16384  # vllm/deployment.yaml:31"),
+        "{}",
+        imported.scenario
+    );
+    got.build().expect("it starts");
+}
+
+#[test]
+fn what_no_file_says_must_be_said() {
+    let error = import(&[source("vllm/serve.sh")], &Options::default())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("--instance TYPE"), "{error}");
+    let bench = import(&[source("vllm/bench.sh")], &on("g5.2xlarge"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        bench.contains("which model") && bench.contains("which engine"),
+        "{bench}"
+    );
+}
+
+#[test]
+fn faults_are_placed_in_the_files() {
+    for (text, place) in [
+        (
+            "vllm serve Qwen/Qwen3-14B \\\n  --max-num-seqs many\n",
+            "serve.sh:2: --max-num-seqs: must be a whole number",
+        ),
+        (
+            "vllm serve Qwen/Qwen3-14B \\\n  --scheduling-policy lifo\n",
+            "serve.sh:2: --scheduling-policy: engine.scheduling_policy",
+        ),
+        (
+            "vllm serve Qwen/Qwen3-14B --tensor-parallel-size $TP\n",
+            "serve.sh:1: --tensor-parallel-size: `$TP` has no value",
+        ),
+        (
+            "vllm serve nobody/knows-this\n",
+            "serve.sh:1: MODEL: the model `nobody/knows-this`",
+        ),
+        (
+            "python -m sglang.launch_server --model-path x\n",
+            "serve.sh:1: sglang: SGLang's scheduler is not modelled",
+        ),
+        (
+            "vllm serve Qwen/Qwen3-14B --max-num-seqs 1e99\n",
+            "must be a whole number",
+        ),
+        (
+            "vllm serve 'Qwen/Qwen3-14B\n",
+            "serve.sh:1: the quote ' that starts here does not end",
+        ),
+    ] {
+        let error = import(&[Source::new("serve.sh", text)], &on("p5.4xlarge"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(place), "{text}: {error}");
+    }
+}
+
+#[test]
+fn files_of_two_deployments_are_refused() {
+    let other = Source::new("other.sh", "vllm serve Qwen/Qwen3-32B --max-num-seqs 8\n");
+    let error = import(&[source("vllm/serve.sh"), other], &on("p5.4xlarge"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("other.sh:1") && error.contains("vllm/serve.sh:11"),
+        "{error}"
+    );
+    assert!(error.contains("one deployment at a time"), "{error}");
+}
+
+#[test]
+fn experts_in_data_parallel_ranks_are_one_replica_and_dense_copies_are_many() {
+    let moe = Source::new(
+        "a.sh",
+        "vllm serve deepseek-ai/DeepSeek-V3 -dp 8 --enable-expert-parallel --max-model-len 8192 --max-num-seqs 256\n",
+    );
+    let got = scenario(&import(&[moe], &on("p5en.48xlarge")).unwrap().scenario);
+    assert_eq!((got.layout.dp, got.layout.ep, got.replicas), (8, 8, 1));
+    let dense = Source::new("a.sh", "vllm serve Qwen/Qwen3-14B --data-parallel-size 4\n");
+    let got = scenario(&import(&[dense], &on("p5.48xlarge")).unwrap().scenario);
+    assert_eq!((got.layout.dp, got.replicas), (1, 4));
+}
+
+#[test]
+fn a_config_json_stands_in_for_the_catalog() {
+    let config = Source::new(
+        "config.json",
+        "{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4}",
+    );
+    let serve = Source::new("serve.sh", "vllm serve nobody/knows-this\n");
+    let imported = import(&[serve, config], &on("g5.2xlarge")).unwrap();
+    assert!(
+        imported.scenario.contains("config = \"config.json\""),
+        "{}",
+        imported.scenario
+    );
+}
+
+#[test]
+fn sagemakers_requests_are_an_endpoint() {
+    let text = r#"{
+      "PrimaryContainer": {
+        "Image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.1.1-tgi1.4.2-gpu-py310-cu121-ubuntu20.04",
+        "Environment": {"HF_MODEL_ID": "meta-llama/Llama-2-7b-hf", "SM_NUM_GPUS": "1", "MAX_INPUT_LENGTH": "1024", "MAX_TOTAL_TOKENS": "2048"}
+      },
+      "ProductionVariants": [{"VariantName": "all", "InstanceType": "ml.g5.2xlarge", "InitialInstanceCount": 3}]
+    }"#;
+    let imported = import(&[Source::new("endpoint.json", text)], &Options::default()).unwrap();
+    let (got, expected) = (
+        scenario(&imported.scenario),
+        written("llama2-7b-3x-g5.2xlarge-endpoint"),
+    );
+    assert_eq!(got.model, expected.model);
+    assert_eq!(got.hardware, expected.hardware);
+    assert_eq!(got.engine, expected.engine);
+    assert_eq!(got.replicas, expected.replicas);
+    assert_eq!(got.router.policy, expected.router.policy);
+    assert_eq!(got.router.timeout, expected.router.timeout);
+}
+
+#[test]
+fn guidellm_is_a_load() {
+    let load = "guidellm benchmark --target http://x --profile concurrent --rate 16 --max-requests 200 --data 'prompt_tokens=1000,prompt_tokens_stdev=100,output_tokens=200'\n";
+    let files = [
+        source("vllm/deployment.yaml"),
+        Source::new("bench.sh", load),
+    ];
+    let got = scenario(&import(&files, &Options::default()).unwrap().scenario);
+    let arrival = format!("{:?}", got.workload[0].arrival);
+    assert!(
+        arrival.contains("Closed") && arrival.contains("16"),
+        "{arrival}"
+    );
+    assert_eq!(got.workload[0].requests, Some(200));
+}
+
+#[test]
+fn a_range_query_is_a_load() {
+    let answer = r#"{"status": "success", "data": {"resultType": "matrix", "result": [
+      {"metric": {"pod": "a"}, "values": [[1700000000, "1.5"], [1700000060, "2"], [1700000120, "NaN"]]},
+      {"metric": {"pod": "b"}, "values": [[1700000000, "0.5"], [1700000060, "1"]]}
+    ]}}"#;
+    let files = [
+        source("vllm/deployment.yaml"),
+        Source::new("rate.json", answer),
+    ];
+    let imported = import(&files, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let got = scenario(&imported.scenario);
+    let arrival = format!("{:?}", got.workload[0].arrival);
+    assert!(
+        arrival.contains("Steps") && arrival.contains("3.0") && arrival.contains("2.0"),
+        "{arrival}"
+    );
+    assert_eq!(got.limits.duration.map(|d| d.secs()), Some(120.0));
+    assert!(
+        imported
+            .report
+            .defaults
+            .iter()
+            .any(|d| d.key == "workload.prompt")
+    );
+}
