@@ -118,6 +118,10 @@ pub fn replay(
         return Err(ReplayError::Empty);
     }
     let built = scenario.build()?;
+    if built.cluster.is_some() {
+        let message = "a window is replayed on replicas that are there from start to end; leave [cluster] out";
+        return Err(scenario.places.error("cluster", message).into());
+    }
     let mut simulation = built.simulation;
     if change.step_time != 1.0 {
         for replica in &mut simulation.replicas {
