@@ -50,6 +50,7 @@ pub mod profile;
 pub mod profiles;
 pub mod replica;
 pub mod roofline;
+pub mod startup;
 pub mod step;
 pub mod units;
 

@@ -21,6 +21,7 @@ pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod serve;
+pub mod startup;
 pub mod trace;
 pub mod twin;
 pub mod validate;
@@ -53,6 +54,7 @@ enum Command {
     Demo(demo::Args),
     Hpa(hpa::Args),
     Serve(Box<serve::Args>),
+    Startup(Box<startup::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
     Bench(Box<bench::Args>),
@@ -79,6 +81,7 @@ impl Cli {
             Command::Demo(args) => demo::run(args),
             Command::Hpa(args) => hpa::run(args),
             Command::Serve(args) => serve::run(*args),
+            Command::Startup(args) => startup::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
             Command::Bench(args) => bench::run(*args),

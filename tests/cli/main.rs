@@ -13,5 +13,6 @@ mod hpa;
 mod output;
 mod run;
 mod serve;
+mod startup;
 mod sweeps;
 mod twin;
