@@ -20,13 +20,13 @@ pub struct Resources {
 }
 
 impl Resources {
-    pub(super) fn holds(self, other: Resources) -> bool {
+    pub(in crate::control) fn holds(self, other: Resources) -> bool {
         other.cpu_milli <= self.cpu_milli
             && other.memory_bytes <= self.memory_bytes
             && other.gpus <= self.gpus
     }
 
-    pub(super) fn less(self, other: Resources) -> Resources {
+    pub(in crate::control) fn less(self, other: Resources) -> Resources {
         Resources {
             cpu_milli: self.cpu_milli - other.cpu_milli,
             memory_bytes: self.memory_bytes - other.memory_bytes,
@@ -34,7 +34,7 @@ impl Resources {
         }
     }
 
-    pub(super) fn plus(self, other: Resources) -> Resources {
+    pub(in crate::control) fn plus(self, other: Resources) -> Resources {
         Resources {
             cpu_milli: self.cpu_milli + other.cpu_milli,
             memory_bytes: self.memory_bytes + other.memory_bytes,
