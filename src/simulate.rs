@@ -12,7 +12,7 @@ use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
-use sim::scenario::build::ScenarioRunError;
+use sim::scenario::ScenarioRunError;
 use sim::simulation::{self, RunError, RunOptions};
 
 use crate::commands::BadInput;

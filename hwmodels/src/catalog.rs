@@ -3,7 +3,7 @@
 //! The built-in files are embedded in the binary; a folder of a user's own adds to them or overrides
 //! entries of the same name. See docs/catalog.md for the file format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accelerator::{Accelerator, AcceleratorEntry};
 use crate::error::{Error, nearest};
+use crate::files::Files;
 use crate::hf_config;
 use crate::instance::{Instance, InstanceEntry};
 use crate::link::{Link, LinkEntry};
@@ -18,7 +19,6 @@ use crate::model::ModelArch;
 
 #[path = "catalog_folder.rs"]
 mod folder;
-pub use folder::LeftOut;
 
 /// The embedded files, as (name, text).
 const BUILTIN: &[(&str, &str)] = &[
@@ -211,6 +211,15 @@ pub struct Catalog {
     left_out: Vec<LeftOut>,
 }
 
+/// A file of a user's folder, or an entry in it, that cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftOut {
+    /// The file and what is wrong with it.
+    pub error: Error,
+    /// Lower-case names that it would have defined.
+    names: BTreeSet<String>,
+}
+
 impl Catalog {
     /// The embedded catalog, parsed once per process and shared by all that start from it.
     ///
@@ -249,9 +258,9 @@ impl Catalog {
     ///
     /// # Errors
     /// A folder that cannot be read.
-    pub fn with_dir(dir: &Path) -> Result<Self, Error> {
+    pub fn with_dir(files: &dyn Files, dir: &Path) -> Result<Self, Error> {
         let mut catalog = Self::builtin();
-        catalog.add_dir(dir)?;
+        catalog.add_dir(files, dir)?;
         Ok(catalog)
     }
 

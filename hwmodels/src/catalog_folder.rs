@@ -1,57 +1,53 @@
 //! A user's own folder of catalog files, in which one bad file does not take the others down.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::Catalog;
+use super::{Catalog, LeftOut};
 use crate::error::Error;
+use crate::files::{self, Files};
 
 /// Largest catalog file that is read [bytes].
 const MAX_FILE_BYTES: u64 = 16 << 20;
-
-/// A file of a user's folder, or an entry in it, that cannot be used.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeftOut {
-    /// The file and what is wrong with it.
-    pub error: Error,
-    /// Lower-case names that it would have defined.
-    names: BTreeSet<String>,
-}
 
 impl Catalog {
     /// Adds the files of a folder; see [`Catalog::with_dir`].
     ///
     /// # Errors
     /// As [`Catalog::with_dir`].
-    pub fn add_dir(&mut self, dir: &Path) -> Result<(), Error> {
+    pub fn add_dir(&mut self, files: &dyn Files, dir: &Path) -> Result<(), Error> {
         let models = dir.join("models");
-        let mut files = list(dir)?;
-        if models.is_dir() {
-            files.extend(list(&models)?);
-        }
-        for path in files {
+        let mut paths = files.list(dir).map_err(|e| Error::Io {
+            path: dir.to_owned(),
+            message: e.to_string(),
+        })?;
+        paths.extend(files.list(&models).unwrap_or_default());
+        for path in paths {
             let in_models = path.parent() == Some(models.as_path());
             match path.extension().and_then(|e| e.to_str()) {
                 Some("toml") => {}
                 Some("json") if in_models => {}
                 _ => continue,
             }
-            self.add_file(&path);
+            self.add_file(files, &path);
         }
         self.leave_out_dangling(&dir.display().to_string());
         Ok(())
     }
 
     /// Adds one file; a file with a fault changes nothing but [`Catalog::left_out`].
-    fn add_file(&mut self, path: &Path) {
+    fn add_file(&mut self, files: &dyn Files, path: &Path) {
         let shown = path.display().to_string();
         let stem = path
             .file_stem()
             .map_or_else(String::new, |s| s.to_string_lossy().into_owned());
         let is_json = path.extension().is_some_and(|e| e == "json");
         let mut names = BTreeSet::from([stem.to_lowercase()]);
-        let result = read_text(path).and_then(|text| {
+        let text = files::read_text(files, path, MAX_FILE_BYTES).map_err(|e| Error::Io {
+            path: path.to_owned(),
+            message: e.to_string(),
+        });
+        let result = text.and_then(|text| {
             if !is_json {
                 names = defined_names(&text);
             }
@@ -104,39 +100,6 @@ impl Catalog {
             None => found,
         }
     }
-}
-
-/// Files of a folder in the order of their names.
-pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let io = |e: std::io::Error| Error::Io {
-        path: dir.to_owned(),
-        message: e.to_string(),
-    };
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn read_text(path: &Path) -> Result<String, Error> {
-    let io = |message: String| Error::Io {
-        path: path.to_owned(),
-        message,
-    };
-    let size = fs::metadata(path).map_err(|e| io(e.to_string()))?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(io(format!(
-            "{size} bytes are more than a catalog file may have ({MAX_FILE_BYTES})"
-        )));
-    }
-    let text = fs::read_to_string(path).map_err(|e| io(e.to_string()))?;
-    // A byte-order mark is neither TOML nor JSON.
-    Ok(text.trim_start_matches('\u{feff}').to_owned())
 }
 
 /// Lower-case names and aliases that a TOML text defines, told without parsing it.

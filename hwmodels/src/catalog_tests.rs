@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use super::folder::list;
 use super::*;
 use crate::dtype::Dtype;
+use crate::files::Disk;
 use crate::layout::Layout;
 
 fn error(text: &str) -> String {
@@ -215,7 +215,7 @@ fn a_user_folder_extends_and_overrides() {
             "intermediate_size":128,"vocab_size":1000,"max_position_embeddings":512}"#,
     )
     .unwrap();
-    let c = Catalog::with_dir(dir.path()).unwrap();
+    let c = Catalog::with_dir(&Disk, dir.path()).unwrap();
     assert_eq!(c.accelerator("h100").unwrap().memory_bandwidth, 3e12);
     let count = c
         .accelerators()
@@ -230,12 +230,13 @@ fn a_user_folder_extends_and_overrides() {
 #[test]
 fn every_embedded_file_of_the_data_folder_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
-    let mut files: Vec<String> = list(&folder)
+    let mut files: Vec<String> = Disk
+        .list(&folder)
         .unwrap()
         .into_iter()
         .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
-    for p in list(&folder.join("models")).unwrap() {
+    for p in Disk.list(&folder.join("models")).unwrap() {
         files.push(format!(
             "models/{}",
             p.file_name().unwrap().to_string_lossy()
@@ -275,7 +276,7 @@ fn errors_in_user_files_name_file_line_and_field() {
     )
     .unwrap();
     let left_out = |dir: &Path| {
-        let c = Catalog::with_dir(dir).unwrap();
+        let c = Catalog::with_dir(&Disk, dir).unwrap();
         let [only] = c.left_out() else {
             panic!("{:?}", c.left_out())
         };
@@ -292,7 +293,7 @@ fn errors_in_user_files_name_file_line_and_field() {
     .unwrap();
     let e = left_out(dir.path());
     assert!(e.contains("same_chip_as") && e.contains("h1000"), "{e}");
-    assert!(Catalog::with_dir(&dir.path().join("absent")).is_err());
+    assert!(Catalog::with_dir(&Disk, &dir.path().join("absent")).is_err());
     fs::write(&file, b"\xff\xfe").unwrap();
     let e = left_out(dir.path());
     assert!(e.contains("i.toml"), "{e}");
@@ -312,7 +313,7 @@ fn one_bad_file_leaves_the_others_of_its_folder_in_place() {
     .unwrap();
     fs::create_dir(dir.path().join("models")).unwrap();
     fs::write(dir.path().join("models/broken.json"), "{").unwrap();
-    let c = Catalog::with_dir(dir.path()).unwrap();
+    let c = Catalog::with_dir(&Disk, dir.path()).unwrap();
     assert_eq!(c.left_out().len(), 2);
     assert_eq!(c.model("mine").unwrap().layers, 2);
     // What the bad files do not define is as it was; what they define is an error that names them.

@@ -37,6 +37,7 @@ pub mod engine;
 pub mod engine_cost;
 pub mod error;
 pub mod evidence;
+pub mod files;
 pub mod fitted;
 pub mod hf_config;
 pub mod instance;
@@ -53,6 +54,7 @@ pub mod roofline;
 pub mod startup;
 pub mod step;
 pub mod units;
+mod weights;
 
 pub use accelerator::Accelerator;
 pub use batch::BatchStats;

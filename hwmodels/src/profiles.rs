@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use crate::engine::EngineKind;
 use crate::error::{Error, nearest};
 use crate::evidence::Evidence;
+use crate::files::{self, Files};
 use crate::profile::Profile;
 use crate::units::plain;
 
@@ -36,6 +37,9 @@ const FILES: &[(&str, &str)] = &[
     ("vllm.toml", include_str!("../data/profiles/vllm.toml")),
 ];
 
+/// Largest profile that is read [bytes].
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
 /// Which profile a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
@@ -43,12 +47,14 @@ pub enum Choice {
     Auto,
     /// None: datasheets and priors only.
     Analytic,
-    /// The built-in matches, then this built-in profile, then this file.
+    /// The built-in matches, then this built-in profile.
     Named(String),
+    /// The built-in matches, then this one of a file.
+    Own(Box<Profile>),
 }
 
 impl Choice {
-    /// As scenario files write it: `auto`, `analytic`, a built-in name, or a path that ends in `.toml`.
+    /// As scenario files write it: `auto`, `analytic`, or a built-in name.
     pub fn parse(text: &str) -> Choice {
         match text {
             "auto" => Choice::Auto,
@@ -195,12 +201,13 @@ pub fn resolve(
     for p in all.iter().filter(|p| applies(p, accelerator, engine)) {
         resolved.lay_over(p);
     }
+    if let Choice::Own(profile) = choice {
+        // What the built-in profiles were validated with is no longer what runs.
+        resolved.profile.validations.clear();
+        resolved.lay_over(profile);
+    }
     if let Choice::Named(name) = choice {
-        if name.ends_with(".toml") {
-            // What the built-in profiles were validated with is no longer what runs.
-            resolved.profile.validations.clear();
-            resolved.lay_over(&load(Path::new(name))?);
-        } else if let Some(p) = all.iter().find(|p| p.name == *name) {
+        if let Some(p) = all.iter().find(|p| p.name == *name) {
             resolved.lay_over(p);
         } else {
             return Err(Error::Unknown {
@@ -229,8 +236,8 @@ fn applies(p: &Profile, accelerator: &str, engine: EngineKind) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, is not a profile, or holds a value outside its physical bounds.
-pub fn load(path: &Path) -> Result<Profile, Error> {
-    let text = std::fs::read_to_string(path).map_err(|e| Error::Io {
+pub fn load(files: &dyn Files, path: &Path) -> Result<Profile, Error> {
+    let text = files::read_text(files, path, MAX_FILE_BYTES).map_err(|e| Error::Io {
         path: path.to_owned(),
         message: e.to_string(),
     })?;
@@ -238,9 +245,7 @@ pub fn load(path: &Path) -> Result<Profile, Error> {
         file: path.display().to_string(),
         message,
     };
-    // A byte-order mark is no TOML.
-    let text = text.trim_start_matches('\u{feff}');
-    let profile: Profile = toml::from_str(text).map_err(|e| bad(e.to_string()))?;
+    let profile: Profile = toml::from_str(&text).map_err(|e| bad(e.to_string()))?;
     check(&profile).map_err(bad)?;
     Ok(profile)
 }

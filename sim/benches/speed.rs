@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hwmodels::files::Disk;
 use hwmodels::step::{LinearStep, StepModel};
 use hwmodels::units::PerSec;
 use sim::cluster::router::RouterConfig;
@@ -73,7 +74,7 @@ fn run(sim: &Simulation, rate: f64, output: u32, requests: u64, path: Path) -> R
         priority: 0,
         requests: Some(requests),
     };
-    let mut mix = Mix::new(&[stream], &Limits::default(), 1).expect("a plain stream");
+    let mut mix = Mix::new(&[stream], &Disk, &Limits::default(), 1).expect("a plain stream");
     let options = RunOptions {
         path,
         record: RecordOptions {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hwmodels::files::Disk;
 use hwmodels::step::LinearStep;
 use hwmodels::units::PerSec;
 use proptest::prelude::*;
@@ -106,7 +107,7 @@ fn run_streams(
         requests: Some(requests),
         duration: None,
     };
-    let mut workload = Mix::new(streams, &limits, simulation.seed).unwrap();
+    let mut workload = Mix::new(streams, &Disk, &limits, simulation.seed).unwrap();
     let options = RunOptions {
         record,
         ..RunOptions::default()

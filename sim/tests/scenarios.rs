@@ -1,7 +1,9 @@
 //! Every scenario that ships runs as it is, shortened to a few requests each.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use hwmodels::files::Bundle;
 use sim::scenario::Scenario;
 use sim::simulation::RunOptions;
 
@@ -100,4 +102,24 @@ fn the_textbook_queue_waits_as_long_as_the_textbook_says() {
     assert!((wait - 0.020).abs() < 0.002, "{wait}");
     let half = mean_wait(&["workload.customers.arrival.rate=40 req/s".to_string()]);
     assert!((half - 0.4 / 1.2 * 0.010).abs() < 0.0004, "{half}");
+}
+
+/// A scenario and the files that it names need no disk.
+#[test]
+fn a_scenario_runs_from_files_in_memory() {
+    let scenario = "model.name = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g6.xlarge\"\n[engine]\nkind = \"vllm\"\nmax_model_len = 4096\n\
+        [[workload]]\narrival = { kind = \"trace\", file = \"traces/t.csv\" }\n";
+    let trace = "arrival_s,prompt_tokens,output_tokens\n0.5,100,10\n1.0,200,20\n1.5,50,5\n";
+    let bundle = Bundle::from_iter([("in/s.toml", scenario), ("in/traces/t.csv", trace)]);
+    let s = Scenario::load_from(Arc::new(bundle.clone()), "in/s.toml".as_ref(), &[]).unwrap();
+    let record = s.run(&RunOptions::default()).unwrap();
+    assert_eq!(record.counts.finished, 3);
+
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("in/traces")).unwrap();
+    std::fs::write(dir.path().join("in/s.toml"), scenario).unwrap();
+    std::fs::write(dir.path().join("in/traces/t.csv"), trace).unwrap();
+    let on_disk = Scenario::load(&dir.path().join("in/s.toml"), &[]).unwrap();
+    let same = on_disk.run(&RunOptions::default()).unwrap();
+    assert_eq!(record.fingerprint, same.fingerprint);
 }

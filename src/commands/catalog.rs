@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use hwmodels::catalog::Catalog;
 use hwmodels::error::Error;
+use hwmodels::files::Disk;
 use hwmodels::units::{ByteSize, BytesPerSec, FlopsPerSec, Secs};
 use serde_json::{Value, json};
 
@@ -63,7 +64,7 @@ const KINDS: [Kind; 4] = [
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let catalog = match &args.catalog {
-        Some(dir) => Catalog::with_dir(dir).map_err(|e| BadInput(e.to_string()))?,
+        Some(dir) => Catalog::with_dir(&Disk, dir).map_err(|e| BadInput(e.to_string()))?,
         None => Catalog::builtin(),
     };
     for left_out in catalog.left_out() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use calibrate::validate::startup::fit;
 use hwmodels::catalog::Catalog;
+use hwmodels::files::Disk;
 use hwmodels::layout::{Layout, Placement};
 use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings, smallest_layout};
 use hwmodels::model::ModelArch;
@@ -202,7 +203,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     }
     let told = |e: hwmodels::Error| BadInput(e.to_string());
     let catalog = match &args.catalog {
-        Some(dir) => Catalog::with_dir(dir).map_err(told)?,
+        Some(dir) => Catalog::with_dir(&Disk, dir).map_err(told)?,
         None => Catalog::builtin(),
     };
     let defaults = match &args.figures {

@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
+use hwmodels::files::Disk;
 use sim::workload::TraceFormat;
 use sim::workload::synth::{self, Synthesizer};
 use sim::workload::trace::{self, TraceColumns, TraceReader};
@@ -65,7 +66,7 @@ struct Input {
 
 impl Input {
     fn open(&self) -> Result<TraceReader, BadInput> {
-        TraceReader::open_with(&self.file, self.format.into(), self.columns.as_ref())
+        TraceReader::open(&Disk, &self.file, self.format.into(), self.columns.as_ref())
             .map_err(BadInput)
     }
 }
@@ -141,7 +142,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             if let Some(path) = &out {
                 output::check(path)?;
             }
-            let stats = synth::load(&stats).map_err(BadInput)?;
+            let stats = synth::load(&Disk, &stats).map_err(BadInput)?;
             let mut synthesizer = Synthesizer::new(stats, seed).map_err(BadInput)?;
             match out {
                 Some(path) => write_file(&path, |out| synthesizer.write(requests, out))?,

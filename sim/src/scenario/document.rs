@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
+use hwmodels::files::Files;
+
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -62,25 +64,24 @@ pub struct Document<'a> {
 }
 
 /// Reads a file of at most [`MAX_FILE_BYTES`], in UTF-8; `what` it is stands in messages, e.g. "the scenario".
-pub fn read_text(path: &Path, what: &str) -> Result<String, ScenarioError> {
+pub fn read_text(files: &dyn Files, path: &Path, what: &str) -> Result<String, ScenarioError> {
     let origin = path.display().to_string();
     let fail = |message: String| ScenarioError::new(origin.clone(), "", message);
     let unreadable = |e: std::io::Error| fail(format!("cannot read {what}: {e}"));
-    let meta = std::fs::metadata(path).map_err(unreadable)?;
-    if meta.is_dir() {
-        return Err(fail(format!("is a folder; name the file of {what}")));
-    }
-    if meta.len() > MAX_FILE_BYTES {
+    let opened = files.open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::IsADirectory => fail(format!("is a folder; name the file of {what}")),
+        _ => unreadable(e),
+    })?;
+    if opened.bytes > MAX_FILE_BYTES {
         return Err(fail(format!(
             "has {} bytes; {what} has at most {MAX_FILE_BYTES}",
-            meta.len()
+            opened.bytes
         )));
     }
     // A pipe or a device claims no length, so the limit is kept while reading, too.
-    let file = std::fs::File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(
-        &mut std::io::Read::take(file, MAX_FILE_BYTES + 1),
+        &mut std::io::Read::take(opened.reader, MAX_FILE_BYTES + 1),
         &mut bytes,
     )
     .map_err(unreadable)?;

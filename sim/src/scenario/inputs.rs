@@ -25,8 +25,7 @@ impl Scenario {
         if let Some(dir) = self.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
             let dir = self.base.join(dir);
             for folder in [dir.join("models"), dir] {
-                let entries = std::fs::read_dir(folder).into_iter().flatten();
-                all.extend(entries.filter_map(|e| Some(e.ok()?.path())));
+                all.extend(self.files.list(&folder).unwrap_or_default());
             }
         }
         all

@@ -5,13 +5,16 @@
 //! - [`schema`]: unknown keys and values are refused with the nearest known one; JSON schema for editors;
 //! - [`file`]: the keys as written, all optional where they have a default;
 //! - [`resolve`]: every value checked, every default filled: a [`Scenario`];
-//! - [`build`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
+//! - [`built`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
-pub mod build;
+mod autoscaler;
+pub mod built;
+mod cluster;
+pub mod cluster_file;
 pub mod document;
-pub mod engine;
+
 pub mod error;
 pub mod file;
 mod fitted;
@@ -24,17 +27,19 @@ mod shape;
 mod show;
 #[cfg(test)]
 mod tests;
-mod vllm;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use hwmodels::files::{Disk, Files};
 use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
-pub use build::{Built, ScenarioRunError};
+pub use crate::engines::EngineParams;
+pub use built::{Built, ScenarioRunError};
+pub use cluster::ClusterChoice;
 pub use document::Places;
-pub use engine::EngineParams;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 
@@ -61,6 +66,8 @@ pub struct Scenario {
     pub layout: Layout,
     /// Replicas behind the router.
     pub replicas: u32,
+    /// Nodes, pods, autoscalers and faults around the replicas. `None`: they are there from start to end.
+    pub cluster: Option<ClusterChoice>,
     /// The serving engine.
     pub engine: EngineChoice,
     /// What stands between clients and replicas.
@@ -77,6 +84,8 @@ pub struct Scenario {
     pub slo: SloChoice,
     /// Folder that file names are relative to.
     pub base: PathBuf,
+    /// Where those files are.
+    pub files: Arc<dyn Files>,
     /// Where each key was written, for errors that only building finds.
     pub places: Places,
 }
@@ -94,6 +103,7 @@ impl PartialEq for Scenario {
             fitted,
             layout,
             replicas,
+            cluster,
             engine,
             router,
             workload,
@@ -102,6 +112,7 @@ impl PartialEq for Scenario {
             warmup,
             slo,
             base: _,
+            files: _,
             places: _,
         } = self;
         *name == o.name
@@ -113,6 +124,7 @@ impl PartialEq for Scenario {
             && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
+            && *cluster == o.cluster
             && *engine == o.engine
             && *router == o.router
             && *workload == o.workload
@@ -206,7 +218,7 @@ pub struct EngineChoice {
     /// Its parameters, under its own names.
     pub params: EngineParams,
     /// What a memory plan needs to know of it.
-    pub common: engine::EngineCommon,
+    pub common: crate::engines::EngineCommon,
 }
 
 /// What stands between clients and replicas.
@@ -240,8 +252,20 @@ impl Scenario {
     /// Everything that is wrong with the file, each with file, line and key. Files that the scenario names are
     /// opened only when it is built.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Scenario, ScenarioError> {
-        let text = document::read_text(path, "the scenario")?;
-        Scenario::parse(&text, &path.display().to_string(), overrides)
+        Scenario::load_from(Arc::new(Disk), path, overrides)
+    }
+
+    /// [`Scenario::load`] from files that need not be on a disk.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn load_from(
+        files: Arc<dyn Files>,
+        path: &Path,
+        overrides: &[String],
+    ) -> Result<Scenario, ScenarioError> {
+        let text = document::read_text(&*files, path, "the scenario")?;
+        Scenario::parse_from(files, &text, &path.display().to_string(), overrides)
     }
 
     /// Reads a scenario from text. `origin` is the file it came from: it stands in messages, its folder is
@@ -254,7 +278,23 @@ impl Scenario {
         origin: &str,
         overrides: &[String],
     ) -> Result<Scenario, ScenarioError> {
-        resolve::resolve(&document::Document::parse(text, origin, overrides)?, origin)
+        Scenario::parse_from(Arc::new(Disk), text, origin, overrides)
+    }
+
+    /// [`Scenario::parse`]; the files that the text names are among `files`, which need not be on a disk.
+    ///
+    /// # Errors
+    /// As [`Scenario::load`].
+    pub fn parse_from(
+        files: Arc<dyn Files>,
+        text: &str,
+        origin: &str,
+        overrides: &[String],
+    ) -> Result<Scenario, ScenarioError> {
+        let document = document::Document::parse(text, origin, overrides)?;
+        let mut scenario = resolve::resolve(&document, origin)?;
+        scenario.files = files;
+        Ok(scenario)
     }
 
     /// The scenario as TOML with every default visible; [`Scenario::parse`] reads it back to the same scenario.

@@ -1,8 +1,9 @@
 //! Reading tables and traces line by line: plain or gzip, bounded memory, errors with file and line.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+
+use hwmodels::files::Files;
 
 /// Longest line that is read [bytes]. Mooncake's longest (a million tokens in 512-token blocks) has about 20 kB.
 pub const MAX_LINE_BYTES: usize = 8 << 20;
@@ -23,15 +24,13 @@ pub struct Lines {
 
 impl Lines {
     /// Opens a file; gzip is told by its first two bytes, not by the name.
-    pub fn open(path: &Path) -> Result<Lines, String> {
+    pub fn open(files: &dyn Files, path: &Path) -> Result<Lines, String> {
         let name = path.display().to_string();
-        let fail = |e: std::io::Error| format!("cannot read {name}: {e}");
-        let meta = std::fs::metadata(path).map_err(fail)?;
-        if meta.is_dir() {
-            return Err(format!("{name} is a folder, not a file"));
-        }
-        let file = File::open(path).map_err(fail)?;
-        Lines::from_reader(Box::new(BufReader::with_capacity(1 << 16, file)), &name)
+        let opened = files.open(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::IsADirectory => format!("{name} is a folder, not a file"),
+            _ => format!("cannot read {name}: {e}"),
+        })?;
+        Lines::from_reader(opened.reader, &name)
     }
 
     /// Reads from anything; `name` stands in messages.
@@ -189,11 +188,12 @@ pub fn columns<const N: usize>(lines: &mut Lines, names: [&str; N]) -> Result<[u
 
 /// Reads numeric columns of a CSV file with a header, row by row.
 pub fn read_columns<const N: usize>(
+    files: &dyn Files,
     path: &Path,
     names: [&str; N],
     mut row: impl FnMut([f64; N]) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut lines = Lines::open(path)?;
+    let mut lines = Lines::open(files, path)?;
     let at = columns(&mut lines, names)?;
     let mut rows = 0usize;
     loop {

@@ -1,5 +1,6 @@
 //! Draws of token counts and of pauses.
 
+use hwmodels::files::Files;
 use hwmodels::units::plain;
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -41,7 +42,11 @@ pub enum LengthDraw {
 
 impl LengthDraw {
     /// Prepares a distribution; reads its file where it has one. `path` is its key, for messages.
-    pub fn new(length: &Length, path: &str) -> Result<LengthDraw, WorkloadError> {
+    pub fn new(
+        length: &Length,
+        files: &dyn Files,
+        path: &str,
+    ) -> Result<LengthDraw, WorkloadError> {
         let no_distribution =
             |e: String| WorkloadError::new(path, format!("is no distribution: {e}"));
         Ok(match *length {
@@ -86,7 +91,7 @@ impl LengthDraw {
                 order,
             } => {
                 let mut rows = Vec::new();
-                read_columns(file, [column.as_str()], |[x]| {
+                read_columns(files, file, [column.as_str()], |[x]| {
                     rows.push(whole_tokens(x, column)?);
                     Ok(())
                 })
@@ -209,11 +214,13 @@ impl Pause {
 
 #[cfg(test)]
 mod tests {
+    use hwmodels::files::Disk;
+
     use super::*;
     use crate::kernel::rng::stream;
 
     fn mean_of(length: Length) -> f64 {
-        let mut d = LengthDraw::new(&length, "prompt").unwrap();
+        let mut d = LengthDraw::new(&length, &Disk, "prompt").unwrap();
         let mut rng = stream(3, "test.lengths");
         let n = 40_000;
         (0..n).map(|_| f64::from(d.draw(&mut rng))).sum::<f64>() / f64::from(n)
@@ -231,7 +238,7 @@ mod tests {
                 column,
                 order,
             };
-            let mut d = LengthDraw::new(&length, "prompt").unwrap();
+            let mut d = LengthDraw::new(&length, &Disk, "prompt").unwrap();
             let mut rng = stream(3, "test.rows");
             (0..count).map(|_| d.draw(&mut rng)).collect()
         };
@@ -304,6 +311,7 @@ mod tests {
                 min: 1,
                 max: 1_000_000,
             },
+            &Disk,
             "prompt",
         )
         .unwrap();
@@ -340,7 +348,7 @@ mod tests {
                 max: 50,
             },
         ] {
-            let mut d = LengthDraw::new(&length, "prompt").unwrap();
+            let mut d = LengthDraw::new(&length, &Disk, "prompt").unwrap();
             let mut rng = stream(1, "x");
             for _ in 0..2000 {
                 assert!((5..=50).contains(&d.draw(&mut rng)), "{length:?}");

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use hwmodels::files::Files;
+
+use super::source::{RequestEnd, Workload};
 use super::spec::{Limits, StreamSpec, WorkloadError};
 use super::stream::{CutCounts, FailureCell, StreamSource};
-use super::{RequestEnd, Workload};
 use crate::kernel::time::SimTime;
 use crate::request::{ReqId, RequestSpec};
 
@@ -34,7 +36,12 @@ pub struct StreamError {
 
 impl Mix {
     /// Prepares all streams; opens and checks their files.
-    pub fn new(streams: &[StreamSpec], limits: &Limits, seed: u64) -> Result<Mix, StreamError> {
+    pub fn new(
+        streams: &[StreamSpec],
+        files: &dyn Files,
+        limits: &Limits,
+        seed: u64,
+    ) -> Result<Mix, StreamError> {
         let failure: FailureCell = Arc::new(Mutex::new(None));
         let cut = CutCounts::new(streams.len());
         let mut sources = Vec::with_capacity(streams.len());
@@ -42,7 +49,7 @@ impl Mix {
             let source = u16::try_from(i)
                 .map_err(|_| WorkloadError::new("", "there are more than 65536 streams"))
                 .and_then(|index| {
-                    StreamSource::new(spec, index, seed, Arc::clone(&failure), cut.clone())
+                    StreamSource::new(spec, files, index, seed, Arc::clone(&failure), cut.clone())
                 })
                 .map_err(|error| StreamError { stream: i, error })?;
             sources.push(source);
@@ -137,6 +144,7 @@ mod tests {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
 
+    use hwmodels::files::Disk;
     use hwmodels::units::{PerSec, Ratio, Secs};
     use proptest::prelude::*;
     use rand::RngExt;
@@ -274,7 +282,7 @@ mod tests {
     }
 
     fn mix(streams: &[StreamSpec], limits: Limits, seed: u64) -> Mix {
-        Mix::new(streams, &limits, seed).unwrap()
+        Mix::new(streams, &Disk, &limits, seed).unwrap()
     }
 
     fn of_stream(log: &Log, stream: u16) -> Vec<RequestSpec> {

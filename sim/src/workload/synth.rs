@@ -11,6 +11,8 @@ use std::hash::BuildHasherDefault;
 use std::io::{self, Write};
 use std::path::Path;
 
+use hwmodels::files::{Files, read_text};
+
 use hwmodels::units::plain;
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::arrival::{OpenArrivals, RateCurve, UnitDraw};
 use super::lengths::interpolate;
 use super::spec::MAX_TOKENS;
-use super::trace::{MOONCAKE_BLOCK_TOKENS, MooncakeLine, TraceFormat, TraceReader, TraceRow};
+use super::trace::{MOONCAKE_BLOCK_TOKENS, MooncakeLine, TraceReader, TraceRow};
 use crate::kernel::rng::{Stream, stream};
 use crate::kv::block_pool::PassThrough;
 
@@ -72,17 +74,19 @@ pub const SHIPPED: [(&str, &str); 2] = [
     ("mooncake", include_str!("synth/mooncake.toml")),
 ];
 
+/// Largest file of statistics that is read [bytes].
+const MAX_STATS_BYTES: u64 = 16 << 20;
+
 /// The shipped statistics called `name`, or those of a file.
 ///
 /// # Errors
 /// A name that is neither shipped nor a file of statistics.
-pub fn load(name: &str) -> Result<TraceStats, String> {
+pub fn load(files: &dyn Files, name: &str) -> Result<TraceStats, String> {
     let shipped = SHIPPED.iter().find(|(n, _)| *n == name);
     let text = match shipped {
         Some((_, text)) => (*text).to_string(),
-        None if name.ends_with(".toml") => {
-            std::fs::read_to_string(name).map_err(|e| format!("cannot read {name}: {e}"))?
-        }
+        None if name.ends_with(".toml") => read_text(files, Path::new(name), MAX_STATS_BYTES)
+            .map_err(|e| format!("cannot read {name}: {e}"))?,
         None => {
             let known: Vec<&str> = SHIPPED.iter().map(|(n, _)| *n).collect();
             return Err(format!(
@@ -91,8 +95,7 @@ pub fn load(name: &str) -> Result<TraceStats, String> {
             ));
         }
     };
-    let text = text.trim_start_matches('\u{feff}');
-    let stats: TraceStats = toml::from_str(text).map_err(|e| format!("{name}: {e}"))?;
+    let stats: TraceStats = toml::from_str(&text).map_err(|e| format!("{name}: {e}"))?;
     stats.check().map_err(|e| format!("{name}: {e}"))?;
     Ok(stats)
 }
@@ -154,12 +157,7 @@ impl TraceStats {
 /// Takes the statistics of a trace.
 ///
 /// # Errors
-/// As [`super::trace::check`], and fewer than three requests.
-pub fn stats(path: &Path, format: TraceFormat) -> Result<TraceStats, String> {
-    stats_of(TraceReader::open(path, format)?)
-}
-
-/// [`stats`] of an open trace.
+/// A trace with a fault, or of fewer than three requests.
 pub fn stats_of(mut reader: TraceReader) -> Result<TraceStats, String> {
     let mut row = TraceRow::default();
     let (mut prompts, mut outputs, mut seen_share) = (Vec::new(), Vec::new(), Vec::new());
@@ -461,7 +459,10 @@ fn normal_cdf(z: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use hwmodels::files::Disk;
+
     use super::super::input::Lines;
+    use super::super::trace::TraceFormat;
     use super::*;
 
     fn stats_of_text(text: Vec<u8>) -> TraceStats {
@@ -479,7 +480,7 @@ mod tests {
     #[test]
     fn a_synthetic_trace_has_the_statistics_it_was_drawn_from() {
         for (name, _) in SHIPPED {
-            let wanted = load(name).unwrap();
+            let wanted = load(&Disk, name).unwrap();
             let mut text = Vec::new();
             Synthesizer::new(wanted.clone(), 3)
                 .unwrap()
@@ -522,7 +523,7 @@ mod tests {
     fn the_same_seed_gives_the_same_trace() {
         let draw = |seed| {
             let mut text = Vec::new();
-            let stats = load("mooncake").unwrap();
+            let stats = load(&Disk, "mooncake").unwrap();
             Synthesizer::new(stats, seed)
                 .unwrap()
                 .write(100, &mut text)
@@ -547,7 +548,7 @@ mod tests {
 
     #[test]
     fn broken_statistics_are_refused() {
-        let good = load("azure-conv").unwrap();
+        let good = load(&Disk, "azure-conv").unwrap();
         let bad: [fn(&mut TraceStats); 6] = [
             |s| s.rate_per_s = f64::NAN,
             |s| s.rate_per_s = 0.0,
@@ -561,6 +562,10 @@ mod tests {
             change(&mut s);
             assert!(Synthesizer::new(s, 1).is_err());
         }
-        assert!(load("no-such-trace").unwrap_err().contains("azure-conv"));
+        assert!(
+            load(&Disk, "no-such-trace")
+                .unwrap_err()
+                .contains("azure-conv")
+        );
     }
 }

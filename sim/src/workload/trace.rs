@@ -11,6 +11,8 @@ mod tests;
 use std::borrow::Cow;
 use std::path::Path;
 
+use hwmodels::files::Files;
+
 use hwmodels::units::plain;
 use serde::{Deserialize, Serialize};
 
@@ -146,18 +148,14 @@ pub struct TraceReader {
 const MAX_RECORD_ROWS: usize = 5_000_000;
 
 impl TraceReader {
-    /// Opens a trace file.
-    pub fn open(path: &Path, format: TraceFormat) -> Result<TraceReader, String> {
-        TraceReader::new(Lines::open(path)?, format)
-    }
-
     /// Opens a trace file of the given columns, or without them of the given format.
-    pub fn open_with(
+    pub fn open(
+        files: &dyn Files,
         path: &Path,
         format: TraceFormat,
         columns: Option<&TraceColumns>,
     ) -> Result<TraceReader, String> {
-        let lines = Lines::open(path)?;
+        let lines = Lines::open(files, path)?;
         match columns {
             Some(columns) => TraceReader::with_columns(lines, columns),
             None => TraceReader::new(lines, format),
@@ -326,11 +324,6 @@ impl TraceReader {
 const MAX_SPAN_S: f64 = 100.0 * 366.0 * 86_400.0;
 
 /// Reads a whole trace and says what it holds; the first fault is the error.
-pub fn check(path: &Path, format: TraceFormat) -> Result<TraceSummary, String> {
-    check_reader(TraceReader::open(path, format)?)
-}
-
-/// [`check`] on an open reader.
 pub fn check_reader(mut reader: TraceReader) -> Result<TraceSummary, String> {
     let mut summary = TraceSummary::default();
     let mut row = TraceRow::default();

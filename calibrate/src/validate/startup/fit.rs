@@ -6,8 +6,8 @@ use std::path::Path;
 
 use hwmodels::startup::defaults::{Defaults, Line};
 
-use super::super::SetError;
 use super::super::case::Source;
+use super::super::error::SetError;
 use super::{vllm, weights};
 
 /// A fit's figures, in the form of the file.

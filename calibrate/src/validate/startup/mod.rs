@@ -13,8 +13,8 @@ use std::path::Path;
 
 use hwmodels::startup::defaults::Defaults;
 
-use super::SetError;
 use super::case::Source;
+use super::error::SetError;
 use super::report::Row;
 
 /// The sets with their files.

@@ -10,8 +10,8 @@ use hwmodels::startup::weights::NodeRead;
 use hwmodels::startup::{Estimate, PhaseName, Pod, State, estimate};
 use serde::Deserialize;
 
-use super::super::SetError;
 use super::super::case::Source;
+use super::super::error::SetError;
 use super::super::report::Row;
 use super::row::row;
 

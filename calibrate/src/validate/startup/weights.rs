@@ -12,8 +12,8 @@ use hwmodels::startup::share::FairShare;
 use hwmodels::startup::weights::{LoadPath, NodeRead};
 use serde::Deserialize;
 
-use super::super::SetError;
 use super::super::case::Source;
+use super::super::error::SetError;
 use super::super::report::Row;
 use super::row::row;
 
