@@ -51,6 +51,7 @@ pub mod profile;
 pub mod profiles;
 pub mod replica;
 pub mod roofline;
+pub mod startup;
 pub mod step;
 pub mod units;
 mod weights;

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use sim::control::hpa::spec::Settings;
-use sim::control::vectors::{self, Report};
+use sim::control::vectors::{self, Report, RowReport};
 use sim::kernel::time::SimDuration;
 
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::print;
+use crate::output::{print, print_json};
 
 /// The simulator's autoscaling controllers, alone.
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,9 @@ struct CheckArgs {
     /// A pod that became unready within this time of its start was never ready [s].
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     initial_readiness_delay: SimDuration,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Seconds, with or without `s`.
@@ -76,7 +80,11 @@ fn check(args: CheckArgs) -> anyhow::Result<u8> {
     if !faults.is_empty() {
         return Err(BadInput(faults.join("\n")).into());
     }
-    print(&in_words(&reports))?;
+    if args.json {
+        print_json(&as_json(&reports))?;
+    } else {
+        print(&in_words(&reports))?;
+    }
     let differs = reports
         .iter()
         .any(|(_, report)| report.differing().next().is_some());
@@ -94,6 +102,35 @@ fn read(file: &Path, settings: &Settings) -> Result<Report, String> {
         Some(line) => format!("{name}:{line}: {}", e.message),
         None => format!("{name}: {}", e.message),
     })
+}
+
+/// Counts of each file and of all, and the rows that differ (docs/machine-contracts.md).
+fn as_json(reports: &[(&PathBuf, Report)]) -> Value {
+    let row = |r: &RowReport| {
+        let differences: Vec<Value> = r
+            .differences
+            .iter()
+            .map(|d| json!({ "column": d.column, "expected": d.expected, "got": d.got }))
+            .collect();
+        json!({ "line": r.line, "case": r.case, "differences": differences, "why": r.why })
+    };
+    let counts = |rows: usize, differ: usize| json!({ "rows": rows, "agree": rows - differ, "differ": differ });
+    let (mut rows, mut differ) = (0, 0);
+    let files: Vec<Value> = reports
+        .iter()
+        .map(|(file, report)| {
+            let differing: Vec<Value> = report.differing().map(row).collect();
+            rows += report.rows.len();
+            differ += differing.len();
+            json!({
+                "file": file,
+                "kind": report.kind.to_string(),
+                "counts": counts(report.rows.len(), differing.len()),
+                "differing": differing,
+            })
+        })
+        .collect();
+    json!({ "counts": counts(rows, differ), "files": files })
 }
 
 /// The rows that differ, a line a file, a line for all.

@@ -25,6 +25,7 @@ pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod serve;
+pub mod startup;
 pub mod trace;
 pub mod twin;
 pub mod validate;
@@ -60,6 +61,7 @@ enum Command {
     Import(import::Args),
     Export(export::Args),
     Serve(Box<serve::Args>),
+    Startup(Box<startup::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
     Bench(Box<bench::Args>),
@@ -89,6 +91,7 @@ impl Cli {
             Command::Import(args) => import::run(&args),
             Command::Export(args) => export::run(&args),
             Command::Serve(args) => serve::run(*args),
+            Command::Startup(args) => startup::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
             Command::Bench(args) => bench::run(*args),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{assert_refused, servetwin, stdout};
+use crate::common::{assert_refused, json, servetwin, stdout};
 
 const BOUNDS: &str = "case_id,name,current_replicas,recommended_replicas,min_replicas,max_replicas,expected_replicas,expected_reason\n";
 
@@ -39,6 +39,36 @@ fn a_row_that_differs_is_printed_and_sets_the_exit_code() {
          {file}: bounds without behavior: 2 rows, 1 agree, 1 differs\n"
     );
     assert_eq!(stdout(&out), expected);
+}
+
+#[test]
+fn the_same_is_told_to_machines() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = "1,right,1,30,1,100,4,ScaleUpLimit\n2,wrong,5,7,3,10,8,TooManyReplicas\n";
+    let file = written(dir.path(), "bounds.csv", &format!("{BOUNDS}{rows}"));
+    let out = servetwin(&["hpa", "check", &file, "--json"]);
+    assert_eq!(out.status.code(), Some(1), "a row differs");
+    let report: serde_json::Value = serde_json::from_str(&stdout(&out)).unwrap();
+    let counts = serde_json::json!({ "rows": 2, "agree": 1, "differ": 1 });
+    assert_eq!(report["counts"], counts);
+    let told = &report["files"][0];
+    assert_eq!(told["counts"], counts);
+    assert_eq!(told["file"], file.as_str());
+    assert_eq!(told["kind"], "bounds without behavior");
+    let row = &told["differing"][0];
+    assert_eq!(
+        (row["line"].as_u64(), row["case"].as_str()),
+        (Some(3), Some("2 wrong"))
+    );
+    let expected = serde_json::json!([
+        { "column": "expected_replicas", "expected": "8", "got": "7" },
+        { "column": "expected_reason", "expected": "TooManyReplicas", "got": "DesiredWithinRange" },
+    ]);
+    assert_eq!(row["differences"], expected);
+    let files = ["sim/tests/hpa/bounds.csv", "sim/tests/hpa/rates.csv"];
+    let all = json(&servetwin(&["hpa", "check", files[0], files[1], "--json"]));
+    assert_eq!(all["counts"]["differ"], 0);
+    assert_eq!(all["files"].as_array().unwrap().len(), 2);
 }
 
 #[test]

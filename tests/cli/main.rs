@@ -15,5 +15,6 @@ mod hpa;
 mod output;
 mod run;
 mod serve;
+mod startup;
 mod sweeps;
 mod twin;

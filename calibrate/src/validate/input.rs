@@ -36,7 +36,7 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 17] = [
+pub const FILES: [DataFile; 20] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
@@ -117,6 +117,25 @@ pub const FILES: [DataFile; 17] = [
         &["time_us"],
     ),
     file("steps.csv", &["gpu_steps"], &["device_ms"]),
+    file(
+        "weights_load_times.csv",
+        &["weights_load"],
+        &["weights_gb", "seconds"],
+    ),
+    file("cluster/node_and_pod.csv", &["weights_load"], &["seconds"]),
+    file(
+        "vllm_startup_warm.csv",
+        &["vllm_startup"],
+        &[
+            "framework_bootstrap_s",
+            "load_weights_s",
+            "torch_compile_s",
+            "kv_cache_profiling_s",
+            "graph_capturing_s",
+            "init_engine_s",
+            "total_s",
+        ],
+    ),
 ];
 
 impl DataFile {

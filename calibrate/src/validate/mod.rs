@@ -13,6 +13,7 @@ pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
 pub mod serving_points;
+pub mod startup;
 pub mod tables;
 pub mod trtllm;
 pub mod vllm;
@@ -39,6 +40,7 @@ pub fn names() -> Vec<&'static str> {
         .chain([neuron::SET])
         .chain(tables::SETS)
         .chain([gpu_steps::SET])
+        .chain(startup::SETS.map(|(set, _)| set))
         .collect()
 }
 
@@ -128,6 +130,8 @@ pub fn serving(
             rows.extend(of.map_err(|e| SetError::new(neuron::FILE, e.to_string()))?);
         } else if set == gpu_steps::SET {
             groups.extend(gpu_steps::summaries(dir)?);
+        } else if startup::SETS.iter().any(|(name, _)| *name == set) {
+            rows.extend(startup::rows(dir, set)?);
         } else if set == tables::SETS[0] {
             groups.extend(tables::kernels(dir)?);
         } else {
@@ -157,6 +161,8 @@ fn present_tables<'a>(
         (tables::SETS[0], "operators"),
         (tables::SETS[1], "collectives"),
         (gpu_steps::SET, gpu_steps::FILE),
+        startup::SETS[0],
+        startup::SETS[1],
     ] {
         let named = options.sets.iter().any(|s| s == set);
         match source {

@@ -10,11 +10,23 @@
 //! - [`keda`] KEDA's ScaledObject around it: to zero and back (5.4)
 //! - [`pipeline`] the path of a metric: exporter, scrape, recording rule, adapter (4.9)
 //! - [`cluster_autoscaler`] the Cluster Autoscaler: nodes for pods that wait, and nodes that are not needed (5.1)
+//! - [`karpenter`] a provisioner after Karpenter: nodes by price, consolidation (5.2)
+//! - [`sagemaker`] target tracking and step scaling with their CloudWatch alarms (5.5)
+//! - [`scheduled`] scheduled actions: cron, rate, at
+//! - [`dynamo`] the planner of NVIDIA Dynamo: its load and throughput loops
+//! - [`wva`] llm-d's workload-variant autoscaler
+//! - [`epp`] KEDA triggers on the endpoint picker's signals
 //! - [`quantity`] Kubernetes quantities in milli-units
 
 pub mod cluster_autoscaler;
+pub mod dynamo;
+pub mod epp;
 pub mod hpa;
+pub mod karpenter;
 pub mod keda;
 pub mod pipeline;
 pub mod quantity;
+pub mod sagemaker;
+pub mod scheduled;
 pub mod vectors;
+pub mod wva;

@@ -1,0 +1,28 @@
+//! One figure of a set.
+
+use super::super::report::Row;
+
+/// One figure: what was measured, and what is predicted or why nothing is.
+pub(super) fn row(
+    set: &str,
+    case: &str,
+    metric: &str,
+    measured: f64,
+    predicted: Result<f64, String>,
+    fitted: bool,
+) -> Row {
+    let (predicted, note) = match predicted {
+        Ok(p) => (Some(p), String::new()),
+        Err(why) => (None, why),
+    };
+    Row {
+        set: set.to_owned(),
+        case: case.to_owned(),
+        metric: metric.to_owned(),
+        measured,
+        predicted,
+        baseline: None,
+        fitted,
+        note,
+    }
+}
