@@ -12,6 +12,7 @@ mod commands;
 mod exit_code;
 mod output;
 mod picture;
+mod plan_plot;
 mod plot;
 mod progress;
 mod residual_plot;

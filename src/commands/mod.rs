@@ -11,6 +11,7 @@ use crate::{exit_code, message, output};
 pub mod autoscale;
 pub mod bench;
 pub mod calibrate;
+pub mod capacity;
 pub mod catalog;
 pub mod compare;
 pub mod completions;
@@ -20,15 +21,19 @@ pub mod export;
 pub mod hpa;
 pub mod import;
 pub mod man;
+pub mod merge;
 pub mod model;
+pub mod plan;
 pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod serve;
 pub mod startup;
+pub mod sweep;
 pub mod trace;
 pub mod twin;
 pub mod validate;
+pub mod whatif;
 
 /// Simulator and digital twin of LLM serving clusters.
 #[derive(Debug, Parser)]
@@ -50,6 +55,11 @@ enum Command {
     Run(Box<run::Args>),
     Curve(curve::Args),
     Compare(compare::Args),
+    Plan(Box<plan::Args>),
+    Whatif(whatif::Args),
+    Capacity(capacity::Args),
+    Sweep(sweep::Args),
+    Merge(merge::Args),
     Scenario(scenario::Args),
     Catalog(catalog::Args),
     Validate(validate::Args),
@@ -80,6 +90,11 @@ impl Cli {
             Command::Run(args) => run::run(*args),
             Command::Curve(args) => curve::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Plan(args) => plan::run(*args),
+            Command::Whatif(args) => whatif::run(args),
+            Command::Capacity(args) => capacity::run(args),
+            Command::Sweep(args) => sweep::run(args),
+            Command::Merge(args) => merge::run(args),
             Command::Scenario(args) => scenario::run(args),
             Command::Catalog(args) => catalog::run(args),
             Command::Validate(args) => validate::run(args),
@@ -108,7 +123,10 @@ pub fn report_error(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(exit_code::OK);
     }
     complain!("error: {}", in_words(error));
-    let bad_input = error.chain().any(|e| e.is::<BadInput>());
+    let bad_input = error.chain().any(|e| {
+        let planner = e.downcast_ref::<planner::Error>();
+        e.is::<BadInput>() || planner.is_some_and(planner::Error::is_input)
+    });
     ExitCode::from(if bad_input {
         exit_code::BAD_INPUT
     } else {

@@ -13,6 +13,7 @@ mod deploy;
 mod docs;
 mod hpa;
 mod output;
+mod planner;
 mod run;
 mod serve;
 mod startup;

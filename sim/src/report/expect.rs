@@ -49,6 +49,25 @@ pub struct Expectation {
     value: f64,
 }
 
+/// An upper limit on a statistic of a latency metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyLimit {
+    /// The metric.
+    pub metric: Metric,
+    /// The quantile that is limited [0, 1]; none: the mean.
+    pub quantile: Option<f64>,
+    /// The limit [ms].
+    pub limit_ms: f64,
+}
+
+impl LatencyLimit {
+    /// The statistic in `record` [ms]; none where nothing was measured.
+    pub fn of(&self, record: &RunRecord) -> Option<f64> {
+        let statistic = self.quantile.map_or(Statistic::Mean, Statistic::Quantile);
+        latency_ms(record, self.metric, statistic)
+    }
+}
+
 /// Why a condition cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -121,6 +140,25 @@ impl Expectation {
             quantity,
             comparison,
             value,
+        })
+    }
+
+    /// The limit that the condition sets on a latency from above; none for other conditions.
+    pub fn latency_limit(&self) -> Option<LatencyLimit> {
+        let above = matches!(self.comparison, Comparison::Less | Comparison::AtMost);
+        let Quantity::Latency(metric, statistic) = self.quantity else {
+            return None;
+        };
+        let quantile = match statistic {
+            Statistic::Mean => None,
+            Statistic::Max => Some(1.0),
+            Statistic::Quantile(q) => Some(q),
+            Statistic::Min | Statistic::Count => return None,
+        };
+        above.then_some(LatencyLimit {
+            metric,
+            quantile,
+            limit_ms: self.value,
         })
     }
 

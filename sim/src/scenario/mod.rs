@@ -1,7 +1,7 @@
 //! Scenarios: a deployment, the load on it, and the limits of the run, in one TOML file.
 //!
 //! The way of a scenario:
-//! - [`document`]: text and overrides (`--set`) become a tree that knows the line of every key;
+//! - [`document`]: text and overrides (`--set`; [`relative`] ones too) become a tree that knows the line of every key;
 //! - [`schema`]: unknown keys and values are refused with the nearest known one; JSON schema for editors;
 //! - [`file`]: the keys as written, all optional where they have a default;
 //! - [`resolve`]: every value checked, every default filled: a [`Scenario`];
@@ -21,6 +21,7 @@ mod fitted;
 mod inputs;
 mod names;
 pub mod reference;
+pub mod relative;
 pub mod resolve;
 pub mod schema;
 mod shape;
@@ -291,7 +292,8 @@ impl Scenario {
         origin: &str,
         overrides: &[String],
     ) -> Result<Scenario, ScenarioError> {
-        let document = document::Document::parse(text, origin, overrides)?;
+        let overrides = relative::absolute(text, origin, overrides)?;
+        let document = document::Document::parse(text, origin, &overrides)?;
         let mut scenario = resolve::resolve(&document, origin)?;
         scenario.files = files;
         Ok(scenario)

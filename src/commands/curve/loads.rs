@@ -1,6 +1,7 @@
 //! A scenario at another load.
 
 use hwmodels::units::{PerSec, Secs};
+use planner::loads::{at_scale, scale_arrival, users};
 use sim::report::curve::LoadAxis;
 use sim::scenario::Scenario;
 use sim::workload::Arrival;
@@ -127,7 +128,7 @@ impl<'a> Loads<'a> {
         let mut scenario = match self.axis {
             LoadAxis::Rate => at_rate(self.scenario, load),
             LoadAxis::Concurrency => at_concurrency(self.scenario, load),
-            LoadAxis::Scale => at_scale(self.scenario, load),
+            LoadAxis::Scale => at_scale(self.scenario, load).map_err(Into::into),
         }?;
         if let Some(extent) = extent {
             scenario.limits.requests = Some(extent.requests);
@@ -162,79 +163,6 @@ fn at_rate(scenario: &Scenario, rate: f64) -> anyhow::Result<Scenario> {
         scale_arrival(&mut stream.arrival, rate / total)?;
     }
     Ok(scenario)
-}
-
-/// The scenario with `factor` times its load: rates and users times it, the times of traces divided by it.
-fn at_scale(scenario: &Scenario, factor: f64) -> anyhow::Result<Scenario> {
-    if !(factor > 0.0 && factor.is_finite()) {
-        return Err(BadInput(format!("a scale must be above 0, got {factor}")).into());
-    }
-    let mut scenario = scenario.clone();
-    let is_trace = |a: &Arrival| matches!(a, Arrival::Trace { .. });
-    let traces = scenario.workload.iter().all(|s| is_trace(&s.arrival));
-    for stream in &mut scenario.workload {
-        scale_arrival(&mut stream.arrival, factor)?;
-        if !is_trace(&stream.arrival) {
-            stream.requests = stream.requests.map(|n| times(n, factor));
-        }
-    }
-    // The run covers the same stretch of the load: a trace has the same requests in less time, a curve of rates more in the same time.
-    if traces {
-        scenario.limits.duration = scaled(scenario.limits.duration, 1.0 / factor)?;
-        scenario.warmup = Secs::new(scenario.warmup.secs() / factor)?;
-    } else {
-        scenario.limits.requests = scenario.limits.requests.map(|n| times(n, factor));
-    }
-    Ok(scenario)
-}
-
-fn times(n: u64, factor: f64) -> u64 {
-    (n as f64 * factor).round().max(1.0) as u64
-}
-
-fn scaled(t: Option<Secs>, factor: f64) -> anyhow::Result<Option<Secs>> {
-    Ok(t.map(|t| Secs::new(t.secs() * factor)).transpose()?)
-}
-
-fn scale_arrival(arrival: &mut Arrival, factor: f64) -> anyhow::Result<()> {
-    // Zero is a rate too: a pause in a staircase, the start of a ramp.
-    let scale = |r: &mut PerSec| -> anyhow::Result<()> {
-        *r = PerSec::new(r.per_sec() * factor)?;
-        Ok(())
-    };
-    match arrival {
-        Arrival::Poisson { rate } | Arrival::Gamma { rate, .. } | Arrival::Constant { rate } => {
-            *rate = per_sec(rate.per_sec() * factor)?;
-        }
-        Arrival::Steps { steps, .. } => {
-            for (rate, _) in steps {
-                scale(rate)?;
-            }
-        }
-        Arrival::Ramp { from, to, .. } => {
-            scale(from)?;
-            scale(to)?;
-        }
-        Arrival::RateTable { scale, .. } => *scale *= factor,
-        Arrival::Closed { concurrency, .. } => *concurrency = users(*concurrency, factor),
-        Arrival::Burst {
-            requests,
-            max_in_flight,
-            ..
-        } => match max_in_flight {
-            Some(n) => *n = users(*n, factor),
-            None => *requests = times(*requests, factor),
-        },
-        Arrival::Trace { time_scale, .. } => *time_scale /= factor,
-    }
-    Ok(())
-}
-
-/// `n` users times `factor`, at least one.
-fn users(n: u32, factor: f64) -> u32 {
-    (f64::from(n) * factor)
-        .round()
-        .clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
 fn no_rate(scenario: &Scenario) -> BadInput {

@@ -366,7 +366,10 @@ impl Scenario {
     }
 
     /// Adds a model of a Hugging Face file to the catalog; the name of the model.
-    pub(in crate::scenario) fn add_model(
+    ///
+    /// # Errors
+    /// A file that cannot be read or does not describe a model.
+    pub fn add_model(
         &self,
         model: &ModelChoice,
         catalog: &mut Catalog,

@@ -1,0 +1,24 @@
+//! Decisions from the simulator.
+//!
+//! - [`plan`]: a model, a load, objectives and hardware in; a ranking of deployments out, with its doubt
+//! - [`capacity`]: how many replicas for each load
+//! - [`whatif`]: each single change worth trying, ranked by its effect
+//! - [`sweep`]: a scenario over axes of its keys, on all cores, resumable, in shards
+//!
+//! All of them run scenarios of `sim` and nothing else: a figure of theirs is one that `servetwin run` gives for the scenario they name.
+//! No file is written and nothing is printed here but by [`sweep`], whose journal is a file; commands do that.
+//! Results do not depend on the number of threads.
+
+pub mod capacity;
+pub mod conditions;
+mod error;
+pub mod fleet;
+pub mod loads;
+pub mod plan;
+pub mod requests;
+pub mod schema;
+pub mod smallest;
+pub mod sweep;
+pub mod whatif;
+
+pub use error::Error;

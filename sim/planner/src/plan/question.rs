@@ -1,0 +1,502 @@
+//! Planning questions: a scenario in which hardware, layout, engine, dtypes and router may be lists of alternatives.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hwmodels::catalog::Catalog;
+use hwmodels::files::Disk;
+use hwmodels::units::UsdPerHour;
+use serde::{Deserialize, Serialize};
+use sim::scenario::document::{self, Document};
+use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
+use sim::workload::Arrival;
+use toml::{Spanned, Table, Value};
+
+use crate::Error;
+use crate::conditions::Condition;
+use crate::fleet::Extent;
+use crate::requests::{Moments, Requests};
+
+/// Most instances of a deployment, where the question says nothing.
+const MOST_INSTANCES: u32 = 64;
+
+/// One value or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn into_vec(self) -> Vec<T> {
+        match self {
+            OneOrMany::One(t) => vec![t],
+            OneOrMany::Many(all) => all,
+        }
+    }
+}
+
+/// What must still hold the load when it is lost.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Redundancy {
+    /// Nothing.
+    #[default]
+    None,
+    /// One replica.
+    #[serde(rename = "n+1")]
+    Replica,
+    /// One instance with all replicas on it.
+    #[serde(rename = "n+1 instance")]
+    Instance,
+}
+
+impl Redundancy {
+    /// Replicas that may be lost, where an instance holds `per_instance` (0: a replica spans several).
+    pub fn spare(self, per_instance: u32) -> u32 {
+        match self {
+            Redundancy::None => 0,
+            Redundancy::Replica => 1,
+            Redundancy::Instance => per_instance.max(1),
+        }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Redundancy::None => "none",
+            Redundancy::Replica => "n+1 (one replica may be lost)",
+            Redundancy::Instance => "n+1 instance (one instance may be lost)",
+        }
+    }
+}
+
+/// The file as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QuestionFile {
+    name: Option<String>,
+    description: Option<String>,
+    seed: Option<u64>,
+    slo: OneOrMany<String>,
+    #[serde(default)]
+    plan: PlanFile,
+    model: Table,
+    #[serde(default)]
+    hardware: Table,
+    #[serde(default)]
+    layout: Table,
+    engine: Option<OneOrMany<Table>>,
+    #[serde(default)]
+    router: Table,
+    workload: Vec<Table>,
+    #[serde(default)]
+    run: Table,
+}
+
+/// What only a plan has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    budget: Option<UsdPerHour>,
+    #[serde(default)]
+    redundancy: Redundancy,
+    max_instances: Option<u32>,
+}
+
+/// A key of a scenario and the values to try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// Key path, e.g. `engine.max_num_seqs`.
+    pub key: String,
+    /// Its values, at least one.
+    pub values: Vec<Value>,
+}
+
+/// A planning question, checked.
+pub struct Question {
+    /// Its name.
+    pub name: String,
+    /// What it asks, in a sentence.
+    pub description: String,
+    /// The file that it came from; file names are relative to its folder.
+    pub origin: String,
+    /// Seed of the load and of the draws.
+    pub seed: u64,
+    /// The objectives, at least one.
+    pub conditions: Vec<Condition>,
+    /// Most that the deployment may cost [USD/h].
+    pub budget: Option<f64>,
+    /// What may be lost.
+    pub redundancy: Redundancy,
+    /// Most instances of a deployment.
+    pub max_instances: u32,
+    /// What is the same in every candidate, as a scenario's text.
+    pub base: String,
+    /// Model and hardware axes, then the layout's; each engine has axes of its own.
+    pub axes: Vec<Axis>,
+    /// Whether the layout's alternatives are the planner's own.
+    pub own_layouts: bool,
+    /// Alternatives of `[engine]`.
+    pub engines: Vec<Vec<Axis>>,
+    /// Instance types that are allowed, as written; with `*` for any text.
+    pub instances: Vec<String>,
+    /// The catalog.
+    pub catalog: Catalog,
+    /// The requests.
+    pub requests: Requests,
+    /// Moments of the load.
+    pub moments: Moments,
+    /// Whether the load goes on as it is: rates that do not change, no trace.
+    pub steady: bool,
+    /// What of a whole run is left out, and where it ends.
+    pub extent: Extent,
+    /// Whether another seed draws other requests.
+    pub seeded: bool,
+    /// The load in words.
+    pub load: String,
+    /// What the reader must know of the question.
+    pub notes: Vec<String>,
+}
+
+/// Keys of `[engine]` whose value is a list itself.
+const LIST_KEYS: [&str; 2] = ["cudagraph_capture_sizes", "cuda_graph_batch_sizes"];
+
+impl Question {
+    /// Reads a question file and lays `overrides` (`key.path=value`) over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with file, line and key.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Question, Error> {
+        let text = document::read_text(&Disk, path, "the planning question")?;
+        Question::parse(&text, &path.display().to_string(), overrides)
+    }
+
+    /// Reads a question from text; `origin` is the file it came from.
+    ///
+    /// # Errors
+    /// As [`Question::load`].
+    pub fn parse(text: &str, origin: &str, overrides: &[String]) -> Result<Question, Error> {
+        let overrides = relative::absolute(text, origin, overrides)?;
+        let document = Document::parse(text, origin, &overrides)?;
+        let root = Spanned::new(document.root_span(), document.root().clone());
+        let file: QuestionFile = document.read("", root)?;
+        let at = |path: &str, message: String| Error::from(document.error(path, message));
+        let written = file.slo.into_vec();
+        if written.is_empty() {
+            return Err(at(
+                "slo",
+                "give at least one, e.g. slo = [\"ttft.p99 < 500 ms\"]".into(),
+            ));
+        }
+        let conditions = written
+            .iter()
+            .map(|c| Condition::parse(c).map_err(|e| at("slo", e.to_string())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let max_instances = file.plan.max_instances.unwrap_or(MOST_INSTANCES);
+        if !(1..=4096).contains(&max_instances) {
+            return Err(at(
+                "plan.max_instances",
+                format!("must be from 1 to 4096, got {max_instances}"),
+            ));
+        }
+        let mut hardware = file.hardware;
+        let instances = match hardware.remove("instance") {
+            None => Vec::new(),
+            Some(v) => names(v).ok_or_else(|| {
+                at(
+                    "hardware.instance",
+                    "must be instance types, e.g. [\"g5.*\", \"p5.48xlarge\"]".into(),
+                )
+            })?,
+        };
+        for key in ["accelerator", "count", "step_profile"] {
+            if hardware.contains_key(key) {
+                return Err(at(
+                    &format!("hardware.{key}"),
+                    "a plan chooses among instance types of the catalog; leave it out".into(),
+                ));
+            }
+        }
+        let own_layouts = file.layout.is_empty();
+        if file.layout.contains_key("replicas") {
+            return Err(at(
+                "layout.replicas",
+                "is what a plan finds; leave it out".into(),
+            ));
+        }
+        let mut fixed = Table::new();
+        let mut axes = Vec::new();
+        let router = with_default(file.router, "policy", "least_outstanding");
+        for (section, table) in [
+            ("model", file.model),
+            ("hardware", hardware),
+            ("layout", file.layout),
+            ("router", router),
+        ] {
+            let constant =
+                split(section, table, &mut axes).map_err(|(key, message)| at(&key, message))?;
+            if !constant.is_empty() {
+                fixed.insert(section.into(), Value::Table(constant));
+            }
+        }
+        let name = file.name.unwrap_or_else(|| stem(origin));
+        fixed.insert("name".into(), Value::String(name.clone()));
+        if let Some(seed) = file.seed {
+            let seed =
+                i64::try_from(seed).map_err(|_| at("seed", "must be at most 2^63 - 1".into()))?;
+            fixed.insert("seed".into(), Value::Integer(seed));
+        }
+        let workload = file.workload.into_iter().map(Value::Table).collect();
+        fixed.insert("workload".into(), Value::Array(workload));
+        if !file.run.is_empty() {
+            fixed.insert("run".into(), Value::Table(file.run));
+        }
+        let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
+        let probe = probe(&base, origin, &axes).map_err(|e| replaced(&e, &document))?;
+        let catalog = catalog_of(&probe).map_err(|e| at("hardware.catalog", e))?;
+        let requests = Requests::draw(&probe, probe.seed)?;
+        let moments = requests.moments();
+        let mut notes = Vec::new();
+        if requests.cut {
+            notes.push(format!(
+                "the load has more than {} requests; the plan rests on the first of them",
+                requests.len()
+            ));
+        }
+        let engines = engines(file.engine, &moments).map_err(|(key, message)| at(&key, message))?;
+        let steady = probe.workload.iter().all(|s| {
+            matches!(
+                s.arrival,
+                Arrival::Poisson { .. } | Arrival::Gamma { .. } | Arrival::Constant { .. }
+            )
+        });
+        let extent = Extent::of(&probe, 1.0);
+        let seeded = !probe
+            .workload
+            .iter()
+            .all(|s| matches!(s.arrival, Arrival::Trace { .. }));
+        Ok(Question {
+            name,
+            description: file.description.unwrap_or_default(),
+            origin: origin.to_owned(),
+            seed: probe.seed,
+            conditions,
+            budget: file.plan.budget.map(UsdPerHour::usd_per_hour),
+            redundancy: file.plan.redundancy,
+            max_instances,
+            base,
+            axes,
+            own_layouts,
+            engines,
+            instances,
+            catalog,
+            load: probe.load_in_words(),
+            requests,
+            moments,
+            steady,
+            extent,
+            seeded,
+            notes,
+        })
+    }
+}
+
+/// The strings of a value that is one or a list of them.
+fn names(v: Value) -> Option<Vec<String>> {
+    match v {
+        Value::String(s) => Some(vec![s]),
+        Value::Array(all) if !all.is_empty() => all
+            .into_iter()
+            .map(|v| v.as_str().map(str::to_owned))
+            .collect(),
+        _ => None,
+    }
+}
+
+fn with_default(mut table: Table, key: &str, value: &str) -> Table {
+    table
+        .entry(key)
+        .or_insert_with(|| Value::String(value.into()));
+    table
+}
+
+fn stem(origin: &str) -> String {
+    let stem = Path::new(origin).file_stem();
+    stem.map_or_else(|| "plan".into(), |s| s.to_string_lossy().into_owned())
+}
+
+/// Takes the lists out of a section as axes; what is left is the same for all candidates.
+fn split(section: &str, table: Table, axes: &mut Vec<Axis>) -> Result<Table, (String, String)> {
+    let mut constant = Table::new();
+    for (key, value) in table {
+        let nested = matches!(&value, Value::Array(a) if a.first().is_some_and(Value::is_array));
+        let own_list = LIST_KEYS.contains(&key.as_str()) && !nested;
+        match value {
+            Value::Array(values) if !own_list => {
+                let key = format!("{section}.{key}");
+                if values.is_empty() {
+                    return Err((key, "the list of alternatives is empty".into()));
+                }
+                axes.push(Axis { key, values });
+            }
+            value => {
+                constant.insert(key, value);
+            }
+        }
+    }
+    Ok(constant)
+}
+
+/// A scenario of the question's load with the first alternative of each axis, on hardware that need not serve it.
+fn probe(base: &str, origin: &str, axes: &[Axis]) -> Result<Scenario, ScenarioError> {
+    let mut overrides = vec![
+        "hardware.instance=\"p5.48xlarge\"".to_owned(),
+        "engine.kind=\"vllm\"".to_owned(),
+    ];
+    overrides.extend(
+        axes.iter()
+            .filter(|a| !a.key.starts_with("layout."))
+            .map(|a| format!("{}={}", a.key, a.values[0])),
+    );
+    Scenario::parse(base, origin, &overrides)
+}
+
+/// An error of a scenario made from the question, at the question's own places.
+fn replaced(e: &ScenarioError, document: &Document) -> Error {
+    let issues = e
+        .issues()
+        .iter()
+        .map(|i| document.issue(&i.path, i.message.clone()))
+        .collect();
+    ScenarioError::from_issues(issues).into()
+}
+
+/// The catalog of a scenario, with its own model if it has one.
+pub(super) fn catalog_of(scenario: &Scenario) -> Result<Catalog, String> {
+    match scenario.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
+        Some(dir) => {
+            Catalog::with_dir(&*scenario.files, &scenario.base.join(dir)).map_err(|e| e.to_string())
+        }
+        None => Ok(Catalog::builtin()),
+    }
+}
+
+/// The engines to try, with the limits of each where the question gives none.
+fn engines(
+    given: Option<OneOrMany<Table>>,
+    moments: &Moments,
+) -> Result<Vec<Vec<Axis>>, (String, String)> {
+    let given = match given {
+        Some(all) => all.into_vec(),
+        None => vec![with_default(Table::new(), "kind", "vllm")],
+    };
+    let mut out = Vec::new();
+    for mut table in given {
+        let kind = table.get("kind").and_then(Value::as_str).map(str::to_owned);
+        let Some(kind) = kind else {
+            return Err((
+                "engine".into(),
+                "each alternative has one kind, e.g. kind = \"vllm\"; write [[engine]] for several"
+                    .into(),
+            ));
+        };
+        for (key, values) in defaults(&kind, moments.longest) {
+            table.entry(key).or_insert_with(|| {
+                let values: Vec<Value> = values
+                    .iter()
+                    .map(|n| Value::Integer(i64::from(*n)))
+                    .collect();
+                match values.as_slice() {
+                    [one] => one.clone(),
+                    _ => Value::Array(values),
+                }
+            });
+        }
+        let mut axes = Vec::new();
+        let constant = split("engine", table, &mut axes)?;
+        let mut fixed: Vec<Axis> = constant
+            .into_iter()
+            .map(|(key, value)| Axis {
+                key: format!("engine.{key}"),
+                values: vec![value],
+            })
+            .collect();
+        fixed.append(&mut axes);
+        out.push(fixed);
+    }
+    Ok(out)
+}
+
+/// Limits to try of an engine whose requests have at most `longest` tokens.
+fn defaults(kind: &str, longest: u32) -> BTreeMap<&'static str, Vec<u32>> {
+    let longest = longest.max(1024).div_ceil(1024).saturating_mul(1024);
+    let seqs = vec![64, 128, 256, 512];
+    let tokens = vec![2048, 4096, 8192, 16384];
+    match kind {
+        "vllm" | "vllm_v1" => BTreeMap::from([
+            ("max_model_len", vec![longest]),
+            ("max_num_seqs", seqs),
+            ("max_num_batched_tokens", tokens),
+        ]),
+        "trt_llm" => BTreeMap::from([
+            ("max_seq_len", vec![longest]),
+            ("max_batch_size", seqs),
+            ("max_num_tokens", tokens),
+        ]),
+        "tgi" => BTreeMap::from([
+            ("max_input_tokens", vec![longest - 1]),
+            ("max_total_tokens", vec![longest]),
+            (
+                "max_batch_prefill_tokens",
+                tokens
+                    .into_iter()
+                    .filter(|t| *t >= longest)
+                    .chain([longest])
+                    .collect(),
+            ),
+            ("max_concurrent_requests", vec![512]),
+        ]),
+        _ => BTreeMap::new(),
+    }
+}
+
+/// Whether `name` is what `pattern` allows: `*` stands for any text.
+pub(super) fn allows(pattern: &str, name: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(rest) = name.strip_prefix(head) else {
+        return false;
+    };
+    tail.is_empty()
+        || (0..=rest.len()).any(|i| rest.is_char_boundary(i) && allows(tail, &rest[i..]))
+}
+
+/// The catalog's name of the model of a scenario, without reading its file.
+pub(super) fn model_name(scenario: &Scenario) -> String {
+    match scenario.model.as_ref().map(|m| &m.source) {
+        Some(ModelSource::Catalog(name)) => name.clone(),
+        Some(ModelSource::Config(path)) => path.display().to_string(),
+        None => "the model".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_stand_for_names() {
+        assert!(
+            allows("g5.*", "g5.2xlarge")
+                && allows("*", "x")
+                && allows("p5.48xlarge", "p5.48xlarge")
+        );
+        assert!(allows("*.48xlarge", "p5.48xlarge") && allows("p*n.*", "p5en.48xlarge"));
+        assert!(!allows("g5.*", "g6.2xlarge") && !allows("*.12xlarge", "p5.48xlarge"));
+    }
+}

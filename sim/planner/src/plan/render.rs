@@ -1,0 +1,412 @@
+//! The answer as advice: the first screen is the recommendation, its price, its margins and its evidence.
+
+use std::fmt::Write as _;
+
+use sim::record::MeasuredError;
+use sim::report::text::{field, figure};
+
+use super::report::{Choice, Detail, Doubt, PlanReport, Rejection};
+use crate::conditions::Standing;
+
+/// Reasons that are listed.
+const MOST_REASONS: usize = 12;
+
+impl PlanReport {
+    /// The text on the terminal; lines end in `\n`.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}\n", self.name)?;
+        match (&self.winner, &self.detail) {
+            (Some(w), Some(d)) => self.advice(out, w, d)?,
+            _ => self.nothing(out)?,
+        }
+        self.ranking(out)?;
+        if let (Some(d), Some(w)) = (&self.detail, &self.winner) {
+            more(out, w, d, &self.slo)?;
+        }
+        if let Some(d) = &self.doubt {
+            doubts(out, d)?;
+        }
+        reasons(out, &self.rejected)?;
+        let s = &self.search;
+        let how = if s.exhaustive {
+            "every candidate under the whole load"
+        } else {
+            "bounds, then a race"
+        };
+        writeln!(
+            out,
+            "\nsearch ({how}): {} combinations, {} start; {} set aside by bounds, {} scouted, {} settled under the whole load; {} runs of {} requests in all",
+            s.combinations,
+            s.candidates,
+            s.by_bounds,
+            s.scouted,
+            s.settled,
+            s.simulations,
+            s.requests
+        )
+    }
+
+    /// The first screen.
+    fn advice(&self, out: &mut String, w: &Choice, d: &Detail) -> std::fmt::Result {
+        field(out, "deploy", &deployment(w))?;
+        field(out, "price", &self.price(w))?;
+        let rate = self.requests_per_s.map_or(String::new(), |r| {
+            format!(" (mean {} req/s, {} requests)", figure(r), self.requests)
+        });
+        field(out, "load", &format!("{}{rate}", self.load))?;
+        let spare = w.replicas - w.replicas_needed;
+        let with = if spare > 0 {
+            format!(" with {spare} of {} replicas lost", w.replicas)
+        } else {
+            String::new()
+        };
+        field(
+            out,
+            "SLO",
+            &format!("Holds{with}: {}.", against(&w.standing, &self.slo)),
+        )?;
+        let room = match d.headroom {
+            Some(x) if x <= 1.0 => "None: the SLO is at its limit under this load.".to_owned(),
+            Some(x) => format!("The SLO holds up to {} times the load.", figure(x)),
+            None => "The SLO holds at 8 times the load too.".to_owned(),
+        };
+        field(out, "room", &format!("{room} {}", d.knee))?;
+        field(out, "bound by", &format!("{}. {}", d.bound, d.limit))?;
+        field(out, "how sure", &self.how_sure(d))?;
+        for note in &self.notes {
+            field(out, "note", note)?;
+        }
+        Ok(())
+    }
+
+    fn price(&self, w: &Choice) -> String {
+        let mut text = format!(
+            "{} USD a month (730 h at {} USD/h)",
+            dollars(w.usd_per_month),
+            figure(w.usd_per_hour)
+        );
+        if let Some(per_million) = w.usd_per_million_output_tokens {
+            text += &format!(
+                ", {} USD per million output tokens of this load",
+                figure(per_million)
+            );
+        }
+        if let Some(budget) = self.budget_usd_per_hour {
+            text += &format!("; the budget is {} USD/h", figure(budget));
+        }
+        text + "."
+    }
+
+    fn how_sure(&self, d: &Detail) -> String {
+        let mut text = String::new();
+        if let Some(doubt) = &self.doubt {
+            text = format!(
+                "It held in {:.0} % of {} draws of what the profiles do not know, and was the cheapest that holds in {:.0} %. ",
+                100.0 * doubt.holds_ratio,
+                doubt.draws,
+                100.0 * doubt.cheapest_ratio
+            );
+        }
+        text + &evidence(&d.accuracy, &d.profiles)
+    }
+
+    fn nothing(&self, out: &mut String) -> std::fmt::Result {
+        field(
+            out,
+            "deploy",
+            "NOTHING: no candidate meets the objectives under this load.",
+        )?;
+        field(out, "load", &self.load)?;
+        field(out, "SLO", &self.slo.join(" and "))?;
+        for note in &self.notes {
+            field(out, "note", note)?;
+        }
+        Ok(())
+    }
+
+    /// The ranking; what is on the Pareto front is marked.
+    fn ranking(&self, out: &mut String) -> std::fmt::Result {
+        let choices: Vec<&Choice> = self.choices().collect();
+        if choices.is_empty() {
+            return Ok(());
+        }
+        write!(
+            out,
+            "\n    {:>9} {:>11} {:>5} {:>5}",
+            "USD/h", "USD/month", "inst.", "repl."
+        )?;
+        for c in &self.slo {
+            let label = c.split(['<', '>', '=']).next().unwrap_or(c).trim();
+            write!(out, " {:>11}", label)?;
+        }
+        writeln!(out, " {:>8}  deployment", "margin")?;
+        for (i, c) in choices.iter().enumerate() {
+            let front = if self.pareto.contains(&(i as u64)) {
+                '*'
+            } else {
+                ' '
+            };
+            write!(
+                out,
+                "  {front} {:>9} {:>11} {:>5} {:>5}",
+                figure(c.usd_per_hour),
+                dollars(c.usd_per_month),
+                c.instances,
+                c.replicas
+            )?;
+            for v in &c.standing.values_ms {
+                write!(out, " {:>11}", v.map_or("-".into(), figure))?;
+            }
+            let short = if c.whole_load {
+                ""
+            } else {
+                " (by a stretch of the load)"
+            };
+            writeln!(
+                out,
+                " {:>6.0} %  {}{short}",
+                100.0 * c.standing.margin_ratio,
+                c.label
+            )?;
+        }
+        writeln!(
+            out,
+            "  latencies in ms with what may be lost lost; * no other row is both cheaper and faster in every objective"
+        )
+    }
+}
+
+/// `2 x p5.48xlarge, 8 replicas of TP 2, max_num_seqs 128`.
+fn deployment(w: &Choice) -> String {
+    let settings: Vec<String> = w.settings.iter().map(|(k, v)| format!("{k} {v}")).collect();
+    let settings = if settings.is_empty() {
+        String::new()
+    } else {
+        format!("; {}", settings.join(", "))
+    };
+    let s = if w.replicas == 1 { "" } else { "s" };
+    format!(
+        "{} x {}: {} replica{s} of {}{settings}.",
+        w.instances, w.instance, w.replicas, w.layout
+    )
+}
+
+/// The values against the objectives: `TTFT p99 312 ms of 500 ms`.
+fn against(s: &Standing, slo: &[String]) -> String {
+    let each: Vec<String> = slo
+        .iter()
+        .zip(&s.values_ms)
+        .map(|(c, v)| match v {
+            Some(v) => format!("{c} (it is {} ms)", figure(*v)),
+            None => format!("{c} (not measured)"),
+        })
+        .collect();
+    let mut text = format!(
+        "{}; smallest margin {:.0} %",
+        each.join(", "),
+        100.0 * s.margin_ratio
+    );
+    if s.lost > 0 {
+        text += &format!("; {} requests lost", s.lost);
+    }
+    if s.growing {
+        text += "; the queue grows";
+    }
+    text
+}
+
+/// How far such predictions were from measurements.
+fn evidence(accuracy: &[MeasuredError], profiles: &[String]) -> String {
+    if profiles.is_empty() {
+        return "No profile was fitted for this engine and accelerator: step times are analytic, and nothing says how far they are off.".into();
+    }
+    if accuracy.is_empty() {
+        return "No profile in use was held against measured runs of this engine on this accelerator.".into();
+    }
+    let each: Vec<String> = accuracy
+        .iter()
+        .map(|a| {
+            format!(
+                "{} {:.1} % (n {}, {})",
+                a.metric,
+                100.0 * a.median_error_ratio,
+                a.n,
+                a.set
+            )
+        })
+        .collect();
+    format!(
+        "Such predictions were off by (median, measured runs of this engine and accelerator that nothing was fitted on): {}.",
+        each.join(", ")
+    )
+}
+
+fn more(out: &mut String, w: &Choice, d: &Detail, slo: &[String]) -> std::fmt::Result {
+    writeln!(out, "\nthe first row in detail")?;
+    field(out, "all there", &against(&d.standing, slo))?;
+    let holds = |s: &Standing| if s.holds { "holds" } else { "MISSES the SLO" };
+    field(
+        out,
+        "at twice",
+        &format!("{}: {}", holds(&d.at_twice), against(&d.at_twice, slo)),
+    )?;
+    match &d.one_lost {
+        Some(s) => field(
+            out,
+            "one lost",
+            &format!("{}: {}", holds(s), against(s, slo)),
+        )?,
+        None => field(out, "one lost", "it has one replica: nothing is served")?,
+    }
+    let b = &d.bound_by;
+    let share = |x: f64| format!("{:.0} %", 100.0 * x);
+    field(
+        out,
+        "time",
+        &format!(
+            "weights {}, KV {}, compute {}, communication {}, host {}, bubbles {}, idle {}; KV at most {} full",
+            share(b.weights),
+            share(b.kv),
+            share(b.compute),
+            share(b.communication),
+            share(b.host),
+            share(b.bubble),
+            share(b.idle),
+            share(d.kv_peak_ratio)
+        ),
+    )?;
+    field(
+        out,
+        "makes",
+        &format!(
+            "{} output tokens/s; its step model and memory allow at most {} req/s",
+            figure(d.output_tokens_per_s),
+            figure(w.bound_requests_per_s)
+        ),
+    )?;
+    let decided: Vec<String> = d.decided.iter().map(|(k, v)| format!("{k} {v}")).collect();
+    field(out, "starts with", &decided.join(", "))
+}
+
+fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\nhow sure ({} draws of {} requests)",
+        d.draws, d.requests
+    )?;
+    if let Some((low, high)) = d.usd_per_hour {
+        field(
+            out,
+            "price",
+            &format!(
+                "the cheapest that holds costs {} to {} USD/h in 90 % of the draws",
+                figure(low),
+                figure(high)
+            ),
+        )?;
+    }
+    let values: Vec<String> = d
+        .values_ms
+        .iter()
+        .map(|v| {
+            v.map_or("-".into(), |(low, high)| {
+                format!("{} to {} ms", figure(low), figure(high))
+            })
+        })
+        .collect();
+    field(
+        out,
+        "SLO",
+        &format!(
+            "values of the first row in 90 % of the draws: {}",
+            values.join(", ")
+        ),
+    )?;
+    for f in &d.finalists {
+        field(
+            out,
+            "cheapest",
+            &format!(
+                "in {:.0} %: {} ({} USD/h)",
+                100.0 * f.cheapest_ratio,
+                f.label,
+                figure(f.usd_per_hour)
+            ),
+        )?;
+    }
+    for s in &d.sensitive {
+        let flips = if s.flips {
+            "FLIPS: it would miss the SLO"
+        } else {
+            "does not flip it"
+        };
+        field(
+            out,
+            "measure",
+            &format!(
+                "{}: one standard error moves the margin between {:.0} and {:.0} %, which {flips}; narrowed by {}",
+                s.parameter,
+                100.0 * s.margin_ratio.0.min(s.margin_ratio.1),
+                100.0 * s.margin_ratio.0.max(s.margin_ratio.1),
+                s.measure
+            ),
+        )?;
+    }
+    for note in &d.notes {
+        field(out, "note", note)?;
+    }
+    Ok(())
+}
+
+fn reasons(out: &mut String, rejected: &[Rejection]) -> std::fmt::Result {
+    if rejected.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nset aside")?;
+    let mut all: Vec<&Rejection> = rejected.iter().collect();
+    all.sort_by(|a, b| b.candidates.cmp(&a.candidates).then(a.what.cmp(&b.what)));
+    for r in all.iter().take(MOST_REASONS) {
+        writeln!(out, "  {}", r.in_words())?;
+    }
+    if all.len() > MOST_REASONS {
+        let left: u64 = all[MOST_REASONS..].iter().map(|r| r.candidates).sum();
+        writeln!(
+            out,
+            "  and {} more reasons for {left} candidates (--json lists all)",
+            all.len() - MOST_REASONS
+        )?;
+    }
+    Ok(())
+}
+
+/// Whole dollars with a space between thousands.
+fn dollars(usd: f64) -> String {
+    let digits = format!("{usd:.0}");
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_are_grouped() {
+        assert_eq!(dollars(999.6), "1 000");
+        assert_eq!(dollars(1_234_567.0), "1 234 567");
+        assert_eq!(dollars(12.0), "12");
+    }
+}

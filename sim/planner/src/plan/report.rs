@@ -1,0 +1,253 @@
+//! The answer to a planning question (`plan --json`; `docs/schema/plan.schema.json`).
+
+use serde::{Deserialize, Serialize};
+use sim::record::MeasuredError;
+use sim::report::diagnosis::{BoundBy, Regime};
+use sim::report::summary::CONTRACT;
+
+use crate::conditions::Standing;
+
+/// Hours of a month, as cloud price lists count them.
+pub const HOURS_PER_MONTH: f64 = 730.0;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PlanReport {
+    /// Version of this contract.
+    pub contract: u32,
+    /// Version of servetwin.
+    pub version: String,
+    /// Name of the question.
+    pub name: String,
+    /// What it asks.
+    pub description: String,
+    /// The load in words.
+    pub load: String,
+    /// Requests that were drawn from it.
+    pub requests: u64,
+    /// Mean rate of the load [req/s]; null where all come at once.
+    pub requests_per_s: Option<f64>,
+    /// The objectives.
+    pub slo: Vec<String>,
+    /// What may be lost while they hold.
+    pub redundancy: String,
+    /// Most that it may cost [USD/h]; null: no limit.
+    pub budget_usd_per_hour: Option<f64>,
+    /// The cheapest deployment that holds; null where none does.
+    pub winner: Option<Choice>,
+    /// More about the winner.
+    pub detail: Option<Detail>,
+    /// How sure that is; null without a winner or draws.
+    pub doubt: Option<Doubt>,
+    /// Other deployments that hold, cheapest first.
+    pub alternatives: Vec<Choice>,
+    /// The deployments above of which no other is both cheaper and faster in every objective: indices, the winner's is 0.
+    pub pareto: Vec<u64>,
+    /// What was set aside, by reason.
+    pub rejected: Vec<Rejection>,
+    /// How the search went.
+    pub search: SearchCounts,
+    /// What the reader must know to judge the answer.
+    pub notes: Vec<String>,
+}
+
+/// A deployment that holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Choice {
+    /// In words.
+    pub label: String,
+    /// Instance type.
+    pub instance: String,
+    /// Instances.
+    pub instances: u32,
+    /// Layout of a replica.
+    pub layout: String,
+    /// Replicas on them.
+    pub replicas: u32,
+    /// Accelerators of a replica.
+    pub devices_per_replica: u32,
+    /// Replicas that must be there for the objectives to hold: the others are spare, or fill the instances.
+    pub replicas_needed: u32,
+    /// Settings that the question left open.
+    pub settings: Vec<(String, String)>,
+    /// Price [USD/h].
+    pub usd_per_hour: f64,
+    /// Price of 730 hours [USD].
+    pub usd_per_month: f64,
+    /// Price per million output tokens of the load [USD]; null where the load has no rate.
+    pub usd_per_million_output_tokens: Option<f64>,
+    /// How the deployment stands when what may be lost is lost.
+    pub standing: Standing,
+    /// Whether that is under the whole load, or under a stretch of it.
+    pub whole_load: bool,
+    /// Most requests per second that the replicas finish by the bound of their step model and memory.
+    pub bound_requests_per_s: f64,
+}
+
+/// What the winner does, and where it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Detail {
+    /// Values of the objectives with all replicas there.
+    pub standing: Standing,
+    /// Where on the latency-throughput curve it is.
+    pub regime: Regime,
+    /// Which side of the knee, in words.
+    pub knee: String,
+    /// What limits it, in words.
+    pub limit: String,
+    /// Shares of the replicas' time by what bound it.
+    pub bound_by: BoundBy,
+    /// Largest part of the busy time, in words.
+    pub bound: String,
+    /// Output tokens per second.
+    pub output_tokens_per_s: f64,
+    /// Most KV blocks in use on any replica [ratio].
+    pub kv_peak_ratio: f64,
+    /// Multiple of the load up to which the objectives hold; null where they hold at 8 times.
+    pub headroom: Option<f64>,
+    /// Under twice the load.
+    pub at_twice: Standing,
+    /// With one replica less; null where there is but one.
+    pub one_lost: Option<Standing>,
+    /// Errors on measured runs of the same engine and accelerator that nothing was fitted on.
+    pub accuracy: Vec<MeasuredError>,
+    /// Profiles that step times came from.
+    pub profiles: Vec<String>,
+    /// What start-up decides: limits, KV blocks.
+    pub decided: Vec<(String, String)>,
+}
+
+/// How sure the answer is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Doubt {
+    /// Times that the profiles' parameters were drawn within their standard errors, and the load where it is random.
+    pub draws: u64,
+    /// Requests of each run.
+    pub requests: u64,
+    /// Share of the draws in which the winner, as it is, holds [ratio].
+    pub holds_ratio: f64,
+    /// Share of the draws in which it holds and no other finalist holds for less [ratio].
+    pub cheapest_ratio: f64,
+    /// Price of the cheapest finalist that holds: the interval of 90 % of the draws [USD/h]; null where in a draw none held.
+    pub usd_per_hour: Option<(f64, f64)>,
+    /// Value of each objective's statistic on the winner: the interval of 90 % of the draws [ms].
+    pub values_ms: Vec<Option<(f64, f64)>>,
+    /// Deployments that were compared.
+    pub finalists: Vec<Finalist>,
+    /// Parameters that move the winner's smallest margin most, largest first.
+    pub sensitive: Vec<Sensitivity>,
+    /// Parameters that no profile gives a standard error for are not drawn: what is missing, in words.
+    pub notes: Vec<String>,
+}
+
+/// A deployment in the comparison of the draws.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Finalist {
+    /// In words.
+    pub label: String,
+    /// Price with the profile's own values [USD/h].
+    pub usd_per_hour: f64,
+    /// Share of the draws in which it is the cheapest that holds [ratio].
+    pub cheapest_ratio: f64,
+}
+
+/// A parameter, and what its standard error does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Sensitivity {
+    /// Dotted name.
+    pub parameter: String,
+    /// The winner's smallest margin with the parameter one standard error lower and higher [ratio].
+    pub margin_ratio: (f64, f64),
+    /// Whether the winner misses an objective at one of them.
+    pub flips: bool,
+    /// The measurement that would narrow it.
+    pub measure: String,
+}
+
+/// What was set aside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Rejection {
+    /// Instance type, and layout where that matters.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+    /// Candidates.
+    pub candidates: u64,
+}
+
+impl Rejection {
+    /// Adds `n` candidates called `what`, set aside for `reason`.
+    pub fn count(all: &mut Vec<Rejection>, what: &str, reason: &str, n: usize) {
+        match all
+            .iter_mut()
+            .find(|r| r.what == what && r.reason == reason)
+        {
+            Some(r) => r.candidates += n as u64,
+            None => all.push(Rejection {
+                what: what.into(),
+                reason: reason.into(),
+                candidates: n as u64,
+            }),
+        }
+    }
+
+    /// In words.
+    pub fn in_words(&self) -> String {
+        let many = if self.candidates > 1 {
+            format!(" ({} candidates)", self.candidates)
+        } else {
+            String::new()
+        };
+        format!("{}: {}{many}", self.what, self.reason)
+    }
+}
+
+/// How many candidates were where.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct SearchCounts {
+    /// Combinations of the question's alternatives.
+    pub combinations: u64,
+    /// Of those, what starts on its hardware.
+    pub candidates: u64,
+    /// Set aside by bounds, without a run.
+    pub by_bounds: u64,
+    /// Looked at in short runs of one replica.
+    pub scouted: u64,
+    /// Settled under the whole load.
+    pub settled: u64,
+    /// Runs of the simulator.
+    pub simulations: u64,
+    /// Requests of those runs.
+    pub requests: u64,
+    /// Whether every candidate was settled.
+    pub exhaustive: bool,
+}
+
+impl PlanReport {
+    /// Version of the contract.
+    pub const CONTRACT: u32 = CONTRACT;
+
+    /// The winner and the alternatives, in their order.
+    pub fn choices(&self) -> impl Iterator<Item = &Choice> {
+        self.winner.iter().chain(&self.alternatives)
+    }
+}
+
+/// Indices of `choices` of which no other is at most as dear and as slow in every objective, and better in one.
+pub fn pareto(choices: &[&Choice]) -> Vec<u64> {
+    let figures = |c: &Choice| {
+        let mut all = vec![c.usd_per_hour];
+        all.extend(c.standing.values_ms.iter().map(|v| v.unwrap_or(0.0)));
+        all
+    };
+    let all: Vec<Vec<f64>> = choices.iter().map(|c| figures(c)).collect();
+    let dominates = |a: &[f64], b: &[f64]| {
+        a.iter().zip(b).all(|(x, y)| x <= y) && a.iter().zip(b).any(|(x, y)| x < y)
+    };
+    (0..all.len())
+        .filter(|i| !all.iter().any(|other| dominates(other, &all[*i])))
+        .map(|i| i as u64)
+        .collect()
+}

@@ -1,0 +1,301 @@
+//! The requests of a load, drawn once and played to every candidate: common random numbers.
+
+use std::sync::Arc;
+
+use sim::kernel::time::{SimDuration, SimTime};
+use sim::request::{ReqId, RequestSpec};
+use sim::scenario::Scenario;
+use sim::workload::Workload;
+
+use crate::Error;
+
+/// Most requests that are drawn; a longer load is cut there.
+pub const MOST_REQUESTS: usize = 200_000;
+
+/// The requests of an open loop, in the order in which they are sent.
+#[derive(Clone)]
+pub struct Requests {
+    list: Arc<[RequestSpec]>,
+    shares: bool,
+    /// Whether the load has more requests than these.
+    pub cut: bool,
+}
+
+/// What of a load bounds need to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// Requests per second, over the time in which they are sent; none of a load whose requests come all at once.
+    pub per_s: Option<f64>,
+    /// Mean prompt [tokens].
+    pub prompt: f64,
+    /// Mean output [tokens].
+    pub output: f64,
+    /// Mean context of a decode step: over all output tokens of all requests [tokens].
+    pub context: f64,
+    /// Query-key pairs per prompt token of a prefill.
+    pub pairs_per_token: f64,
+    /// Prompt lengths, ascending [tokens].
+    pub prompts: Vec<u32>,
+    /// Longest prompt and output together [tokens].
+    pub longest: u32,
+    /// Whether requests share prompt content: less may be computed than is sent.
+    pub shares: bool,
+}
+
+impl Requests {
+    /// Draws the requests of `scenario` with `seed`.
+    ///
+    /// # Errors
+    /// Files that cannot be read; a load that depends on its answers (closed loops, sessions, retries), or has no requests.
+    pub fn draw(scenario: &Scenario, seed: u64) -> Result<Requests, Error> {
+        let mut scenario = scenario.clone();
+        scenario.seed = seed;
+        let mut mix = scenario.mix()?;
+        if mix.reacts() {
+            return Err(Error::input(
+                "workload: a closed loop, sessions or retries send when answers come, so their load depends on the deployment; a plan needs an \
+                 open loop (poisson, gamma, constant, steps, ramp, rate_table) or a trace",
+            ));
+        }
+        let shares = mix.shares_content();
+        let mut list = Vec::new();
+        while mix.peek().is_some() && list.len() < MOST_REQUESTS {
+            let mut spec = RequestSpec::default();
+            mix.pop(list.len() as ReqId, &mut spec);
+            list.push(spec);
+        }
+        if list.is_empty() {
+            return Err(Error::input(
+                "workload: no request is sent; raise the rate or the run's length",
+            ));
+        }
+        Ok(Requests {
+            list: list.into(),
+            shares,
+            cut: mix.peek().is_some(),
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// From the first until the last is sent [s].
+    pub fn span_s(&self) -> f64 {
+        self.between(0, self.list.len())
+    }
+
+    /// From request `from` until the one before `to` [s].
+    fn between(&self, from: usize, to: usize) -> f64 {
+        let at = |i: usize| self.list[i].arrival;
+        at(to - 1).since(at(from)).as_secs()
+    }
+
+    /// The moments of the load.
+    pub fn moments(&self) -> Moments {
+        let n = self.list.len() as f64;
+        let (mut prompt, mut output, mut context, mut pairs) = (0.0, 0.0, 0.0, 0.0);
+        for r in self.list.iter() {
+            let (p, o) = (f64::from(r.prompt_tokens), f64::from(r.output_tokens));
+            prompt += p;
+            output += o;
+            context += p * o + 0.5 * o * o;
+            pairs += 0.5 * p * p;
+        }
+        let mut prompts: Vec<u32> = self.list.iter().map(|r| r.prompt_tokens).collect();
+        prompts.sort_unstable();
+        let span = self.span_s();
+        let longest = |r: &RequestSpec| r.prompt_tokens.saturating_add(r.max_tokens);
+        Moments {
+            per_s: (span > 0.0).then(|| (n - 1.0) / span),
+            prompt: prompt / n,
+            output: output / n,
+            context: context / output.max(1.0),
+            pairs_per_token: pairs / prompt.max(1.0),
+            prompts,
+            longest: self.list.iter().map(longest).max().unwrap_or(0),
+            shares: self.shares,
+        }
+    }
+
+    /// All of them, at `factor` times their rate.
+    pub fn all(&self, factor: f64) -> Playback {
+        self.play(0, self.list.len(), 1, factor)
+    }
+
+    /// A stretch of `n`, whose rate is the median of such stretches, at `factor` times its rate.
+    pub fn stretch(&self, n: usize, factor: f64) -> Playback {
+        let n = n.clamp(1, self.list.len());
+        self.play(self.median_start(n), n, 1, factor)
+    }
+
+    /// What one of `replicas` gets of a stretch: each in turn, `n` requests or as many as there are.
+    pub fn share(&self, replicas: u32, n: usize) -> Playback {
+        let stride = replicas.max(1) as usize;
+        let taken = n.saturating_mul(stride).clamp(1, self.list.len());
+        self.play(self.median_start(taken), taken, stride, 1.0)
+    }
+
+    /// Where the stretch of `n` starts whose length in time is the median.
+    fn median_start(&self, n: usize) -> usize {
+        let mut spans: Vec<(f64, usize)> = (0..self.list.len() / n)
+            .map(|i| (self.between(i * n, (i + 1) * n), i * n))
+            .collect();
+        spans.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        spans.get(spans.len() / 2).map_or(0, |s| s.1)
+    }
+
+    fn play(&self, from: usize, n: usize, stride: usize, factor: f64) -> Playback {
+        Playback {
+            origin: if from == 0 {
+                SimTime::ZERO
+            } else {
+                self.list[from].arrival
+            },
+            list: self.list.clone(),
+            at: from,
+            end: (from + n).min(self.list.len()),
+            stride,
+            scale: 1.0 / factor,
+            shares: self.shares,
+        }
+    }
+}
+
+/// Requests that are played to a deployment.
+pub struct Playback {
+    list: Arc<[RequestSpec]>,
+    at: usize,
+    end: usize,
+    stride: usize,
+    origin: SimTime,
+    /// Factor on the times.
+    scale: f64,
+    shares: bool,
+}
+
+impl Playback {
+    fn time(&self, at: SimTime) -> SimTime {
+        let since = at.since(self.origin);
+        if self.scale == 1.0 {
+            return SimTime::ZERO + since;
+        }
+        SimTime::ZERO + SimDuration((since.0 as f64 * self.scale).round() as u64)
+    }
+
+    /// From the start until the last is sent [s].
+    pub fn span_s(&self) -> f64 {
+        match self.end.checked_sub(1) {
+            Some(last) if last >= self.at => self.time(self.list[last].arrival).as_secs(),
+            _ => 0.0,
+        }
+    }
+}
+
+impl Workload for Playback {
+    fn peek(&self) -> Option<SimTime> {
+        (self.at < self.end).then(|| self.time(self.list[self.at].arrival))
+    }
+
+    fn pop(&mut self, _id: ReqId, out: &mut RequestSpec) {
+        if self.at >= self.end {
+            return;
+        }
+        let from = &self.list[self.at];
+        let mut segments = std::mem::take(&mut out.segments);
+        segments.clear();
+        segments.extend_from_slice(&from.segments);
+        *out = RequestSpec {
+            arrival: self.time(from.arrival),
+            prompt_tokens: from.prompt_tokens,
+            output_tokens: from.output_tokens,
+            max_tokens: from.max_tokens,
+            stream: from.stream,
+            priority: from.priority,
+            session: from.session,
+            segments,
+            output_content: from.output_content,
+            timeout: from.timeout,
+            tag: from.tag,
+        };
+        self.at += self.stride;
+    }
+
+    fn reacts(&self) -> bool {
+        false
+    }
+
+    fn shares_content(&self) -> bool {
+        self.shares
+    }
+
+    fn len_hint(&self) -> Option<u64> {
+        Some((self.end.saturating_sub(self.at)).div_ceil(self.stride) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poisson(rate: f64, n: u64) -> Requests {
+        let text = format!(
+            "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = {{ kind = \"poisson\", rate = \
+             \"{rate} req/s\" }}\nprompt = 100\noutput = 10\n[run]\nrequests = {n}\n"
+        );
+        Requests::draw(&Scenario::parse(&text, "x.toml", &[]).unwrap(), 1).unwrap()
+    }
+
+    fn times(mut p: Playback) -> Vec<SimTime> {
+        let mut out = Vec::new();
+        while let Some(t) = p.peek() {
+            let mut spec = RequestSpec::default();
+            p.pop(0, &mut spec);
+            assert_eq!(spec.arrival, t);
+            out.push(t);
+        }
+        out
+    }
+
+    #[test]
+    fn shares_of_replicas_add_up_to_the_load() {
+        let r = poisson(10.0, 1000);
+        let m = r.moments();
+        assert!((m.per_s.unwrap() - 10.0).abs() < 1.5, "{m:?}");
+        assert_eq!((m.prompt, m.output, m.context), (100.0, 10.0, 105.0));
+        assert_eq!(times(r.share(4, 10_000)).len(), 250);
+        assert_eq!(times(r.share(4, 20)).len(), 20);
+        assert_eq!(times(r.all(1.0)).len(), 1000);
+    }
+
+    #[test]
+    fn a_factor_moves_times_only() {
+        let r = poisson(10.0, 100);
+        let (one, two) = (times(r.all(1.0)), times(r.all(2.0)));
+        for (a, b) in one.iter().zip(&two) {
+            assert!(a.0.abs_diff(2 * b.0) <= 1, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_stretch_starts_at_zero_time() {
+        let r = poisson(10.0, 1000);
+        let t = times(r.stretch(100, 1.0));
+        assert_eq!(t.len(), 100);
+        assert!(t[0].as_secs() < 1.0, "{:?}", t[0]);
+    }
+
+    #[test]
+    fn a_closed_loop_is_refused() {
+        let text = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = { kind = \"closed\", \
+                    concurrency = 4 }\nprompt = 100\noutput = 10\n[run]\nrequests = 10\n";
+        let e = Requests::draw(&Scenario::parse(text, "x.toml", &[]).unwrap(), 1).err();
+        assert!(e.unwrap().to_string().contains("open loop"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Planning questions: the race against exhaustive simulation, bounds against simulation, threads, and the shipped questions.
+
+use std::path::Path;
+
+use planner::plan::bounds::bound;
+use planner::plan::ready::start_all;
+use planner::plan::space::Space;
+use planner::plan::{Options, PlanReport, Question, answer};
+
+/// A question of 3 instance types, their layouts and engine limits, under `rate` req/s.
+fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
+    let text = format!(
+        "slo = [{slo}]\n[plan]\nredundancy = \"{redundancy}\"\nmax_instances = 24\n[model]\nname = \"llama-3.1-8b\"\nkv_cache = [\"bf16\", \"fp8\"]\n\
+         [hardware]\ninstance = [\"g5.2xlarge\", \"g6e.xlarge\", \"p4d.24xlarge\"]\n[layout]\ntp = [1, 2]\n[engine]\nkind = \"vllm\"\nmax_model_len = \
+         4096\nmax_num_seqs = [16, 128]\nmax_num_batched_tokens = [1024, 4096]\n[[workload]]\nname = \"chat\"\narrival = {{ kind = \"poisson\", rate = \
+         \"{rate} req/s\" }}\nprompt = {{ kind = \"lognormal\", mean = 500, std = 400, max = 3000 }}\noutput = {{ kind = \"lognormal\", mean = 120, std = \
+         80, max = 600 }}\n[run]\nrequests = 500\nwarmup = \"3 s\"\n"
+    );
+    Question::parse(&text, "question.toml", &[]).unwrap()
+}
+
+const CHAT: &str = "\"ttft.p99 < 1 s\", \"tpot.p95 < 40 ms\"";
+
+fn answered(q: &Question, exhaustive: bool) -> PlanReport {
+    answer(
+        q,
+        Options {
+            exhaustive,
+            draws: 0,
+        },
+        &|_| {},
+    )
+    .unwrap()
+    .report
+}
+
+#[test]
+fn the_race_names_the_winner_of_exhaustive_simulation() {
+    for (rate, slo, redundancy) in [
+        (6.0, CHAT, "none"),
+        (25.0, CHAT, "n+1"),
+        (12.0, "\"ttft.p99 < 300 ms\", \"tpot.p99 < 25 ms\"", "none"),
+    ] {
+        let q = question(rate, slo, redundancy);
+        let (raced, all) = (answered(&q, false), answered(&q, true));
+        let of = |r: &PlanReport| {
+            let w = r.winner.clone().unwrap();
+            (w.label, w.instances, w.replicas, w.standing)
+        };
+        assert_eq!(
+            of(&raced),
+            of(&all),
+            "{rate}: {}\n{}",
+            raced.render(),
+            all.render()
+        );
+        assert!(raced.search.settled < all.search.candidates, "{rate}");
+    }
+}
+
+#[test]
+fn an_answer_does_not_depend_on_the_number_of_threads() {
+    let q = question(8.0, CHAT, "n+1");
+    let with = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            answer(
+                &q,
+                Options {
+                    exhaustive: false,
+                    draws: 3,
+                },
+                &|_| {},
+            )
+            .unwrap()
+        })
+    };
+    let (one, four) = (with(1), with(4));
+    assert_eq!(
+        serde_json::to_string(&one.report).unwrap(),
+        serde_json::to_string(&four.report).unwrap()
+    );
+    assert_eq!(one.scenario, four.scenario);
+}
+
+#[test]
+fn no_replica_carries_more_than_its_bound() {
+    let q = question(8.0, CHAT, "none");
+    let space = Space::of(&q).unwrap();
+    let ready = start_all(&q, &space.candidates, &mut Vec::new());
+    assert!(ready.len() > 20);
+    let unlimited = Question {
+        conditions: Vec::new(),
+        ..question(8.0, CHAT, "none")
+    };
+    for r in &ready {
+        // Ten times what it can do at best: what it finishes then is its capacity.
+        let b = bound(r, &q).requests_per_s;
+        let factor = 10.0 * b / q.moments.per_s.unwrap();
+        let record = r
+            .fleet
+            .run(1, q.requests.all(factor), Default::default())
+            .unwrap();
+        let served = record.counts.finished as f64 / record.end.as_secs();
+        // The limit on the time between tokens is part of the bound, and not of this run: batches may be larger here.
+        let most = bound(r, &unlimited).requests_per_s;
+        assert!(
+            served <= most,
+            "{}: served {served}, bound {most}",
+            r.candidate.label()
+        );
+        assert!(b <= most * 1.001, "{}", r.candidate.label());
+    }
+}
+
+#[test]
+fn the_winner_as_a_scenario_gives_the_figures_of_the_plan() {
+    let q = question(8.0, CHAT, "none");
+    let found = answer(
+        &q,
+        Options {
+            exhaustive: false,
+            draws: 0,
+        },
+        &|_| {},
+    )
+    .unwrap();
+    let scenario =
+        sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
+    let record = scenario.run(&Default::default()).unwrap();
+    let standing = planner::conditions::Standing::of(&record, &q.conditions, q.steady);
+    assert_eq!(Some(standing), found.report.detail.map(|d| d.standing));
+}
+
+#[test]
+fn what_cannot_hold_is_said() {
+    let q = question(8.0, "\"tpot.p99 < 1 ms\"", "none");
+    let report = answered(&q, false);
+    assert_eq!(report.winner, None);
+    let text = report.render();
+    assert!(
+        text.contains("NOTHING") && text.contains("a token takes at least"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_said_with_the_price_that_holds() {
+    let text = "slo = \"ttft.p99 < 1 s\"\n[plan]\nbudget = \"0.5 USD/h\"\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g5.2xlarge\"\n\
+        [engine]\nkind = \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"poisson\", rate = \"1 req/s\" \
+        }\nprompt = 300\noutput = 50\n[run]\nrequests = 100\n";
+    let report = answered(&Question::parse(text, "q.toml", &[]).unwrap(), false);
+    assert_eq!(report.winner, None);
+    assert!(
+        report.notes.iter().any(|n| n.contains("1.212")),
+        "{:?}",
+        report.notes
+    );
+}
+
+#[test]
+fn wrong_questions_say_what_and_where() {
+    let base = "slo = \"ttft.p99 < 1 s\"\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g5.2xlarge\"\n[[workload]]\narrival = { kind = \
+        \"poisson\", rate = \"1 req/s\" }\nprompt = 300\noutput = 50\n[run]\nrequests = 100\n";
+    let fails = |text: &str, because: &str| {
+        let e = Question::parse(text, "q.toml", &[])
+            .and_then(|q| Space::of(&q).map(|_| ()))
+            .unwrap_err();
+        assert!(
+            e.is_input() && e.to_string().contains(because),
+            "`{because}` not in: {e}"
+        );
+    };
+    assert!(Space::of(&Question::parse(base, "q.toml", &[]).unwrap()).is_ok());
+    fails(
+        &base.replace("ttft.p99 < 1 s", "ttft < 1 s"),
+        "q.toml:1: slo",
+    );
+    fails(
+        &base.replace("g5.2xlarge", "g5.3xlarge"),
+        "hardware.instance",
+    );
+    fails(&base.replace("g5.2xlarge", "g9.*"), "`g9.*`");
+    fails(&base.replace("llama-3.1-8b", "llama-9"), "llama");
+    fails(&base.replace("prompt = 300", "promt = 300"), "q.toml:8");
+    fails(
+        &format!("{base}[layout]\nreplicas = 3\n"),
+        "layout.replicas",
+    );
+    fails(&format!("{base}[plan]\nredundancy = \"n+2\"\n"), "q.toml");
+    fails(
+        &base.replace(
+            "kind = \"poisson\", rate = \"1 req/s\"",
+            "kind = \"closed\", concurrency = 4",
+        ),
+        "open loop",
+    );
+}
+
+/// Every shipped question is answered, in a small version of itself.
+#[test]
+fn the_shipped_questions_are_answered() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+    let mut answered = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        if path.extension().is_none_or(|e| e != "toml") || !text.contains("slo") {
+            continue;
+        }
+        let small = [
+            "run.requests=400",
+            "engine={ kind = \"vllm\", max_num_seqs = 128, max_num_batched_tokens = 8192 }",
+        ];
+        let q = Question::load(&path, &small.map(str::to_owned)).unwrap();
+        let found = answer(
+            &q,
+            Options {
+                exhaustive: false,
+                draws: 2,
+            },
+            &|_| {},
+        )
+        .unwrap();
+        assert!(
+            found.report.winner.is_some(),
+            "{}: {}",
+            path.display(),
+            found.report.render()
+        );
+        answered += 1;
+    }
+    assert!(answered >= 2);
+}
