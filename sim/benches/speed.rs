@@ -71,6 +71,7 @@ fn run(sim: &Simulation, rate: f64, output: u32, requests: u64, path: Path) -> R
         cancel: None,
         retries: None,
         priority: 0,
+        sampling: sim::workload::spec::SamplingSpec::default(),
         requests: Some(requests),
     };
     let mut mix = Mix::new(&[stream], &Limits::default(), 1).expect("a plain stream");

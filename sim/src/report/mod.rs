@@ -13,6 +13,7 @@ pub mod compare;
 pub mod csv;
 pub mod curve;
 pub mod diagnosis;
+pub mod doubt;
 pub mod draws;
 pub mod expect;
 pub mod headline;

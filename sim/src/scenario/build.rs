@@ -11,7 +11,7 @@ use hwmodels::error::Error;
 use hwmodels::fitted::Extent;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
-use hwmodels::ops::{Kernels, Routing};
+use hwmodels::ops::{Kernels, Routing, Sampling};
 use hwmodels::profile::Param;
 use hwmodels::profiles::Choice;
 use hwmodels::units::{UsdPerHour, plain, significant};
@@ -468,7 +468,11 @@ impl Scenario {
             } else {
                 Routing::Balanced
             },
-            kernels: started.kernels,
+            kernels: Kernels {
+                sampling: (self.workload.iter())
+                    .fold(Sampling::default(), |all, s| all.and(s.sampling.work())),
+                ..started.kernels
+            },
         })
         .map_err(|e| {
             let path = match &e {
@@ -765,7 +769,10 @@ impl Scenario {
                     kv_blocks: blocks,
                     step_tokens: params.budget(),
                     overlap: Some(params.async_scheduling),
-                    kernels: Kernels::default(),
+                    kernels: Kernels {
+                        sampler: vllm::sampler(p.version.minor),
+                        ..Kernels::default()
+                    },
                     graph_sizes: self.graph_sizes(
                         "cudagraph_capture_sizes",
                         p.cudagraph_capture_sizes.as_deref(),

@@ -14,7 +14,7 @@ use super::engine::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use super::error::ScenarioError;
 use super::file::{
     ArrivalFile, ArrivalKind, HardwareFile, LengthFile, LengthKind, ModelFile, RetriesFile,
-    RetryOn, ScenarioFile, SessionsFile, StepFile, StreamFile,
+    RetryOn, SamplingFile, ScenarioFile, SessionsFile, StepFile, StreamFile,
 };
 use super::schema;
 use super::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::workload::spec::{
     Arrival, Cancel, DEFAULT_MAX_TOKENS, Length, Lengths, Limits, MAX_TOKENS, Prefix, Retries,
-    Sessions, StreamSpec, check_rate,
+    SamplingSpec, Sessions, StreamSpec, check_rate,
 };
 
 /// Most replicas of a scenario.
@@ -603,11 +603,18 @@ impl Checker<'_, '_> {
             return self.fail("layout.dp", message);
         }
         let ranks = layout.stage_ranks();
-        if layout.ep != 1 && layout.ep != ranks {
-            let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
+        let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
+        // TensorRT-LLM splits experts both ways (`moe_tensor_parallel_size` x `moe_expert_parallel_size`); vLLM has one switch.
+        let wrong = match engine {
+            EngineKind::TrtLlm if !ranks.is_multiple_of(layout.ep) => "must divide",
+            EngineKind::TrtLlm => "",
+            _ if layout.ep != 1 && layout.ep != ranks => "must be 1 or equal to",
+            _ => "",
+        };
+        if !wrong.is_empty() {
             return self.fail(
                 "layout.ep",
-                format!("must be 1 or equal to {whose} ({ranks}), got {}", layout.ep),
+                format!("{wrong} {whose} ({ranks}), got {}", layout.ep),
             );
         }
         Ok(layout)
@@ -724,10 +731,29 @@ impl Checker<'_, '_> {
                 .map(|x| self.retries(x, &at("retries")))
                 .transpose()?,
             priority: s.priority.unwrap_or(0),
+            sampling: match &s.sampling {
+                Some(x) => self.sampling(x, &at("sampling"))?,
+                None => SamplingSpec::default(),
+            },
             requests: s
                 .requests
                 .map(|n| self.count(n, &at("requests")))
                 .transpose()?,
+        })
+    }
+
+    fn sampling(&self, s: &SamplingFile, path: &str) -> Result<SamplingSpec> {
+        let at = |key: &str| join(path, key);
+        let temperature = s.temperature.unwrap_or(1.0);
+        Ok(SamplingSpec {
+            temperature: self.number(temperature, 0.0, 100.0, &at("temperature"))?,
+            top_k: self.whole(s.top_k.unwrap_or(0), 0, MAX_TOKENS, &at("top_k"))?,
+            top_p: s
+                .top_p
+                .map(|p| self.number(p, 1e-9, 1.0, &at("top_p")))
+                .transpose()?,
+            penalties: s.penalties.unwrap_or(false),
+            logprobs: self.whole(s.logprobs.unwrap_or(0), 0, MAX_TOKENS, &at("logprobs"))?,
         })
     }
 

@@ -4,12 +4,22 @@
 //! `_set_default_args_v1`) and of `SchedulerConfig.verify_max_model_len`, whose words the messages keep.
 
 use hwmodels::memory::MemorySettings;
+use hwmodels::ops::Sampler;
 
 use super::engine::VllmV1Keys;
 
 /// First minor release whose V1 engine can do without chunked prefill: from 0.8 to 0.11 it sets it to true whatever is asked
 /// (`# V1 always uses chunked prefills`, vllm/engine/arg_utils.py of 0.11.0).
 const CHUNKING_OPTIONAL: u32 = 12;
+
+/// Whose kernels cut the distribution of the next token: Triton's from 0.16 on (pull request 33538), FlashInfer's from 0.20 on (40376).
+pub(super) fn sampler(minor: u32) -> Sampler {
+    match minor {
+        0..16 => Sampler::Sort,
+        16..20 => Sampler::Triton,
+        _ => Sampler::FlashInfer,
+    }
+}
 
 /// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
