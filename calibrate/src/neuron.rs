@@ -278,6 +278,7 @@ fn rows(
                 measured: p.seconds * 1e3,
                 predicted: Some(predict(catalog, p, params)? * 1e3),
                 baseline: None,
+                range: None,
                 fitted: p.fitted,
                 note: String::new(),
             })

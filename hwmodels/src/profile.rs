@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineKind;
 use crate::evidence::Evidence;
+use crate::ops::surface::Surface;
 
 /// One calibrated number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -131,6 +132,9 @@ pub struct Profile {
     pub name: String,
     /// Accelerators it holds for (catalog names, separated by commas), or `*`.
     pub accelerator: String,
+    /// Engines whose kernels it is about; empty: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineKind>,
     /// One line on what it is.
     pub description: String,
     /// Where it comes from.
@@ -150,6 +154,9 @@ pub struct Profile {
     /// The numbers, by dotted name.
     #[serde(default)]
     pub params: BTreeMap<String, Param>,
+    /// What measured kernels take over what the formulas with these numbers say, by operator and format.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub surfaces: BTreeMap<String, Surface>,
 }
 
 impl Profile {

@@ -24,6 +24,46 @@ const FILES: &[(&str, &str)] = &[
         "h100-sxm.operators.toml",
         include_str!("../data/profiles/h100-sxm.operators.toml"),
     ),
+    (
+        "a100-sxm.trtllm.kernels.toml",
+        include_str!("../data/profiles/a100-sxm.trtllm.kernels.toml"),
+    ),
+    (
+        "a100-sxm.vllm.kernels.toml",
+        include_str!("../data/profiles/a100-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "b200-sxm.trtllm.kernels.toml",
+        include_str!("../data/profiles/b200-sxm.trtllm.kernels.toml"),
+    ),
+    (
+        "b200-sxm.vllm.kernels.toml",
+        include_str!("../data/profiles/b200-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "h100-sxm.trtllm.kernels.toml",
+        include_str!("../data/profiles/h100-sxm.trtllm.kernels.toml"),
+    ),
+    (
+        "h100-sxm.vllm.kernels.toml",
+        include_str!("../data/profiles/h100-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "h200-sxm.trtllm.kernels.toml",
+        include_str!("../data/profiles/h200-sxm.trtllm.kernels.toml"),
+    ),
+    (
+        "h200-sxm.vllm.kernels.toml",
+        include_str!("../data/profiles/h200-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "l40s.trtllm.kernels.toml",
+        include_str!("../data/profiles/l40s.trtllm.kernels.toml"),
+    ),
+    (
+        "l40s.vllm.kernels.toml",
+        include_str!("../data/profiles/l40s.vllm.kernels.toml"),
+    ),
     ("a10g.toml", include_str!("../data/profiles/a10g.toml")),
     (
         "inferentia2.toml",
@@ -91,14 +131,15 @@ impl Resolved {
     }
 
     /// Lays `p`, which was fitted on `relative`, beneath what is known of this accelerator itself.
-    fn carry_over(&mut self, p: &Profile, relative: &str) {
+    /// Where `own` surfaces of this accelerator lie over it, it is their basis and no guess.
+    fn carry_over(&mut self, p: &Profile, relative: &str, own: bool) {
         let mut carried = p.clone();
         for param in carried.params.values_mut() {
             param.evidence = Evidence::Extrapolated;
         }
         self.lay_over(&carried);
         if let Some(used) = self.used.last_mut() {
-            used.trusted = false;
+            used.trusted &= own;
             used.description = format!(
                 "carried over from {relative}, the same chip: {}",
                 used.description
@@ -118,6 +159,9 @@ impl Resolved {
         self.profile
             .validity
             .extend(p.validity.iter().map(|(k, v)| (k.clone(), *v)));
+        self.profile
+            .surfaces
+            .extend(p.surfaces.iter().map(|(k, v)| (k.clone(), v.clone())));
         for v in &p.validations {
             // Profiles fitted together carry the same validations.
             if !self.profile.validations.contains(v) {
@@ -194,8 +238,12 @@ pub fn resolve(
     if let Some(relative) = relative {
         let carried =
             |p: &&Profile| applies(p, relative, engine) && !applies(p, accelerator, engine);
+        let own = (all.iter()).any(|p| !p.surfaces.is_empty() && applies(p, accelerator, engine));
         for p in all.iter().filter(carried) {
-            resolved.carry_over(p, relative);
+            // Own surfaces lie over the formulas as they were fitted; another's have nothing to add then.
+            if !own || p.surfaces.is_empty() {
+                resolved.carry_over(p, relative, own);
+            }
         }
     }
     for p in all.iter().filter(|p| applies(p, accelerator, engine)) {
@@ -226,6 +274,9 @@ fn applies(p: &Profile, accelerator: &str, engine: EngineKind) -> bool {
     if !p.accelerator.split(',').any(|n| named(n.trim())) {
         return false;
     }
+    if !(p.engines.is_empty() || p.engines.contains(&engine)) {
+        return false;
+    }
     // A profile with parameters of engines only applies if one of them is this engine.
     let prefix = format!("engine.{engine}.");
     let about_engines = p.params.keys().any(|k| k.starts_with("engine."));
@@ -252,6 +303,9 @@ pub fn load(files: &dyn Files, path: &Path) -> Result<Profile, Error> {
 
 /// Checks that every parameter is finite and within its physical bounds.
 fn check(profile: &Profile) -> Result<(), String> {
+    for (name, surface) in &profile.surfaces {
+        (surface.grid()).map_err(|e| format!("surfaces.\"{name}\": {e}"))?;
+    }
     for (name, p) in &profile.params {
         if !(p.value.is_finite() && p.min <= p.value && p.value <= p.max) {
             return Err(format!(

@@ -256,7 +256,10 @@ impl ReplicaModel {
                 Attention::Mla(_, s) => s,
             };
             if self.full_layers > 0.0 {
-                let t = self.walk.ops.prefill_attention(&shape, &work);
+                let t = match self.attention {
+                    Attention::Gqa(_) => self.walk.ops.prefill_attention(&shape, &work),
+                    Attention::Mla(..) => self.walk.ops.prefill_mla(&shape, &work),
+                };
                 device.add_attention(t, self.full_layers);
             }
             if self.window_layers > 0.0 {
@@ -533,6 +536,11 @@ impl LayerWalk {
         }
     }
 
+    /// Whether 8-bit weights have a scale for each block: the models with latent attention are published so (DeepSeek-V3's `weight_block_size`).
+    fn block_scales(&self) -> bool {
+        self.weights == Dtype::Fp8 && matches!(self.model.attention, AttentionKind::Mla { .. })
+    }
+
     /// Bytes of one value that a kernel hands to a product.
     fn product_input(&self) -> f64 {
         match self.dense() {
@@ -543,7 +551,8 @@ impl LayerWalk {
 
     fn gemm(&self, m: u32, n: u32, k: u32) -> OpTime {
         let w = self.dense();
-        self.ops.gemm(m, n, k, w, Self::activations(w))
+        let block = self.block_scales();
+        self.ops.gemm_of(m, n, k, w, Self::activations(w), block)
     }
 
     fn group(&self) -> Group {
@@ -704,6 +713,7 @@ impl LayerWalk {
             ep,
             weights: self.weights,
             activations: Self::activations(self.weights),
+            block_scales: self.block_scales(),
         }
     }
 

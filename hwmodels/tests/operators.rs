@@ -130,6 +130,7 @@ proptest! {
         tokens in 4096u32..16_384,
     ) {
         let shape = MoeShape {
+            block_scales: false,
             hidden: 4096, intermediate: 1536, experts: 128, top_k: 8, tp: 1, ep: 8,
             weights: Dtype::Bf16, activations: Dtype::Bf16,
         };

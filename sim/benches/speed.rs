@@ -72,6 +72,7 @@ fn run(sim: &Simulation, rate: f64, output: u32, requests: u64, path: Path) -> R
         cancel: None,
         retries: None,
         priority: 0,
+        sampling: sim::workload::spec::SamplingSpec::default(),
         requests: Some(requests),
     };
     let mut mix = Mix::new(&[stream], &Disk, &Limits::default(), 1).expect("a plain stream");

@@ -92,6 +92,7 @@ fn stream(name: &str, rate: f64) -> StreamSpec {
         cancel: None,
         retries: None,
         priority: 0,
+        sampling: sim::workload::spec::SamplingSpec::default(),
         requests: None,
     }
 }

@@ -175,6 +175,7 @@ pub fn profile(
             ..Basis::default()
         }),
         params,
+        ..Profile::default()
     };
     if let Some(drift) = &fitted.drift {
         drift.put_into(&mut profile)?;

@@ -217,6 +217,7 @@ impl MoeRow {
 
     pub(super) fn moe_shape(&self, weights: Dtype) -> MoeShape {
         MoeShape {
+            block_scales: false,
             hidden: self.hidden_size,
             intermediate: self.inter_size,
             experts: self.num_experts,

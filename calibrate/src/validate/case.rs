@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
-use sim::report::RunReport;
+use sim::report::{RunReport, doubt};
 use sim::scenario::Scenario;
 
 use super::error::SetError;
@@ -48,6 +48,13 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Where nine of ten measurements of `m` would lie.
+    pub fn range(&self, m: &Measured) -> Option<[f64; 2]> {
+        let value = self.number(m.path)?;
+        let report = self.runs.first()?;
+        Some(doubt::range(report, doubt::Figure::of(m.metric), value))
+    }
+
     /// The figure at `path` of `run --json`, the mean over the runs.
     pub fn number(&self, path: &str) -> Option<f64> {
         let figures: Option<Vec<f64>> = self

@@ -92,6 +92,7 @@ pub fn summaries(dir: &Path) -> Result<Vec<Summary>, SetError> {
             predicted: Errors::of(&errors),
             baseline: None,
             untouched: None,
+            covered: None,
             unpredicted: 0,
         })
         .collect())

@@ -36,7 +36,7 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 20] = [
+pub const FILES: [DataFile; 24] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
@@ -55,6 +55,39 @@ pub const FILES: [DataFile; 20] = [
             &["ttft_s", "e2e_s"],
         )
     },
+    file(
+        "vllm_h100_requests2/experiments.csv",
+        &["vllm_requests_moe"],
+        &[],
+    ),
+    DataFile {
+        order: Some(("ttft_s", "e2e_s")),
+        ..file(
+            "vllm_h100_requests2/requests.csv.gz",
+            &["vllm_requests_moe"],
+            &["ttft_s", "e2e_s"],
+        )
+    },
+    file(
+        "serving2/trtllm_llama31_8b_h100.csv",
+        &["trtllm_llama31_8b"],
+        &[
+            "concurrency",
+            "tp_size",
+            "silicon_ttft_ms",
+            "silicon_tpot_ms",
+        ],
+    ),
+    file(
+        "serving2/vllm_gpt_oss_120b_h100.csv",
+        &["vllm_gpt_oss"],
+        &[
+            "concurrency",
+            "tp_size",
+            "silicon_ttft_ms",
+            "silicon_tpot_ms",
+        ],
+    ),
     DataFile {
         order: Some(("ttft_ms", "e2e_ms")),
         ..file(

@@ -4,6 +4,7 @@
 //! simulator like any other; its figures are held against the measured ones ([`report`]). The same runs with the plain
 //! roofline, times one factor plus one constant fitted on the same rows ([`baseline`]), say what the mechanism is worth.
 
+pub mod aiconfigurator;
 pub mod baseline;
 pub mod case;
 mod error;
@@ -45,12 +46,15 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 11] = [
+pub const SETS: [(&str, Loader); 14] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
+    ("vllm_requests_moe", vllm::mixture_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
     ("qwen3_32b", qwen3::cases),
+    ("vllm_gpt_oss", aiconfigurator::vllm_gpt_oss),
     ("llama_405b", serving_points::llama_405b),
+    ("trtllm_llama31_8b", aiconfigurator::trtllm_llama31_8b),
     ("trtllm_max_throughput", trtllm::cases),
     ("trtllm_overview", trtllm::overview_cases),
     ("trtllm_overview_moe", trtllm::overview_moe_cases),
@@ -232,6 +236,7 @@ pub(crate) fn rows(
                 measured: m.value,
                 predicted,
                 baseline: base.as_ref().and_then(|r| r.number(m.path)),
+                range: prediction.as_ref().ok().and_then(|p| p.range(m)),
                 fitted: m.fitted,
                 note,
             }

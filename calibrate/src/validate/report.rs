@@ -20,6 +20,9 @@ pub struct Row {
     pub predicted: Option<f64>,
     /// Prediction of the baseline (roofline times one factor plus one constant), where it applies.
     pub baseline: Option<f64>,
+    /// Where the prediction says that nine of ten measurements would lie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<[f64; 2]>,
     /// True if parameters of the prediction were fitted on this row.
     pub fitted: bool,
     /// Anything a reader must know about this row.
@@ -93,6 +96,9 @@ pub struct Summary {
     pub untouched: Option<Errors>,
     /// The baseline's errors on the rows that were only predicted.
     pub baseline: Option<Errors>,
+    /// Rows that were only predicted and have a 90 % range, and those of them that lie inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub covered: Option<[usize; 2]>,
     /// Rows that could not be predicted.
     pub unpredicted: usize,
 }
@@ -171,6 +177,7 @@ impl Report {
                 predicted,
                 untouched: untouched.filter(|u| predicted.is_some_and(|p| p.n > u.n)),
                 baseline: Errors::of(&baseline),
+                covered: covered(&of),
                 unpredicted: of.iter().filter(|r| r.predicted.is_none()).count(),
             });
             if let Some(d) = direction(&set, &metric, &of, knobs) {
@@ -240,6 +247,28 @@ impl Report {
                 );
             }
         }
+        let ranged: Vec<(&Summary, [usize; 2])> = (self.summaries.iter())
+            .filter_map(|s| Some((s, s.covered?)))
+            .collect();
+        if !ranged.is_empty() {
+            out.push_str(
+                "\nCoverage: rows that were only predicted and lie inside the 90 % range of their prediction.\n\n\
+                 | set | metric | rows | inside |\n|---|---|---|---|\n",
+            );
+            let mut all = [0, 0];
+            for (s, [n, inside]) in ranged {
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {n} | {} |",
+                    s.set,
+                    s.metric,
+                    share(inside, n)
+                );
+                all = [all[0] + n, all[1] + inside];
+            }
+            let [n, inside] = all;
+            let _ = writeln!(out, "| all | all | {n} | {} |", share(inside, n));
+        }
         if rows {
             out.push_str(
                 "\n| set | case | metric | measured | predicted | error | baseline | rows |\n\
@@ -276,6 +305,10 @@ impl std::fmt::Display for Report {
     }
 }
 
+fn share(part: usize, of: usize) -> String {
+    format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64)
+}
+
 /// Four significant digits.
 fn figure(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {
@@ -283,6 +316,19 @@ fn figure(v: f64) -> String {
     }
     let digits = (3 - v.abs().log10().floor() as i32).clamp(0, 9) as usize;
     format!("{v:.digits$}")
+}
+
+/// Rows only predicted that have a range, and those inside of it.
+fn covered(rows: &[&Row]) -> Option<[usize; 2]> {
+    let with_range = rows.iter().filter(|r| !r.fitted);
+    let inside: Vec<bool> = with_range
+        .filter_map(|r| {
+            r.range
+                .map(|[low, high]| (low..=high).contains(&r.measured))
+        })
+        .collect();
+    let hits = inside.iter().filter(|hit| **hit).count();
+    (!inside.is_empty()).then_some([inside.len(), hits])
 }
 
 fn direction(
@@ -332,6 +378,7 @@ mod tests {
             measured,
             predicted: Some(predicted),
             baseline: None,
+            range: None,
             fitted,
             note: String::new(),
         }
@@ -376,6 +423,23 @@ mod tests {
             r.markdown(false)
                 .contains("| s | other | ... nothing of the run fitted | 1 | 2.0 % |")
         );
+    }
+
+    #[test]
+    fn coverage_counts_predicted_rows_inside_their_ranges() {
+        let ranged = |r: Row, range| Row {
+            range: Some(range),
+            ..r
+        };
+        let rows = vec![
+            ranged(row("a", 100.0, 90.0, false), [80.0, 101.0]),
+            ranged(row("b", 100.0, 90.0, false), [80.0, 99.0]),
+            ranged(row("c", 100.0, 90.0, true), [80.0, 99.0]),
+            row("d", 100.0, 90.0, false),
+        ];
+        let r = Report::new(rows, &BTreeMap::new());
+        assert_eq!(r.summaries[0].covered, Some([2, 1]));
+        assert!(r.markdown(false).contains("| s | m | 2 | 50 % |"));
     }
 
     #[test]

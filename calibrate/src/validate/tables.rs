@@ -30,6 +30,7 @@ pub fn kernels(dir: &Path) -> Result<Vec<Summary>, SetError> {
                 predicted: row.held_out,
                 baseline: None,
                 untouched: None,
+                covered: None,
                 unpredicted: 0,
             });
         }
@@ -60,6 +61,7 @@ pub fn collectives(dir: &Path) -> Result<Vec<Summary>, SetError> {
             }),
             baseline: None,
             untouched: None,
+            covered: None,
             unpredicted: 0,
         })
         .collect())

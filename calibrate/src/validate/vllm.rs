@@ -1,8 +1,8 @@
 //! vLLM on one or two H100, open loop, request by request: logs replayed at their own arrival times.
 //!
 //! `vllm_h100_requests/` (vLLM 0.15, Llama-2-7B TP1 and CodeLlama-34B TP2, 33 600 requests; after the first round every
-//! prompt is a full prefix hit) and `vllm_h100_rate_sweep/` (vLLM 0.23, Qwen3-14B, distinct prompts, 2 and 8 req/s).
-//! Fitted: Llama-2-7B. Only predicted: CodeLlama-34B and the rate sweep.
+//! prompt is a full prefix hit), `vllm_h100_requests2/` (the same of Mixtral-8x7B, TP2) and `vllm_h100_rate_sweep/` (vLLM 0.23, Qwen3-14B, distinct prompts, 2 and 8 req/s).
+//! Fitted: Llama-2-7B. Only predicted: CodeLlama-34B, Mixtral-8x7B and the rate sweep.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,6 +12,8 @@ use serde::Deserialize;
 use super::case::{Case, Measured, Source};
 use super::error::SetError;
 
+/// Folder of the log of a mixture of experts.
+pub const MIXTURE: &str = "vllm_h100_requests2";
 /// Folder of the request logs.
 pub const REQUESTS: &str = "vllm_h100_requests";
 /// Folder of the rate sweep.
@@ -65,23 +67,44 @@ fn mean_p99(mut values: Vec<f64>) -> (f64, f64) {
 /// # Errors
 /// A file is missing or malformed.
 pub fn request_cases(source: &Source) -> Result<Vec<Case>, SetError> {
-    let experiments: Vec<Experiment> = source.read(&format!("{REQUESTS}/experiments.csv"))?;
-    let requests: Vec<Request> = source.read(&format!("{REQUESTS}/requests.csv.gz"))?;
+    logs(source, REQUESTS, "vllm_requests")
+}
+
+/// The cases of the log of a mixture of experts.
+///
+/// # Errors
+/// A file is missing or malformed.
+pub fn mixture_cases(source: &Source) -> Result<Vec<Case>, SetError> {
+    logs(source, MIXTURE, "vllm_requests_moe")
+}
+
+/// Catalog name of a model as the logs name it, and what they say of the load.
+fn model_and_load(model: &str, folder: &str) -> Result<(&'static str, &'static str), SetError> {
+    if model.contains("Llama-2-7b") {
+        Ok(("llama-2-7b", "8 then 20 req/s"))
+    } else if model.contains("CodeLlama-34b") {
+        Ok(("codellama-34b", "8 then 20 req/s"))
+    } else if model.contains("Mixtral-8x7B") {
+        Ok(("mixtral-8x7b", "5 then 10 req/s"))
+    } else {
+        Err(SetError::new(folder, format!("unknown model `{model}`")))
+    }
+}
+
+fn logs(source: &Source, folder: &str, set: &'static str) -> Result<Vec<Case>, SetError> {
+    let experiments: Vec<Experiment> = source.read(&format!("{folder}/experiments.csv"))?;
+    let requests: Vec<Request> = source.read(&format!("{folder}/requests.csv.gz"))?;
     let mut out = Vec::new();
     for e in &experiments {
-        let fitted = e.model.contains("Llama-2-7b");
-        let model = if fitted {
-            "llama-2-7b"
-        } else {
-            "codellama-34b"
-        };
+        let (model, load) = model_and_load(&e.model, folder)?;
+        let fitted = model == "llama-2-7b";
         let log: Vec<&Request> = requests
             .iter()
             .filter(|r| r.experiment == e.experiment)
             .collect();
         if log.is_empty() {
             return Err(SetError::new(
-                REQUESTS,
+                folder,
                 format!("no requests of {}", e.experiment),
             ));
         }
@@ -113,8 +136,8 @@ pub fn request_cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let (ttft, ttft_p99) = mean_p99(log.iter().map(|r| r.ttft_s * 1e3).collect());
         let (e2e, _) = mean_p99(log.iter().map(|r| r.e2e_s * 1e3).collect());
         out.push(Case {
-            set: "vllm_requests",
-            name: format!("{model} tp{} 8 then 20 req/s", e.tp),
+            set,
+            name: format!("{model} tp{} {load}", e.tp),
             knobs: vec![model.to_owned()],
             scenario,
             files: vec![("trace.jsonl".to_owned(), trace)],

@@ -342,6 +342,41 @@ pub fn decode_time(
     )
 }
 
+/// What the surface of decode attention is a function of: tokens of a sequence that are read, KV heads of all sequences, query heads to a KV head.
+#[inline]
+pub fn decode_quantities(shape: &DecodeShape, batch: &BatchStats) -> [f64; 3] {
+    let kv_heads = f64::from(shape.kv_heads.max(1));
+    [
+        contexts(batch, shape.window).mean,
+        f64::from(batch.decode_seqs) * kv_heads,
+        f64::from(shape.heads) / kv_heads,
+    ]
+}
+
+/// The same of latent decode attention: tokens of a sequence, sequences, query heads.
+#[inline]
+pub fn mla_decode_quantities(shape: &MlaShape, batch: &BatchStats) -> [f64; 3] {
+    [
+        contexts(batch, None).mean,
+        f64::from(batch.decode_seqs),
+        f64::from(shape.heads),
+    ]
+}
+
+/// The same of prefill attention: prompt tokens of a whole prompt with so many pairs to a query, queries over all heads, query heads to a KV head.
+#[inline]
+pub fn prefill_quantities(shape: &PrefillShape, work: &PrefillWork) -> [f64; 3] {
+    let heads = f64::from(shape.heads);
+    let tokens = work.tokens.max(1.0);
+    let keys = work.pairs / tokens;
+    let keys = shape.window.map_or(keys, |w| keys.min(f64::from(w)));
+    [
+        2.0 * keys,
+        tokens * heads,
+        heads / f64::from(shape.kv_heads.max(1)),
+    ]
+}
+
 /// Time of one layer's latent decode attention. Zero without decodes.
 pub fn mla_decode_time(
     p: &DecodeParams,

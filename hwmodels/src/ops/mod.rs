@@ -19,12 +19,17 @@ pub mod collective;
 pub mod elementwise;
 pub mod gemm;
 pub mod moe;
+pub mod sampling;
+pub mod surface;
+mod surfaces;
 
 use crate::{Accelerator, Dtype, Evidence, Profile};
 
 pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
 pub use gemm::{Arithmetic, Products};
 pub use moe::{Experts, MoeShape, Routing};
+pub use sampling::{Sampler, Sampling};
+use surfaces::Surfaces;
 
 /// Which kernels an engine runs, where engines and their versions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,27 @@ pub struct Kernels {
     pub fused_rotary: bool,
     /// Kernels of 8-bit experts that one rank holds all of; spread over ranks they are CUTLASS's in any case.
     pub experts: Experts,
+    /// Whose kernels cut the distribution of the next token.
+    pub sampler: Sampler,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+impl Kernels {
+    /// What TensorRT-LLM runs, with cuBLASLt's products.
+    pub fn trt_llm() -> Kernels {
+        Kernels {
+            products: Products::PerShape,
+            gate_with_up: true,
+            split_kv: true,
+            xqa: true,
+            fused_quantisation: true,
+            fused_rotary: true,
+            experts: Experts::Cutlass,
+            sampler: Sampler::FlashInfer,
+            sampling: Sampling::default(),
+        }
+    }
 }
 
 impl Default for Kernels {
@@ -57,9 +83,14 @@ impl Default for Kernels {
             fused_quantisation: false,
             fused_rotary: false,
             experts: Experts::Triton,
+            sampler: Sampler::Sort,
+            sampling: Sampling::default(),
         }
     }
 }
+
+/// Share of the peak bandwidth that the best streaming kernel reached in any fit (decode attention on H100).
+const STREAMING: f64 = 0.94;
 
 /// Predicted time of one operator on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -244,6 +275,7 @@ pub struct OperatorModel {
     moe_fp8: moe::MoeParams,
     moe_fp8_cutlass: moe::MoeParams,
     elementwise: elementwise::ElementwiseParams,
+    surfaces: Surfaces,
     fitted: std::collections::BTreeSet<String>,
     carried: std::collections::BTreeSet<String>,
     validity: std::collections::BTreeMap<String, [f64; 2]>,
@@ -306,6 +338,7 @@ impl OperatorModel {
                 Experts::Cutlass,
             ),
             elementwise: elementwise::ElementwiseParams::from_profile(profile),
+            surfaces: Surfaces::new(profile),
             fitted: names(profile, &[Evidence::Fitted, Evidence::Measured]),
             carried: names(profile, &[Evidence::Extrapolated]),
             validity: profile.validity.clone(),
@@ -331,6 +364,19 @@ impl OperatorModel {
     /// Time of `[m, k] x [k, n]` for weights and activations of these formats.
     /// Zero when any of `m`, `n`, `k` is zero.
     pub fn gemm(&self, m: u32, n: u32, k: u32, weights: Dtype, activations: Dtype) -> OpTime {
+        self.gemm_of(m, n, k, weights, activations, false)
+    }
+
+    /// [`OperatorModel::gemm`]; `block_scales` says whether 8-bit weights have a scale for each block.
+    pub fn gemm_of(
+        &self,
+        m: u32,
+        n: u32,
+        k: u32,
+        weights: Dtype,
+        activations: Dtype,
+        block_scales: bool,
+    ) -> OpTime {
         let arithmetic = Arithmetic::of(&self.device, weights, activations);
         let params = match arithmetic {
             Arithmetic::Bf16 | Arithmetic::Fp32 => &self.gemm_bf16,
@@ -338,7 +384,7 @@ impl OperatorModel {
             Arithmetic::Int8 => &self.gemm_int8,
             Arithmetic::WeightOnly => &self.gemm_wonly,
         };
-        gemm::time(
+        let time = gemm::time(
             params,
             &self.device,
             &self.kernels,
@@ -349,7 +395,33 @@ impl OperatorModel {
                 n: f64::from(n),
                 k: f64::from(k),
             },
-        )
+        );
+        if self.kernels.products != Products::PerShape {
+            return time;
+        }
+        let of @ [m, n, k] = [m, n, k].map(f64::from);
+        let floor = self.floor(n * k * weights.bytes(), 2.0 * m * n * k, arithmetic);
+        let surface = self.surfaces.gemm(arithmetic, block_scales);
+        surface.scale(time, of, floor)
+    }
+
+    /// Least time for so many bytes from device memory and so many operations, whatever a table says [s].
+    #[inline]
+    fn floor(&self, bytes: f64, flops: f64, arithmetic: Arithmetic) -> f64 {
+        let memory = bytes / (self.device.bandwidth * STREAMING);
+        memory.max(flops / arithmetic.peak(&self.device))
+    }
+
+    /// The same for prefill attention of these quantities; 8-bit caches may be multiplied in 8 bits.
+    #[inline]
+    fn prefill_floor(&self, shape: &PrefillShape, of: [f64; 3]) -> f64 {
+        let arithmetic = match shape.kv_dtype {
+            Dtype::Fp8 | Dtype::Int8 => Arithmetic::Fp8,
+            _ => Arithmetic::Bf16,
+        };
+        // Half as many keys as prompt tokens to a query.
+        let flops = 2.0 * of[0] * of[1] * f64::from(shape.head_dim);
+        self.floor(0.0, flops, arithmetic)
     }
 
     fn decode_params(&self, kv: Dtype) -> &attention::DecodeParams {
@@ -369,28 +441,53 @@ impl OperatorModel {
         batch: &crate::BatchStats,
         cache: Cache,
     ) -> OpTime {
-        attention::decode_time(
+        let time = attention::decode_time(
             self.decode_params(shape.kv_dtype),
             &self.device,
             shape,
             batch,
             cache,
-        )
+        );
+        let of = attention::decode_quantities(shape, batch);
+        let surface = self.surfaces.decode(shape.kv_dtype, shape.head_dim);
+        let bytes = of[0] * of[1] * 2.0 * f64::from(shape.head_dim) * shape.kv_dtype.bytes();
+        surface.scale(time, of, self.floor(bytes, 0.0, Arithmetic::Bf16))
     }
 
     /// Time of one layer's latent (MLA, absorbed) decode attention over the decodes of a batch.
     pub fn decode_mla(&self, shape: &MlaShape, batch: &crate::BatchStats, cache: Cache) -> OpTime {
-        attention::mla_decode_time(
+        let time = attention::mla_decode_time(
             self.decode_params(shape.kv_dtype),
             &self.device,
             shape,
             batch,
             cache,
-        )
+        );
+        let of = attention::mla_decode_quantities(shape, batch);
+        let latent = f64::from(shape.kv_lora_rank + shape.rope_dim);
+        let bytes = of[0] * of[1] * latent * shape.kv_dtype.bytes();
+        let surface = self.surfaces.mla_decode(shape.kv_dtype);
+        surface.scale(time, of, self.floor(bytes, 0.0, Arithmetic::Bf16))
     }
 
     /// Time of one layer's prefill attention over the chunks `work`.
     pub fn prefill_attention(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
+        let time = self.prefill(shape, work);
+        let of = attention::prefill_quantities(shape, work);
+        let surface = self.surfaces.prefill(shape.kv_dtype, shape.head_dim);
+        surface.scale(time, of, self.prefill_floor(shape, of))
+    }
+
+    /// Time of one layer's latent (MLA) prefill attention, keys and values expanded, over the chunks `work`.
+    pub fn prefill_mla(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
+        let time = self.prefill(shape, work);
+        let of = attention::prefill_quantities(shape, work);
+        let floor = self.prefill_floor(shape, of);
+        let of = [of[0], of[1]];
+        self.surfaces.mla_prefill().scale(time, of, floor)
+    }
+
+    fn prefill(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
         let params = match shape.kv_dtype {
             Dtype::Fp8 | Dtype::Int8 => &self.prefill_fp8,
             _ => &self.prefill_bf16,
@@ -416,14 +513,20 @@ impl OperatorModel {
             (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => &self.moe_fp8,
             _ => &self.moe_bf16,
         };
-        moe::time(
+        let time = moe::time(
             params,
             &self.device,
             shape,
             arithmetic,
             f64::from(tokens),
             routing,
-        )
+        );
+        let of = moe::quantities(shape, f64::from(tokens));
+        let surface = self
+            .surfaces
+            .moe(shape.weights, arithmetic, shape.block_scales);
+        let flops = 6.0 * of[0] * of[1] * of[2] * of[3];
+        surface.scale(time, of, self.floor(0.0, flops, arithmetic))
     }
 
     /// Time of `kernels` element-wise kernels that move `bytes` bytes in total.
@@ -431,14 +534,40 @@ impl OperatorModel {
         elementwise::time(&self.elementwise, &self.device, bytes, kernels)
     }
 
-    /// Time of softmax, top-k/top-p and sampling over `vocab` logits (32-bit) of `rows` sequences.
+    /// Time of choosing one token each from `vocab` logits (32-bit) of `rows` sequences, in the way that the kernels' [`Sampling`] says.
     pub fn sampling(&self, rows: u32, vocab: u32) -> OpTime {
-        elementwise::sampling_time(&self.elementwise, &self.device, rows, vocab)
+        let greedy = elementwise::sampling_time(&self.elementwise, &self.device, rows, vocab);
+        let extra = sampling::extra(self.kernels.sampling, self.kernels.sampler, rows);
+        let logits = f64::from(rows) * f64::from(vocab);
+        let mut time = greedy + self.elementwise(extra.bytes * logits, extra.kernels.max(1.0));
+        if rows > 0 {
+            time.seconds += extra.fixed;
+        }
+        time
     }
 
     /// How well a shape's time is known: `Fitted` inside the range of the tables this profile was fitted on,
     /// `Extrapolated` outside it, `Analytic` where the parameters are priors.
     pub fn evidence(&self, shape: &OpShape) -> Evidence {
+        let arithmetic = |w: Dtype| Arithmetic::of(&self.device, w, w);
+        let surfaced = match *shape {
+            OpShape::Gemm { m, n, k, weights } if self.kernels.products == Products::PerShape => {
+                let surface = self.surfaces.gemm(arithmetic(weights), false);
+                surface.evidence(&[m, n, k].map(f64::from))
+            }
+            OpShape::Gemm { .. } => None,
+            OpShape::Attention { head_dim, kv } => {
+                let surface = self.surfaces.decode(kv, head_dim);
+                surface.is_some().then_some(Evidence::Fitted)
+            }
+            OpShape::Moe { weights, .. } => {
+                let surface = self.surfaces.moe(weights, arithmetic(weights), false);
+                surface.is_some().then_some(Evidence::Fitted)
+            }
+        };
+        if let Some(evidence) = surfaced {
+            return evidence;
+        }
         let (probe, ranges): (String, Vec<(String, f64)>) = match *shape {
             OpShape::Gemm { m, n, k, weights } => {
                 let a = Arithmetic::of(&self.device, weights, weights);

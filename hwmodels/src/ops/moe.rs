@@ -27,6 +27,8 @@ pub struct MoeShape {
     pub weights: Dtype,
     /// Format of the activations.
     pub activations: Dtype,
+    /// Whether 8-bit weights have a scale for each block of 128 x 128 (DeepSeek's format) rather than for the whole tensor.
+    pub block_scales: bool,
 }
 
 /// How evenly tokens spread over experts.
@@ -34,6 +36,8 @@ pub struct MoeShape {
 pub enum Routing {
     /// Every expert equally likely.
     Balanced,
+    /// Experts taken in turn, as kernel benchmarks do: as many different ones as there are choices.
+    Even,
     /// Popularity of the i-th expert proportional to i^-a: 0 is uniform, 1.0 to 1.2 is strongly skewed.
     PowerLaw(f64),
 }
@@ -173,8 +177,12 @@ pub fn busiest_rank(shape: &MoeShape, tokens: f64, routing: Routing, tile: f64) 
     let per_rank = experts / ep;
     let total = tokens * top_k;
     match routing {
-        Routing::Balanced => {
-            let touched = distinct_experts(experts, top_k, tokens) / ep;
+        Routing::Balanced | Routing::Even => {
+            let distinct = match routing {
+                Routing::Even => total.min(experts),
+                _ => distinct_experts(experts, top_k, tokens),
+            };
+            let touched = distinct / ep;
             let touched = touched.max(total.min(1.0)).min(per_rank);
             let assignments = total / ep;
             let each = assignments / touched;
@@ -206,6 +214,18 @@ pub fn busiest_rank(shape: &MoeShape, tokens: f64, routing: Routing, tile: f64) 
             load
         }
     }
+}
+
+/// What the surface of routed experts is a function of: mean tokens of an expert, experts of a rank, the expert's inner size on a rank and the
+/// residual stream's width.
+pub fn quantities(shape: &MoeShape, tokens: f64) -> [f64; 4] {
+    let experts = f64::from(shape.experts).max(1.0);
+    [
+        tokens * f64::from(shape.top_k) / experts,
+        experts / f64::from(shape.ep.max(1)),
+        f64::from(shape.intermediate) / f64::from(shape.tp.max(1)),
+        f64::from(shape.hidden),
+    ]
 }
 
 /// Time of one layer's routed experts on the busiest rank. Zero without tokens.

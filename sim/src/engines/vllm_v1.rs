@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::memory::MemorySettings;
-use hwmodels::ops::Kernels;
+use hwmodels::ops::{Kernels, Sampler};
 use hwmodels::units::plain;
 use hwmodels::{EngineKind, ModelArch};
 
@@ -93,7 +93,10 @@ impl Engine for VllmV1Keys {
             storage: Storage::Blocks(start.kv_blocks.saturating_sub(1)),
             step_tokens: params.budget(),
             overlap: Some(params.async_scheduling),
-            kernels: Kernels::default(),
+            kernels: Kernels {
+                sampler: sampler(self.version.minor),
+                ..Kernels::default()
+            },
             graph_sizes: graph_sizes(
                 start,
                 (NAME, "cudagraph_capture_sizes"),
@@ -261,6 +264,15 @@ fn check_ranges(p: &VllmV1Keys, s: &MemorySettings) -> Result<(), ParamError> {
         );
     }
     Ok(())
+}
+
+/// Whose kernels cut the distribution of the next token: Triton's from 0.16 on (pull request 33538), FlashInfer's from 0.20 on (40376).
+fn sampler(minor: u32) -> Sampler {
+    match minor {
+        0..16 => Sampler::Sort,
+        16..20 => Sampler::Triton,
+        _ => Sampler::FlashInfer,
+    }
 }
 
 /// The limits of a step.

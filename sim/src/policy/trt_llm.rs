@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use hwmodels::ops::{Experts, Kernels, Products};
+use hwmodels::ops::{Kernels, Products};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,7 @@ impl Default for AttentionDpConfig {
 }
 
 /// Parameters of engine and executor, by their own names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrtLlmParams {
     /// Requests of one micro-batch (default 2048).
@@ -105,6 +105,12 @@ pub struct TrtLlmParams {
     /// A size above `max_batch_size` counts as that. Turns graphs on. Default: with `cuda_graphs`, 1, 2, 4, multiples of 8 to 256, then of 16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph_batch_sizes: Option<Vec<u32>>,
+    /// Steps that prompts wait at most for others while requests decode, without data-parallel ranks (the PyTorch backend's key; 0: they do not wait).
+    /// Needs `batch_wait_max_tokens_ratio`. Default: 0.
+    pub batch_wait_timeout_iters: u32,
+    /// They no longer wait once the tokens of waiting prompts and decodes reach this share of `max_num_tokens`, 0 to 1. Default: 0, which
+    /// never waits.
+    pub batch_wait_max_tokens_ratio: f64,
     /// With `layout.dp` (`enable_attention_dp`): how its ranks wait for each other's prompts: `{ enable_balance = true, timeout_iters = 50,
     /// batching_wait_iters = 10 }`, the latter two being defaults. Default: they do not wait.
     pub attention_dp_config: AttentionDpConfig,
@@ -129,13 +135,15 @@ impl Default for TrtLlmParams {
             use_fused_mlp: true,
             multi_block_mode: true,
             cuda_graph_batch_sizes: None,
+            batch_wait_timeout_iters: 0,
+            batch_wait_max_tokens_ratio: 0.0,
             attention_dp_config: AttentionDpConfig::default(),
         }
     }
 }
 
 /// [`TrtLlmParams`] after start-up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrtLlmConfig {
     /// The parameters as given.
     pub params: TrtLlmParams,
@@ -165,10 +173,7 @@ impl TrtLlmParams {
             },
             gate_with_up: self.use_fused_mlp,
             split_kv: self.multi_block_mode,
-            xqa: true,
-            fused_quantisation: true,
-            fused_rotary: true,
-            experts: Experts::Cutlass,
+            ..Kernels::trt_llm()
         }
     }
 
@@ -208,6 +213,13 @@ impl TrtLlmParams {
                 );
             }
             _ => {}
+        }
+        let ratio = self.batch_wait_max_tokens_ratio;
+        if !(0.0..=1.0).contains(&ratio) {
+            return err(
+                "batch_wait_max_tokens_ratio",
+                format!("must lie in 0 to 1, got {ratio}"),
+            );
         }
         if !self.tokens_per_block.is_power_of_two() {
             return err(
@@ -362,6 +374,8 @@ pub struct TrtLlm {
     fitting: Vec<ReqId>,
     /// What kept requests out of the step being chosen.
     blocked: Blocked,
+    /// Steps that prompts have waited for others (3.3).
+    waited: u32,
     /// Paused since the last step was told.
     lost: Vec<ReqId>,
     contexts: Vec<ReqId>,
@@ -389,6 +403,7 @@ impl TrtLlm {
             started: Vec::new(),
             fitting: Vec::new(),
             blocked: Blocked::Nothing,
+            waited: 0,
             lost: Vec::new(),
             contexts: Vec::new(),
             generations: Vec::new(),
@@ -755,6 +770,26 @@ impl TrtLlm {
         (self.contexts.len(), self.generations.len())
     }
 
+    /// Leaves the contexts of the chosen step for a later one while they are to wait for more (3.3, `PyExecutor._waiting_requests`).
+    fn wait_for_more(&mut self) {
+        let p = &self.config.params;
+        if p.batch_wait_timeout_iters == 0
+            || self.contexts.is_empty()
+            || self.generations.is_empty()
+        {
+            return;
+        }
+        let of = |id: &ReqId| u64::from(self.seqs[*id as usize].context);
+        let tokens = self.contexts.iter().map(of).sum::<u64>() + self.generations.len() as u64;
+        let enough = p.batch_wait_max_tokens_ratio * f64::from(p.max_num_tokens);
+        if self.waited < p.batch_wait_timeout_iters && (tokens as f64) < enough {
+            self.waited += 1;
+            self.leave_contexts_out();
+        } else {
+            self.waited = 0;
+        }
+    }
+
     /// Leaves the contexts of the chosen step for a later one.
     pub(super) fn leave_contexts_out(&mut self) {
         self.contexts.clear();
@@ -874,6 +909,7 @@ impl Scheduler for TrtLlm {
 
     fn plan(&mut self, _now: SimTime, plan: &mut StepPlan) -> bool {
         self.choose();
+        self.wait_for_more();
         self.run(plan)
     }
 
@@ -949,6 +985,7 @@ impl Scheduler for TrtLlm {
 
 #[cfg(test)]
 mod tests {
+    use hwmodels::ops::{Experts, Sampler};
     use proptest::prelude::*;
 
     use super::super::testkit::{Checks, Req, Run, STEP, assert_fifo, req, run, workload};
@@ -993,6 +1030,36 @@ mod tests {
     }
 
     #[test]
+    fn prompts_wait_for_others_only_while_requests_decode_3_3() {
+        let steps_of_the_late_one = |p: TrtLlmParams, late: u64| {
+            let r = go(&p, 4096, &[req(0, 16, 60), req(late * STEP, 16, 4)]);
+            r.fates[1].first_token.unwrap() / STEP - late
+        };
+        let waiting = |iters, ratio| TrtLlmParams {
+            batch_wait_timeout_iters: iters,
+            batch_wait_max_tokens_ratio: ratio,
+            ..params()
+        };
+        let at_once = steps_of_the_late_one(params(), 5);
+        assert_eq!(steps_of_the_late_one(waiting(10, 0.5), 5), at_once + 10);
+        // Without a share to reach nobody waits; 17 tokens are enough for a tenth of 128; and nobody waits for nothing.
+        assert_eq!(steps_of_the_late_one(waiting(10, 0.0), 5), at_once);
+        assert_eq!(steps_of_the_late_one(waiting(10, 0.1), 5), at_once);
+        assert_eq!(
+            steps_of_the_late_one(waiting(10, 0.5), 100),
+            steps_of_the_late_one(params(), 100)
+        );
+        let p = TrtLlmParams {
+            batch_wait_max_tokens_ratio: 1.5,
+            ..params()
+        };
+        assert_eq!(
+            p.resolve(4096, 256, 1).unwrap_err().param,
+            "batch_wait_max_tokens_ratio"
+        );
+    }
+
+    #[test]
     fn defaults_are_those_of_the_llm_api_3_4() {
         let p = TrtLlmParams::default();
         assert_eq!(
@@ -1020,6 +1087,7 @@ mod tests {
             fused_quantisation: true,
             fused_rotary: true,
             experts: Experts::Cutlass,
+            sampler: Sampler::FlashInfer,
             ..Kernels::default()
         };
         assert_eq!(p.kernels(), current);

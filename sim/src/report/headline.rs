@@ -3,6 +3,7 @@
 
 use crate::record::MeasuredError;
 use crate::report::diagnosis::Regime;
+use crate::report::doubt;
 use crate::report::figures::{field, figure, secs};
 use crate::report::outcomes;
 use crate::report::slo::{REQUIRED, SloReport};
@@ -19,6 +20,10 @@ pub(crate) fn write(out: &mut String, r: &RunReport) -> std::fmt::Result {
         field(out, "limited by", &r.diagnosis.limit)?;
     }
     field(out, "how sure", &how_sure(r))?;
+    let ranges = doubt::in_words(r);
+    if !ranges.is_empty() {
+        field(out, "90 % range", &ranges)?;
+    }
     for warning in &r.warnings {
         field(out, "warning", warning)?;
     }

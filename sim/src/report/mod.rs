@@ -19,6 +19,7 @@ pub mod counts;
 pub mod csv;
 pub mod curve;
 pub mod diagnosis;
+pub mod doubt;
 pub mod draws;
 pub mod expect;
 pub mod figures;

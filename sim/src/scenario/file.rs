@@ -149,7 +149,8 @@ pub struct LayoutFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp: Option<u32>,
     /// Expert-parallel ranks within a stage: 1 splits every expert over the `dp` x `tp` ranks, `dp` x `tp` gives each
-    /// rank whole experts. Default: 1.
+    /// rank whole experts (vLLM knows these two). TensorRT-LLM takes any divisor e of `dp` x `tp`: every expert is split over `dp` x `tp` / e ranks
+    /// (`moe_expert_parallel_size` = e). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ep: Option<u32>,
     /// Independent replicas behind the router. Default: 1.
@@ -258,9 +259,34 @@ pub struct StreamFile {
     /// Priority; lower is more urgent. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
+    /// How tokens are chosen, e.g. { temperature = 0.6, top_k = 20, top_p = 0.95 }. Engines sample a batch in all the ways that any of its requests
+    /// asks for. vLLM from 0.8 on takes what a call leaves out from the model's `generation_config.json`: say it here. Default: greedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingFile>,
     /// The stream stops after this many requests (retries not counted). Default: `run.requests` alone limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
+}
+
+/// How the tokens of a stream are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SamplingFile {
+    /// Temperature, 0 to 100; 0 takes the most likely token. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Only so many of the most likely tokens; 0 is all. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Only the most likely tokens of this total probability, above 0 to 1. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Whether a repetition, presence or frequency penalty is set. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub penalties: Option<bool>,
+    /// Log-probabilities returned for each token. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
 }
 
 /// When requests are sent. Which of the keys apply depends on `kind`.

@@ -3,11 +3,11 @@
 use super::file::{
     ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
-    RunFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
+    RunFile, SamplingFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
 };
 use super::{ModelSource, Scenario};
 use crate::engines::memory_key;
-use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
+use crate::workload::spec::{Arrival, Length, Lengths, SamplingSpec, StreamSpec};
 
 /// The scenario as TOML.
 pub fn show(s: &Scenario) -> String {
@@ -208,6 +208,13 @@ fn stream(s: &StreamSpec) -> StreamFile {
             ),
         }),
         priority: Some(s.priority),
+        sampling: (s.sampling != SamplingSpec::default()).then_some(SamplingFile {
+            temperature: Some(s.sampling.temperature),
+            top_k: Some(s.sampling.top_k),
+            top_p: s.sampling.top_p,
+            penalties: Some(s.sampling.penalties),
+            logprobs: Some(s.sampling.logprobs),
+        }),
         requests: s.requests,
         ..StreamFile::default()
     };

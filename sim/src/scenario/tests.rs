@@ -352,9 +352,9 @@ fn keys_of_another_kind_and_missing_keys_are_named() {
             "engine={ kind = \"trt_llm\" }",
             "layout.dp=4",
             "layout.tp=2",
-            "layout.ep=4",
+            "layout.ep=3",
         ],
-        &["layout.ep: must be 1 or equal to dp x tp (8), got 4"],
+        &["layout.ep: must divide dp x tp (8), got 3"],
     );
     let e = refused(&PLAIN.replace("kind = \"tgi\"", ""), &[]);
     assert!(e.contains("engine: kind is missing; one of vllm_v1"), "{e}");

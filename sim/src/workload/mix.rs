@@ -174,6 +174,7 @@ mod tests {
             cancel: None,
             retries: None,
             priority: 0,
+            sampling: crate::workload::spec::SamplingSpec::default(),
             requests: None,
         }
     }

@@ -58,8 +58,39 @@ pub struct StreamSpec {
     pub retries: Option<Retries>,
     /// Priority, lower is more urgent.
     pub priority: i32,
+    /// How tokens are chosen.
+    pub sampling: SamplingSpec,
     /// Requests after which the stream stops, retries not counted.
     pub requests: Option<u64>,
+}
+
+/// How the tokens of a stream are chosen: the parameters of the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingSpec {
+    /// Temperature; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Only so many of the most likely tokens; 0: all.
+    pub top_k: u32,
+    /// Only the most likely tokens of this total probability; 1: all.
+    pub top_p: Option<f64>,
+    /// Whether any penalty for repetition is set.
+    pub penalties: bool,
+    /// Log-probabilities returned for each token.
+    pub logprobs: u32,
+}
+
+impl SamplingSpec {
+    /// What of it costs time.
+    pub fn work(&self) -> hwmodels::ops::Sampling {
+        hwmodels::ops::Sampling {
+            random: self.temperature > 0.0,
+            // One candidate is the most likely token.
+            top_k: self.top_k > 0,
+            top_p: self.top_p.is_some_and(|p| p < 1.0),
+            penalties: self.penalties,
+            logprobs: self.logprobs > 0,
+        }
+    }
 }
 
 /// When requests are sent.

@@ -21,6 +21,7 @@ pub(super) fn row(
         metric: metric.to_owned(),
         measured,
         predicted,
+        range: None,
         baseline: None,
         fitted,
         note,

@@ -13,7 +13,7 @@ use hwmodels::fitted::Extent;
 use hwmodels::instance::Instance;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
-use hwmodels::ops::Routing;
+use hwmodels::ops::{Kernels, Routing, Sampling};
 use hwmodels::profile::Param;
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{EngineKind, LinearStep, ModelArch, Profile, StepModel};
@@ -273,7 +273,11 @@ impl Scenario {
             } else {
                 Routing::Balanced
             },
-            kernels: started.kernels,
+            kernels: Kernels {
+                sampling: (self.workload.iter())
+                    .fold(Sampling::default(), |all, s| all.and(s.sampling.work())),
+                ..started.kernels
+            },
         };
         let deployment = match hardware.catalog {
             Some(_) => deploy(&spec),

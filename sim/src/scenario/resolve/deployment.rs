@@ -185,11 +185,18 @@ impl Checker<'_, '_> {
             return self.fail("layout.dp", message);
         }
         let ranks = layout.stage_ranks();
-        if layout.ep != 1 && layout.ep != ranks {
-            let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
+        let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
+        // TensorRT-LLM splits experts both ways (`moe_tensor_parallel_size` x `moe_expert_parallel_size`); vLLM has one switch.
+        let wrong = match engine {
+            EngineKind::TrtLlm if !ranks.is_multiple_of(layout.ep) => "must divide",
+            EngineKind::TrtLlm => "",
+            _ if layout.ep != 1 && layout.ep != ranks => "must be 1 or equal to",
+            _ => "",
+        };
+        if !wrong.is_empty() {
             return self.fail(
                 "layout.ep",
-                format!("must be 1 or equal to {whose} ({ranks}), got {}", layout.ep),
+                format!("{wrong} {whose} ({ranks}), got {}", layout.ep),
             );
         }
         Ok(layout)

@@ -1,10 +1,13 @@
 //! Streams of requests.
 
 use super::super::document::join;
-use super::super::file::{PrefixFile, RetriesFile, RetryOn, SessionsFile, StreamFile};
+use super::super::file::{
+    PrefixFile, RetriesFile, RetryOn, SamplingFile, SessionsFile, StreamFile,
+};
 use super::{Checker, MAX_SECS, Result};
 use crate::workload::spec::{
-    Arrival, Cancel, DEFAULT_MAX_TOKENS, Lengths, MAX_TOKENS, Prefix, Retries, Sessions, StreamSpec,
+    Arrival, Cancel, DEFAULT_MAX_TOKENS, Lengths, MAX_TOKENS, Prefix, Retries, SamplingSpec,
+    Sessions, StreamSpec,
 };
 
 impl Checker<'_, '_> {
@@ -71,6 +74,10 @@ impl Checker<'_, '_> {
                 .map(|x| self.retries(x, &at("retries")))
                 .transpose()?,
             priority: s.priority.unwrap_or(0),
+            sampling: match &s.sampling {
+                Some(x) => self.sampling(x, &at("sampling"))?,
+                None => SamplingSpec::default(),
+            },
             requests: s
                 .requests
                 .map(|n| self.count(n, &at("requests")))
@@ -125,6 +132,21 @@ impl Checker<'_, '_> {
             )?,
             groups: self.whole(p.groups.unwrap_or(1), 1, 1_000_000, &at("groups"))?,
             zipf: self.number(p.zipf.unwrap_or(0.0), 0.0, 10.0, &at("zipf"))?,
+        })
+    }
+
+    fn sampling(&self, s: &SamplingFile, path: &str) -> Result<SamplingSpec> {
+        let at = |key: &str| join(path, key);
+        let temperature = s.temperature.unwrap_or(1.0);
+        Ok(SamplingSpec {
+            temperature: self.number(temperature, 0.0, 100.0, &at("temperature"))?,
+            top_k: self.whole(s.top_k.unwrap_or(0), 0, MAX_TOKENS, &at("top_k"))?,
+            top_p: s
+                .top_p
+                .map(|p| self.number(p, 1e-9, 1.0, &at("top_p")))
+                .transpose()?,
+            penalties: s.penalties.unwrap_or(false),
+            logprobs: self.whole(s.logprobs.unwrap_or(0), 0, MAX_TOKENS, &at("logprobs"))?,
         })
     }
 

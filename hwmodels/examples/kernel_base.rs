@@ -1,0 +1,162 @@
+//! What the formulas of the operator models say of kernel shapes, for `calibrate/kernels/fit.py`: shapes on standard input, one a line,
+//! seconds on standard output. `cargo run --release -p hwmodels --example kernel_base -- ACCELERATOR vllm_v1|trt_llm [with-surfaces]`.
+//!
+//! Lines: `gemm ARITHMETIC m n k`, `decode heads kv_heads head_dim KV window batch context`, `prefill heads kv_heads head_dim KV window batch tokens`,
+//! `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`; a window of 0 is none.
+
+use std::io::{BufRead, Write};
+
+use hwmodels::ops::{
+    Cache, DecodeShape, Kernels, MlaShape, MoeShape, OperatorModel, PrefillShape, PrefillWork,
+    Routing,
+};
+use hwmodels::profiles::{self, Choice};
+use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn dtype(word: &str) -> Result<Dtype, Failure> {
+    Ok(match word {
+        "bf16" => Dtype::Bf16,
+        "fp8" | "fp8_block" => Dtype::Fp8,
+        "int8" => Dtype::Int8,
+        "int4" => Dtype::Int4,
+        "mxfp4" => Dtype::Mxfp4,
+        other => return Err(format!("unknown format `{other}`").into()),
+    })
+}
+
+fn activations(weights: Dtype) -> Dtype {
+    match weights {
+        Dtype::Fp8 | Dtype::Int8 => weights,
+        _ => Dtype::Bf16,
+    }
+}
+
+fn window(tokens: u32) -> Option<u32> {
+    (tokens > 0).then_some(tokens)
+}
+
+fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |i: usize| -> Result<u32, Failure> {
+        let word = words.get(i).ok_or("a line is too short")?;
+        Ok(word.parse()?)
+    };
+    let format = |i: usize| dtype(words.get(i).copied().unwrap_or_default());
+    let time = match words.first().copied().unwrap_or_default() {
+        "gemm" => {
+            let w = format(1)?;
+            let block = words[1] == "fp8_block";
+            ops.gemm_of(number(2)?, number(3)?, number(4)?, w, activations(w), block)
+        }
+        "decode" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(6)? {
+                batch.add_decode(number(7)?);
+            }
+            let shape = DecodeShape {
+                heads: number(1)?,
+                kv_heads: number(2)?,
+                head_dim: number(3)?,
+                kv_dtype: format(4)?,
+                window: window(number(5)?),
+            };
+            ops.decode_attention(&shape, &batch, Cache::Warm)
+        }
+        "prefill" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(6)? {
+                batch.add_prefill(number(7)?, 0, true);
+            }
+            let shape = PrefillShape {
+                heads: number(1)?,
+                kv_heads: number(2)?,
+                head_dim: number(3)?,
+                kv_dtype: format(4)?,
+                window: window(number(5)?),
+            };
+            ops.prefill_attention(&shape, &PrefillWork::of(&batch))
+        }
+        "moe" => {
+            let weights = format(1)?;
+            let shape = MoeShape {
+                hidden: number(2)?,
+                intermediate: number(3)?,
+                top_k: number(4)?,
+                experts: number(5)?,
+                tp: number(6)?,
+                ep: number(7)?,
+                weights,
+                activations: activations(weights),
+                block_scales: words[1] == "fp8_block",
+            };
+            let skew: f64 = words.get(9).ok_or("a line is too short")?.parse()?;
+            let routing = if skew > 0.0 {
+                Routing::PowerLaw(skew)
+            } else {
+                Routing::Even
+            };
+            ops.moe(&shape, number(8)?, routing)
+        }
+        "mla_decode" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(3)? {
+                batch.add_decode(number(4)?);
+            }
+            let shape = MlaShape {
+                heads: number(1)?,
+                kv_lora_rank: 512,
+                rope_dim: 64,
+                kv_dtype: format(2)?,
+            };
+            ops.decode_mla(&shape, &batch, Cache::Warm)
+        }
+        "mla_prefill" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(3)? {
+                batch.add_prefill(number(4)?, 0, true);
+            }
+            let heads = number(1)?;
+            let shape = PrefillShape {
+                heads,
+                kv_heads: heads,
+                head_dim: 160,
+                kv_dtype: format(2)?,
+                window: None,
+            };
+            ops.prefill_mla(&shape, &PrefillWork::of(&batch))
+        }
+        other => return Err(format!("unknown operator `{other}`").into()),
+    };
+    Ok(time.seconds)
+}
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [accelerator, engine, rest @ ..] = args.as_slice() else {
+        return Err("ACCELERATOR and engine are needed".into());
+    };
+    let engine = match engine.as_str() {
+        "vllm_v1" => EngineKind::VllmV1,
+        "trt_llm" => EngineKind::TrtLlm,
+        other => return Err(format!("no tables of engine `{other}`").into()),
+    };
+    let catalog = Catalog::builtin();
+    let chip = catalog.accelerator(accelerator)?;
+    let relative = chip.same_chip_as.as_deref();
+    let mut resolved = profiles::resolve(&chip.name, relative, engine, &Choice::Auto)?;
+    if rest.is_empty() {
+        resolved.profile.surfaces.clear();
+    }
+    let kernels = match engine {
+        EngineKind::TrtLlm => Kernels::trt_llm(),
+        _ => Kernels::default(),
+    };
+    let ops = OperatorModel::new(chip, &resolved.profile).with_kernels(kernels);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for line in std::io::stdin().lock().lines() {
+        writeln!(out, "{:.6e}", seconds(&ops, &line?)?)?;
+    }
+    Ok(())
+}

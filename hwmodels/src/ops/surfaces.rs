@@ -1,0 +1,152 @@
+//! The surfaces of one profile, ready to be asked, by operator and format.
+
+use super::OpTime;
+use super::gemm::Arithmetic;
+use super::surface::Grid;
+use crate::{Dtype, Evidence, Profile};
+
+/// Head sizes that attention surfaces are made for; others take the next larger, the largest where there is none.
+const HEAD_DIMS: [u32; 3] = [64, 128, 256];
+
+/// A surface, or none: then the formula stands.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Maybe(Option<Grid>);
+
+impl Maybe {
+    fn of(profile: &Profile, name: &str) -> Maybe {
+        // Profiles are checked when they are read.
+        Maybe(profile.surfaces.get(name).and_then(|s| s.grid().ok()))
+    }
+
+    /// Whether there is a surface.
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// How well a shape of these quantities is known; `None` without a surface.
+    pub fn evidence(&self, quantities: &[f64]) -> Option<Evidence> {
+        let inside = self.0.as_ref()?.covers(quantities);
+        Some(if inside {
+            Evidence::Fitted
+        } else {
+            Evidence::Extrapolated
+        })
+    }
+
+    /// `time` times what the surface says of `quantities`, and no less than `floor` [s]: what the data sheet allows when nothing lies in the cache, which
+    /// benchmarks that repeat one call can beat. Both of its sides grow alike: what binds stays what binds.
+    #[inline]
+    pub fn scale<const N: usize>(&self, time: OpTime, quantities: [f64; N], floor: f64) -> OpTime {
+        let (Some(grid), true) = (&self.0, time.seconds > 0.0) else {
+            return time;
+        };
+        let ratio = grid.ratio(&quantities).max(floor / time.seconds);
+        OpTime {
+            seconds: time.seconds * ratio,
+            compute: time.compute * ratio,
+            memory: time.memory * ratio,
+        }
+    }
+}
+
+/// All of them.
+#[derive(Clone, Debug)]
+pub(super) struct Surfaces {
+    gemm_bf16: Maybe,
+    gemm_fp8: Maybe,
+    gemm_fp8_block: Maybe,
+    decode: [[Maybe; 3]; 2],
+    prefill: [[Maybe; 3]; 2],
+    mla_decode: [Maybe; 2],
+    mla_prefill: Maybe,
+    moe_bf16: Maybe,
+    moe_fp8: Maybe,
+    moe_fp8_block: Maybe,
+    moe_mxfp4: Maybe,
+    moe_int4: Maybe,
+    none: Maybe,
+}
+
+impl Surfaces {
+    pub fn new(profile: &Profile) -> Surfaces {
+        let of = |name: &str| Maybe::of(profile, name);
+        let heads = |op: &str, kv: &str| HEAD_DIMS.map(|dim| of(&format!("{op}.{kv}.d{dim}")));
+        let pair = |op: &str| ["kv16", "kv8"].map(|kv| heads(op, kv));
+        Surfaces {
+            gemm_bf16: of("gemm.bf16"),
+            gemm_fp8: of("gemm.fp8"),
+            gemm_fp8_block: of("gemm.fp8_block"),
+            decode: pair("decode"),
+            prefill: pair("prefill"),
+            mla_decode: ["kv16", "kv8"].map(|kv| of(&format!("mla_decode.{kv}"))),
+            mla_prefill: of("mla_prefill"),
+            moe_bf16: of("moe.bf16"),
+            moe_fp8: of("moe.fp8"),
+            moe_fp8_block: of("moe.fp8_block"),
+            moe_mxfp4: of("moe.mxfp4"),
+            moe_int4: of("moe.int4"),
+            none: Maybe::default(),
+        }
+    }
+
+    /// Of matrix products.
+    pub fn gemm(&self, arithmetic: Arithmetic, block_scales: bool) -> &Maybe {
+        match arithmetic {
+            Arithmetic::Bf16 => &self.gemm_bf16,
+            Arithmetic::Fp8 if block_scales && self.gemm_fp8_block.0.is_some() => {
+                &self.gemm_fp8_block
+            }
+            Arithmetic::Fp8 => &self.gemm_fp8,
+            _ => &self.none,
+        }
+    }
+
+    fn kv(dtype: Dtype) -> usize {
+        usize::from(matches!(dtype, Dtype::Fp8 | Dtype::Int8))
+    }
+
+    fn head(dim: u32) -> usize {
+        HEAD_DIMS
+            .iter()
+            .position(|d| dim <= *d)
+            .unwrap_or(HEAD_DIMS.len() - 1)
+    }
+
+    /// Of decode attention.
+    #[inline]
+    pub fn decode(&self, kv: Dtype, head_dim: u32) -> &Maybe {
+        &self.decode[Self::kv(kv)][Self::head(head_dim)]
+    }
+
+    /// Of prefill attention.
+    #[inline]
+    pub fn prefill(&self, kv: Dtype, head_dim: u32) -> &Maybe {
+        &self.prefill[Self::kv(kv)][Self::head(head_dim)]
+    }
+
+    /// Of latent decode attention.
+    #[inline]
+    pub fn mla_decode(&self, kv: Dtype) -> &Maybe {
+        &self.mla_decode[Self::kv(kv)]
+    }
+
+    /// Of latent prefill attention.
+    #[inline]
+    pub fn mla_prefill(&self) -> &Maybe {
+        &self.mla_prefill
+    }
+
+    /// Of routed experts.
+    pub fn moe(&self, weights: Dtype, arithmetic: Arithmetic, block_scales: bool) -> &Maybe {
+        match (weights, arithmetic) {
+            (Dtype::Mxfp4, _) => &self.moe_mxfp4,
+            (Dtype::Int4, _) => &self.moe_int4,
+            (_, Arithmetic::Bf16) => &self.moe_bf16,
+            (_, Arithmetic::Fp8) if block_scales && self.moe_fp8_block.0.is_some() => {
+                &self.moe_fp8_block
+            }
+            (_, Arithmetic::Fp8) => &self.moe_fp8,
+            _ => &self.none,
+        }
+    }
+}
