@@ -18,12 +18,14 @@ pub mod hpa;
 pub mod man;
 pub mod model;
 pub mod replay;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod serve;
 pub mod trace;
 pub mod twin;
 pub mod validate;
+pub mod view;
 
 /// Simulator and digital twin of LLM serving clusters.
 #[derive(Debug, Parser)]
@@ -45,6 +47,8 @@ enum Command {
     Run(Box<run::Args>),
     Curve(curve::Args),
     Compare(compare::Args),
+    Report(report::Args),
+    View(view::Args),
     Scenario(scenario::Args),
     Catalog(catalog::Args),
     Validate(validate::Args),
@@ -71,6 +75,8 @@ impl Cli {
             Command::Run(args) => run::run(*args),
             Command::Curve(args) => curve::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Report(args) => report::run(&args),
+            Command::View(args) => view::run(&args),
             Command::Scenario(args) => scenario::run(args),
             Command::Catalog(args) => catalog::run(args),
             Command::Validate(args) => validate::run(args),

@@ -11,6 +11,7 @@ mod dependencies;
 mod docs;
 mod hpa;
 mod output;
+mod record;
 mod run;
 mod serve;
 mod sweeps;

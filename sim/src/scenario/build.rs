@@ -28,6 +28,7 @@ use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Slo;
+use crate::observer::Observer;
 use crate::policy::check::ParamError;
 use crate::policy::data_parallel;
 use crate::policy::llama_cpp::{LlamaCpp, Slots};
@@ -38,6 +39,7 @@ use crate::policy::trt_llm::TrtLlm;
 use crate::policy::vllm_v0::VllmV0;
 use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
 use crate::record::{MeasuredError, ProfileUse, ReplicaInfo, RunInfo, RunRecord};
+use crate::run::Run;
 use crate::simulation::{EngineSpec, FrontEnd, ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
 use crate::workload::spec::{Arrival, Length, Lengths, MAX_TOKENS, StreamSpec};
@@ -103,7 +105,19 @@ impl Built {
     ///
     /// # Errors
     /// See [`ScenarioRunError`].
-    pub fn run(mut self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+    pub fn run(self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+        self.run_watched(options, None)
+    }
+
+    /// The same, with somebody who is told of all that happens.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn run_watched(
+        mut self,
+        options: &RunOptions,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<RunRecord, ScenarioRunError> {
         let mut options = options.clone();
         options.record.warmup = self.warmup;
         options.record.slo = self.slo;
@@ -115,9 +129,13 @@ impl Built {
         let cut = self.workload.cut();
         let names = self.info.streams.clone();
         let max_tokens = self.max_tokens;
-        let mut record = self
-            .simulation
-            .run(&mut self.workload, &options, self.info)?;
+        let workload = Box::new(&mut self.workload);
+        let mut run = match observer {
+            Some(observer) => Run::watched(&self.simulation, workload, &options, observer)?,
+            None => Run::new(&self.simulation, workload, &options)?,
+        };
+        run.run_to_end()?;
+        let mut record = run.finish(self.info)?;
         if let Some(extent) = &self.extent {
             record.info.warnings.extend(extent.warnings());
         }
