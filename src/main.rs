@@ -6,6 +6,8 @@
 #[macro_use]
 mod message;
 
+mod bad_input;
+mod cluster_plot;
 mod commands;
 mod exit_code;
 mod output;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use engine::step_log;
 use files::{Files, Out, WriteError};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 
 /// Nobody reads standard output any more (`servetwin ... | head`): the process ends quietly.
 #[derive(Debug)]

@@ -12,7 +12,8 @@ use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
-use sim::scenario::build::{Built, ScenarioRunError};
+use sim::scenario::ScenarioRunError;
+use sim::scenario::built::Built;
 use sim::simulation::{self, RunError, RunOptions};
 
 use crate::commands::BadInput;

@@ -11,6 +11,9 @@ and Poisson arrivals at 80 % of the capacity (`servetwin bench`, then `servetwin
 measured by `servetwin bench` on a server that has just started, and simulated by `servetwin run` with the profile and the same arrivals, on
 several courses of the machine's speed. The bar: 10 %. Each held-out load is measured twice, the second time in the opposite order, so that the
 noise stands beside the error; the two fitted loads before and after them.
+
+With --used the server runs as people run it: prompt caching as llama.cpp has it by default, and one server for all loads, whose slots earlier
+loads have used. Prompts of the held-out loads begin with one of a few shared prefixes, so that what is cached counts.
 """
 
 import argparse
@@ -45,6 +48,26 @@ def held_out(capacity):
     return loads
 
 
+# Tokens that the prompts of a load share, in how many groups, and lengths of what follows and of the output.
+PREFIX, GROUPS, OWN, OUTPUT = 256, 4, 64, 48
+
+
+def used(capacity):
+    """Loads of a server in use. Rates are shares of the capacity without caching."""
+    loads = [(f"prefix-closed-{n}", [], f'{{ kind = "closed", concurrency = {n} }}', OWN, OUTPUT) for n in (1, 3, 6)]
+    for share in (0.4, 0.8):
+        loads.append((f"prefix-poisson-{share:g}", [], f'{{ kind = "poisson", rate = "{share * capacity:.3g} req/s" }}', OWN, OUTPUT))
+    return loads
+
+
+def workload(load, seconds, seed):
+    """A load of --used as a scenario has it."""
+    _, _, arrival, prompt, output = load
+    return (f"[[workload]]\nname = \"bench\"\narrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
+            f"prefix = {{ tokens = {PREFIX}, groups = {GROUPS} }}\n"
+            f"[run]\nduration = \"{seconds:g} s\"\nwarmup = \"{seconds / 6:g} s\"\n")
+
+
 def run(command, **options):
     """Output of a program; its error ends this one."""
     done = subprocess.run(command, capture_output=True, text=True, **options)
@@ -57,7 +80,9 @@ def run(command, **options):
 def server(a, gguf, work):
     """A server that has just started; its address, once it says that it is well."""
     command = [a.llama_server, "-m", gguf, "--host", "127.0.0.1", "--port", str(a.port), "-t", str(a.threads), "-np", str(a.slots),
-               "-c", str(a.slots * a.context), "--no-cache-prompt", "--metrics", "--alias", "held-out-engine", *a.server_option]
+               "-c", str(a.slots * a.context), "--metrics", "--alias", "held-out-engine", *a.server_option]
+    if not a.used:
+        command.append("--no-cache-prompt")
     url = f"http://127.0.0.1:{a.port}"
     with open(os.path.join(work, "llama-server.log"), "a", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -105,18 +130,33 @@ def bench(a, url, load, seconds, folder, seed):
     return report if "ttft_ms" in report else report["run"]
 
 
+def bench_used(a, url, load, seconds, folder, seed):
+    """Measures a load of --used, with prompts that the server has not seen."""
+    path = f"{folder}.toml"
+    with open(path, "w", encoding="utf-8") as f:
+        # Model, hardware and engine stand there because a scenario has them; the load is all that is used.
+        f.write(f"seed = {seed}\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n[engine]\nkind = \"vllm_v1\"\n"
+                + workload(load, seconds, seed))
+    report = json.loads(run([a.servetwin, "bench", url, "--scenario", path, "--csv", folder, "--json"]))
+    return report if "ttft_ms" in report else report["run"]
+
+
 def simulate(a, profile, load, seconds, seed):
     """The load on the endpoint as it was calibrated, hardware and engine of the scenario beside the profile: figures by their path in a report."""
     name, _, arrival, prompt, output = load
     with open(os.path.splitext(profile)[0] + ".scenario.toml", encoding="utf-8") as f:
         deployment = f.read().split("[[workload]]")[0]
-    # The profile was fitted on slots in any order; here the server has just started.
-    deployment = deployment.replace("slots_used = true", "slots_used = false")
+    if a.used:
+        deployment = deployment.replace("cache_prompt = false", "cache_prompt = true").replace("slots_used = false", "slots_used = true")
+    else:
+        # The profile was fitted on slots in any order; here the server has just started.
+        deployment = deployment.replace("slots_used = true", "slots_used = false")
     # The profile's path in it is relative, so the scenario lies beside it.
     path = os.path.join(os.path.dirname(profile), f"held-out-{name}.toml")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(f"seed = {seed}\n{deployment}\n[[workload]]\nname = \"bench\"\n"
-                f"arrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
+        f.write(f"seed = {seed}\n{deployment}\n")
+        f.write(workload(load, seconds, seed) if a.used else
+                f"[[workload]]\nname = \"bench\"\narrival = {arrival}\nprompt = {prompt}\noutput = {output}\n"
                 f"[run]\nduration = \"{seconds:g} s\"\nwarmup = \"{seconds / 6:g} s\"\n")
     table = json.loads(run([a.servetwin, "run", path, "--seeds", str(COURSES), "--same-load", "--json"]))
     return {figure["path"]: figure["mean"] for figure in table["figures"]}
@@ -154,6 +194,7 @@ def main():
     p.add_argument("--server-option", action="append", default=[], help="further option of llama-server, e.g. --server-option=--no-warmup")
     p.add_argument("--calibrate-option", action="append", default=[], help="further option of `servetwin calibrate --endpoint`")
     p.add_argument("--two-loads", action="store_true", help="fit on two loads instead of those that `servetwin calibrate --endpoint` plans")
+    p.add_argument("--used", action="store_true", help="default prompt caching, shared prefixes, and one server for all loads")
     p.add_argument("--profile", help="skip the calibration and use this profile, with the scenario beside it")
     p.add_argument("--seconds", type=float, default=30.0, help="length of each held-out load (default 30)")
     p.add_argument("--keep", help="keep profile, logs and results in this folder")
@@ -180,8 +221,8 @@ def main():
         print(f"capacity at {a.slots} in flight: {capacity:.2f} req/s\n")
         fit = a.two_loads and not a.profile
         fitted = two_loads(a, gguf, capacity, work, 1) if fit else []
-        loads = held_out(capacity)
-        seen = measured(a, gguf, loads, work)
+        loads = used(capacity) if a.used else held_out(capacity)
+        seen = measured_on_one(a, gguf, loads, work) if a.used else measured(a, gguf, loads, work)
         if fit:
             fitted += two_loads(a, gguf, capacity, work, 2)
             with server(a, gguf, work) as url:
@@ -202,6 +243,19 @@ def measured(a, gguf, loads, work):
             folder = os.path.join(work, f"{load[0]}-{turn}")
             seen[load[0]].append(on_fresh_slots(a, gguf, work, lambda url: bench(a, url, load, a.seconds, folder, 11)))
             print(f"{load[0]}, run {turn}", file=sys.stderr, flush=True)
+    return seen
+
+
+def measured_on_one(a, gguf, loads, work):
+    """Two reports of each load, by its name, all from one server."""
+    seen = {load[0]: [] for load in loads}
+    with server(a, gguf, work) as url:
+        # Slots that nobody has used yet are taken in the order of their numbers; a load of its own mixes them up.
+        bench_used(a, url, loads[2], a.seconds / 3, os.path.join(work, "before"), 5)
+        for turn, order in ((1, loads), (2, loads[::-1])):
+            for load in order:
+                seen[load[0]].append(bench_used(a, url, load, a.seconds, os.path.join(work, f"{load[0]}-{turn}"), 11))
+                print(f"{load[0]}, run {turn}", file=sys.stderr, flush=True)
     return seen
 
 

@@ -11,5 +11,4 @@ pub mod operators;
 pub mod serving;
 pub mod statistics;
 pub mod steps;
-pub mod twin;
 pub mod validate;

@@ -12,7 +12,7 @@ use hwmodels::profile::{MeasuredOn, Param, Provenance, Validation};
 use rayon::prelude::*;
 use sim::scenario::Scenario;
 
-use crate::fit::{Bound, FitError, Loss, Options, bounded};
+use crate::fit::{Bound, FitError, FitResult, Loss, Options, bounded};
 use crate::validate::{self, Case, Errors, Row, SetError, Source};
 
 /// A number to fit and the parameters that take it.
@@ -209,6 +209,53 @@ pub enum ServingError {
     Fit(#[from] FitError),
 }
 
+/// The profile of one accelerator or engine, from what was fitted for all.
+fn profile(plan: &Plan, o: &Output, result: &FitResult, rows: &[Row], cases: &[Case]) -> Profile {
+    let mut profile = Profile {
+        name: o.name.into(),
+        accelerator: o.accelerator.into(),
+        description: o.description.into(),
+        provenance: Provenance {
+            command: format!(
+                "servetwin calibrate serving {} --data DIR --out DIR",
+                plan.name
+            ),
+            fitted_on: plan
+                .sets
+                .iter()
+                .map(|s| format!("{s}: rows marked as fitted"))
+                .collect(),
+            software: vec![o.software.into()],
+            rows: rows.iter().filter(|r| r.fitted).count() as u64,
+            notes: Vec::new(),
+        },
+        ..Profile::default()
+    };
+    for (i, u) in plan
+        .unknowns
+        .iter()
+        .enumerate()
+        .filter(|(_, u)| u.profile == o.name)
+    {
+        for name in u.names {
+            profile.params.insert(
+                (*name).into(),
+                Param {
+                    value: result.values[i],
+                    std_error: result.std_errors[i],
+                    min: u.min,
+                    max: u.max,
+                    unit: u.unit.into(),
+                    evidence: Evidence::Fitted,
+                },
+            );
+        }
+    }
+    profile.validations = validations(rows);
+    profile.measured_on = measured_on(cases);
+    profile
+}
+
 /// Fits `plan` on the fitted rows of its sets; returns the profiles and every row with its prediction.
 ///
 /// # Errors
@@ -272,54 +319,8 @@ pub fn fit(
             validate::rows(c, &params, None)
         })
         .collect();
-    let profiles = plan
-        .outputs
-        .iter()
-        .map(|o| {
-            let mut profile = Profile {
-                name: o.name.into(),
-                accelerator: o.accelerator.into(),
-                description: o.description.into(),
-                provenance: Provenance {
-                    command: format!(
-                        "servetwin calibrate serving {} --data DIR --out DIR",
-                        plan.name
-                    ),
-                    fitted_on: plan
-                        .sets
-                        .iter()
-                        .map(|s| format!("{s}: rows marked as fitted"))
-                        .collect(),
-                    software: vec![o.software.into()],
-                    rows: rows.iter().filter(|r| r.fitted).count() as u64,
-                    notes: Vec::new(),
-                },
-                ..Profile::default()
-            };
-            for (i, u) in plan
-                .unknowns
-                .iter()
-                .enumerate()
-                .filter(|(_, u)| u.profile == o.name)
-            {
-                for name in u.names {
-                    profile.params.insert(
-                        (*name).into(),
-                        Param {
-                            value: result.values[i],
-                            std_error: result.std_errors[i],
-                            min: u.min,
-                            max: u.max,
-                            unit: u.unit.into(),
-                            evidence: Evidence::Fitted,
-                        },
-                    );
-                }
-            }
-            profile.validations = validations(&rows);
-            profile.measured_on = measured_on(&cases);
-            profile
-        })
+    let profiles = (plan.outputs.iter())
+        .map(|o| profile(plan, o, &result, &rows, &cases))
         .collect();
     Ok((profiles, rows))
 }

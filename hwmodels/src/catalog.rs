@@ -3,7 +3,7 @@
 //! The built-in files are embedded in the binary; a folder of a user's own adds to them or overrides
 //! entries of the same name. See docs/catalog.md for the file format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,6 @@ use crate::model::ModelArch;
 
 #[path = "catalog_folder.rs"]
 mod folder;
-pub use folder::LeftOut;
 
 /// The embedded files, as (name, text).
 const BUILTIN: &[(&str, &str)] = &[
@@ -210,6 +209,15 @@ pub struct Catalog {
     instances: Table<Instance>,
     models: Table<Model>,
     left_out: Vec<LeftOut>,
+}
+
+/// A file of a user's folder, or an entry in it, that cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftOut {
+    /// The file and what is wrong with it.
+    pub error: Error,
+    /// Lower-case names that it would have defined.
+    names: BTreeSet<String>,
 }
 
 impl Catalog {

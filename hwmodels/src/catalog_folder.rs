@@ -3,21 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::Catalog;
+use super::{Catalog, LeftOut};
 use crate::error::Error;
 use crate::files::{self, Files};
 
 /// Largest catalog file that is read [bytes].
 const MAX_FILE_BYTES: u64 = 16 << 20;
-
-/// A file of a user's folder, or an entry in it, that cannot be used.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeftOut {
-    /// The file and what is wrong with it.
-    pub error: Error,
-    /// Lower-case names that it would have defined.
-    names: BTreeSet<String>,
-}
 
 impl Catalog {
     /// Adds the files of a folder; see [`Catalog::with_dir`].

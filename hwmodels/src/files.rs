@@ -67,7 +67,7 @@ impl Files for Disk {
 /// ```
 /// use hwmodels::files::{Bundle, read_text};
 ///
-/// let bundle = Bundle::default().with("traces/a.csv", "arrival_s,prompt,output\n");
+/// let bundle = Bundle::default().with("traces/a.csv", "arrival_s,prompt,output\n".as_bytes());
 /// let text = read_text(&bundle, "traces/./a.csv".as_ref(), 1000).unwrap();
 /// assert!(text.starts_with("arrival_s"));
 /// ```

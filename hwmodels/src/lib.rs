@@ -53,6 +53,7 @@ pub mod replica;
 pub mod roofline;
 pub mod step;
 pub mod units;
+mod weights;
 
 pub use accelerator::Accelerator;
 pub use batch::BatchStats;

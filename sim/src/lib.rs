@@ -23,8 +23,9 @@
 //! - [`workload`] arrivals, lengths, sessions, traces, mixes
 //! - [`run`] a run that is held: advanced, looked at, changed, cancelled; [`simulation`] what is run; [`observer`] who watches
 //! - [`cluster`] replicas, their requests and events, routers, and the order of things at one instant
-//! - [`policy`] schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
+//! - [`engines`] the serving engines' keys and start-up, a file each; [`policy`] their schedulers; [`fast`] vLLM's in lockstep, with the same result; [`kv`] KV blocks and prefix caches
 //! - [`control`] autoscaling controllers as state machines of their own: HPA, KEDA, the metric path, the Cluster Autoscaler
+//! - [`kube`] the cluster around the replicas: nodes, pods, faults, and the controllers' turns in a run
 //! - [`metrics`] definitions, distributions, series; [`record`] what a run leaves; [`report`] what people and machines read of it
 //! - [`kernel`] the clock, named random streams, the earliest of many clocks
 //!
@@ -33,8 +34,10 @@
 
 pub mod cluster;
 pub mod control;
+pub mod engines;
 pub mod fast;
 pub mod kernel;
+pub mod kube;
 pub mod kv;
 pub mod metrics;
 pub mod observer;

@@ -12,10 +12,7 @@ use crate::fast::{self, FastVllm};
 use crate::kernel::time::SimDuration;
 use crate::policy::Scheduler;
 use crate::policy::vllm_v1::{VllmV1, VllmV1Params};
-use crate::record::{RunInfo, RunRecord};
-use crate::run::Run;
-pub use crate::run::{Path, RunError, RunOptions};
-use crate::workload::Workload;
+pub use crate::run::options::{Path, RunError, RunOptions};
 
 /// Makes a policy; told whether requests of the run can share prompt content.
 pub type MakeScheduler = Arc<dyn Fn(bool) -> Box<dyn Scheduler> + Send + Sync>;
@@ -75,23 +72,6 @@ pub struct Simulation {
     pub request_timeout: Option<SimDuration>,
     /// Seed of every random stream.
     pub seed: u64,
-}
-
-impl Simulation {
-    /// Runs `workload` to its end, or to that of the options.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub fn run(
-        &self,
-        workload: &mut dyn Workload,
-        options: &RunOptions,
-        info: RunInfo,
-    ) -> Result<RunRecord, RunError> {
-        let mut run = Run::new(self, Box::new(workload), options)?;
-        run.run_to_end()?;
-        run.finish(info)
-    }
 }
 
 impl ReplicaSpec {

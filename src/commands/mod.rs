@@ -3,10 +3,12 @@
 
 use std::process::ExitCode;
 
+pub use crate::bad_input::BadInput;
 use clap::{Parser, Subcommand};
 
 use crate::{exit_code, message, output};
 
+pub mod autoscale;
 pub mod bench;
 pub mod calibrate;
 pub mod catalog;
@@ -14,7 +16,9 @@ pub mod compare;
 pub mod completions;
 pub mod curve;
 pub mod demo;
+pub mod export;
 pub mod hpa;
+pub mod import;
 pub mod man;
 pub mod model;
 pub mod replay;
@@ -54,8 +58,11 @@ enum Command {
     Validate(validate::Args),
     Calibrate(Box<calibrate::Args>),
     Trace(trace::Args),
+    Autoscale(autoscale::Args),
     Demo(demo::Args),
     Hpa(hpa::Args),
+    Import(import::Args),
+    Export(export::Args),
     Serve(Box<serve::Args>),
     Model(model::Args),
     Twin(Box<twin::Args>),
@@ -82,8 +89,11 @@ impl Cli {
             Command::Validate(args) => validate::run(args),
             Command::Calibrate(args) => calibrate::run(*args),
             Command::Trace(args) => trace::run(args),
+            Command::Autoscale(args) => autoscale::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Hpa(args) => hpa::run(args),
+            Command::Import(args) => import::run(&args),
+            Command::Export(args) => export::run(&args),
             Command::Serve(args) => serve::run(*args),
             Command::Model(args) => model::run(args),
             Command::Twin(args) => twin::run(*args),
@@ -94,18 +104,6 @@ impl Cli {
         }
     }
 }
-
-/// The caller's input is wrong; a command returns this where the exit code must be [`exit_code::BAD_INPUT`].
-#[derive(Debug)]
-pub struct BadInput(pub String);
-
-impl std::fmt::Display for BadInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
 
 /// Prints an error once, on stderr, and says how the process ends.
 pub fn report_error(error: &anyhow::Error) -> ExitCode {

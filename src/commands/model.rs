@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use engine::model::init::{DEFAULT_SEED, write};
-use engine::model::{ModelError, ModelOptions, inspect, load};
+use engine::model::{ModelError, ModelFacts, ModelOptions, inspect, load};
 use engine::step_log::LogFacts;
 use engine::timing::{self, Kind, TimedStep, TimingOptions};
 use kernels::dtype::WeightDtype;
@@ -203,6 +203,48 @@ impl Row {
     }
 }
 
+/// The rows for people.
+fn table(args: &Time, facts: &ModelFacts, rows: &[Row]) -> String {
+    let mut text = format!(
+        "{}: TP {}, PP {}, {} thread(s) a rank, {:?}; medians of {} steps [ms]\n{:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>10} {:>12} {:>13} {:>9}\n",
+        facts.name,
+        args.tp,
+        args.pp,
+        args.threads,
+        facts.dtype,
+        args.rounds,
+        "step of",
+        "tokens",
+        "step",
+        "best",
+        "products",
+        "LM head",
+        "attention",
+        "element-wise",
+        "communication",
+        "tokens/s"
+    );
+    for r in rows {
+        let kind = match r.kind {
+            Kind::Prefill => "prefill",
+            Kind::Decode => "decode",
+        };
+        text += &format!(
+            "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>8.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
+            r.size,
+            1e3 * r.median_s,
+            1e3 * r.best_s,
+            1e3 * r.linear_s,
+            1e3 * r.lm_head_s,
+            1e3 * r.attention_s,
+            1e3 * r.elementwise_s,
+            1e3 * r.communication_s,
+            r.best_tokens_per_s
+        );
+    }
+    text
+}
+
 fn measure(args: &Time) -> anyhow::Result<u8> {
     if args.compare {
         return compare::run(args);
@@ -271,43 +313,6 @@ fn measure(args: &Time) -> anyhow::Result<u8> {
         print_json(&rows)?;
         return Ok(exit_code::OK);
     }
-    let mut text = format!(
-        "{}: TP {}, PP {}, {} thread(s) a rank, {:?}; medians of {} steps [ms]\n{:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>10} {:>12} {:>13} {:>9}\n",
-        loaded.facts.name,
-        args.tp,
-        args.pp,
-        args.threads,
-        loaded.facts.dtype,
-        args.rounds,
-        "step of",
-        "tokens",
-        "step",
-        "best",
-        "products",
-        "LM head",
-        "attention",
-        "element-wise",
-        "communication",
-        "tokens/s"
-    );
-    for r in &rows {
-        let kind = match r.kind {
-            Kind::Prefill => "prefill",
-            Kind::Decode => "decode",
-        };
-        text += &format!(
-            "{kind:>8} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>8.3} {:>10.3} {:>12.3} {:>13.3} {:>9.0}\n",
-            r.size,
-            1e3 * r.median_s,
-            1e3 * r.best_s,
-            1e3 * r.linear_s,
-            1e3 * r.lm_head_s,
-            1e3 * r.attention_s,
-            1e3 * r.elementwise_s,
-            1e3 * r.communication_s,
-            r.best_tokens_per_s
-        );
-    }
-    print(&text)?;
+    print(&table(args, &loaded.facts, &rows))?;
     Ok(exit_code::OK)
 }

@@ -10,12 +10,14 @@ use sim::report::draws::Draws;
 use sim::report::replications::Replications;
 use sim::report::text::Detail;
 use sim::report::trace::Limit;
-use sim::report::{Expectation, RunReport, csv, outcomes, text, trace};
+use sim::report::{Expectation, RunReport, cluster_csv, csv, outcomes, text, trace};
 use store::StoreError;
 
+use crate::cluster_plot;
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
+use crate::picture;
 use crate::progress;
 use crate::simulate::{
     Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, simulate, simulate_recorded,
@@ -33,6 +35,9 @@ const TABLES: [&str; 5] = [
     "scenario.toml",
 ];
 
+/// What it writes beside them for a run in a cluster.
+const CLUSTER_TABLES: [&str; 4] = ["scaling.csv", "pods.csv", "nodes.csv", "replicas.csv"];
+
 /// Simulate a scenario and report what its users and its owner would see.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -48,12 +53,16 @@ pub struct Args {
     /// Print one JSON object (docs/machine-contracts.md).
     #[arg(long)]
     json: bool,
-    /// Write requests.csv, steps.csv, series.csv, summary.json and scenario.toml into DIR.
+    /// Write requests.csv, steps.csv, series.csv, summary.json and scenario.toml into DIR; of a run in a cluster also scaling.csv, pods.csv,
+    /// nodes.csv and replicas.csv.
     #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
     csv: Option<PathBuf>,
     /// Write a trace that Perfetto opens: lanes per replica and stage, requests, counters. A name that ends in .gz is compressed.
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+    /// Plot demand and capacity of a run in a cluster over time, as .svg or .png.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "draws"])]
+    plot: Option<PathBuf>,
     /// What of the run the trace shows: the first N requests and their steps, 1/N of both, what is under way in a stretch such as
     /// '60 s..90 s', or none: all of it.
     #[arg(long, value_name = "LIMIT", requires = "trace", default_value_t = Limit::DEFAULT)]
@@ -102,6 +111,7 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
     if let Some(dir) = &args.csv {
         output::check_dir(dir, &TABLES)?;
+        output::check_dir(dir, &CLUSTER_TABLES)?;
         // The trace may go there too.
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
@@ -110,6 +120,15 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     }
     if let Some(file) = &args.record {
         output::check(file)?;
+    }
+    if let Some(file) = &args.plot {
+        if scenario.cluster.is_none() {
+            return Err(BadInput(
+                "--plot shows a cluster, and the scenario has no [cluster]".into(),
+            )
+            .into());
+        }
+        picture::check(file)?;
     }
     let keep = if args.csv.is_some() || args.trace.is_some() {
         Keep::Everything
@@ -142,6 +161,9 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
             .into());
         }
         write_trace(file, &record, args.trace_limit)?;
+    }
+    if let (Some(file), Some(cluster)) = (&args.plot, &record.cluster) {
+        picture::write(file, &cluster_plot::svg(&record.info.name, cluster)?)?;
     }
     let verdicts: Vec<_> = expectations
         .iter()
@@ -338,5 +360,12 @@ fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Resu
     files.write(&scenario, |out| {
         out.write_all(record.info.config.as_bytes())
     })?;
+    if let Some(cluster) = &record.cluster {
+        let [scaling, pods, nodes, replicas] = CLUSTER_TABLES.map(|name| dir.join(name));
+        files.write(&scaling, |out| cluster_csv::write_scaling(out, cluster))?;
+        files.write(&pods, |out| cluster_csv::write_pods(out, cluster))?;
+        files.write(&nodes, |out| cluster_csv::write_nodes(out, cluster))?;
+        files.write(&replicas, |out| cluster_csv::write_replicas(out, cluster))?;
+    }
     files.commit()
 }

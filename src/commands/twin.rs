@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use bench::endpoint::{Client, Endpoint};
 use bench::printable::printable;
-use calibrate::twin::ask::{Answer, Question, engine_keys};
-use calibrate::twin::cost::{self, CostLoad};
-use calibrate::twin::drift::{DriftConfig, Sigmas};
-use calibrate::twin::live::{Deployment, Live, LiveConfig, refit_to, replay_once};
-use calibrate::twin::observe::{Observer, ObserverConfig};
-use calibrate::twin::prefix::Salt;
-use calibrate::twin::proxy::{self, ProxyConfig};
-use calibrate::twin::report::{Report, figures_table};
-use calibrate::twin::scrape::Scraper;
-use calibrate::twin::tap::{Clock, DEFAULT_CAPACITY, channel};
-use calibrate::twin::window::Window;
-use calibrate::twin::{export, tokens};
 use clap::{Parser, Subcommand};
 use hwmodels::units::{Ratio, Secs};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use twin::ask::{Answer, Question, engine_keys};
+use twin::cost::{self, CostLoad};
+use twin::drift::{DriftConfig, Sigmas};
+use twin::live::{Deployment, Live, LiveConfig, refit_to, replay_once};
+use twin::observe::{Observer, ObserverConfig};
+use twin::prefix::Salt;
+use twin::proxy::{self, ProxyConfig};
+use twin::report::{Report, figures_table};
+use twin::scrape::Scraper;
+use twin::tap::{Clock, DEFAULT_CAPACITY, channel};
+use twin::window::Window;
+use twin::{export, tokens};
 
 use super::BadInput;
 use super::bench::TlsArgs;
@@ -493,11 +493,21 @@ struct Watching {
     deployment: Option<Deployment>,
     client: Client,
     proxy: Option<(SocketAddr, ProxyConfig)>,
-    tokenizer: Option<calibrate::twin::observe::CountTokens>,
+    tokenizer: Option<twin::observe::CountTokens>,
     outlet: Outlet,
     metrics: Option<SocketAddr>,
     every: Duration,
     duration: Option<Duration>,
+}
+
+/// Reads the endpoint's metrics at a steady pace, until it is aborted.
+async fn scrape(scraper: Arc<Scraper>) {
+    let mut ticks = tokio::time::interval(SCRAPE_EVERY);
+    loop {
+        ticks.tick().await;
+        // A reading that fails leaves a gap; the next may succeed.
+        let _ = scraper.read().await;
+    }
 }
 
 async fn watch(w: Watching) -> anyhow::Result<u8> {
@@ -549,17 +559,7 @@ async fn watch(w: Watching) -> anyhow::Result<u8> {
             .into());
         }
     }
-    let scraping = tokio::spawn({
-        let scraper = Arc::clone(&scraper);
-        async move {
-            let mut ticks = tokio::time::interval(SCRAPE_EVERY);
-            loop {
-                ticks.tick().await;
-                // A reading that fails leaves a gap; the next may succeed.
-                let _ = scraper.read().await;
-            }
-        }
-    });
+    let scraping = tokio::spawn(scrape(Arc::clone(&scraper)));
     let mut live = Live::new(
         w.config,
         w.deployment,

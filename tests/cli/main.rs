@@ -1,6 +1,7 @@
 //! The program as its users meet it: commands, their exit codes and messages, what they print and write; and whether documents and
 //! dependencies are what they say. One binary, so that the program is linked once.
 
+mod autoscale;
 mod bench;
 mod calibrate;
 mod calibrate_steps;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hwmodels::files::{Disk, Files};
 use sim::report::RunReport;
 use sim::scenario::Scenario;
-use sim::scenario::build::ScenarioRunError;
+use sim::scenario::ScenarioRunError;
 use sim::simulation::{RunError, RunOptions};
 use store::Limits;
 

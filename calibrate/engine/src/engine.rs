@@ -274,7 +274,7 @@ impl Engine {
                 router.seen(i, replica.load());
             }
         }
-        router.route(spec, |i| self.replicas[i as usize].load())
+        router.route(spec)
     }
 
     /// What the router looks at: equal blocks of the prompt are equal segments.

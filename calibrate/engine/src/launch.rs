@@ -8,8 +8,8 @@ use hwmodels::EngineKind;
 use serde::Deserialize;
 use sim::cluster::router::RouterConfig;
 use sim::cluster::router::prefix::PrefixAwareParams;
+use sim::engines::EngineParams;
 use sim::policy::check::ParamError;
-use sim::scenario::engine::EngineParams;
 
 use crate::engine::{Engine, EngineSpec};
 use crate::http::Service;
@@ -142,11 +142,8 @@ pub fn router(name: &str) -> Result<RouterConfig, LaunchError> {
     })
 }
 
-/// Loads the model for each replica and starts the engine.
-///
-/// # Errors
-/// See [`LaunchError`].
-pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
+/// Refuses numbers that cannot be.
+fn check(options: &LaunchOptions) -> Result<(), LaunchError> {
     for (name, value) in [
         ("tp", options.tp),
         ("pp", options.pp),
@@ -161,6 +158,15 @@ pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
     if options.threads == Some(0) {
         return Err(LaunchError::Option("threads must be at least 1".into()));
     }
+    Ok(())
+}
+
+/// Loads the model for each replica and starts the engine.
+///
+/// # Errors
+/// See [`LaunchError`].
+pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
+    check(options)?;
     let router = router(&options.router)?;
     let kind = options.policy;
     let params = EngineParams::read(kind, options.keys.clone()).map_err(|e| LaunchError::Keys {

@@ -8,16 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hwmodels::{BatchStats, EngineKind, StepCost, StepModel};
 use serde::Deserialize;
 use sim::cluster::router::RouterConfig;
+use sim::engines::EngineParams;
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
 use sim::record::RunInfo;
 use sim::report::csv::parse_instant;
 use sim::request::{RejectReason, ReqId, RequestSpec};
-use sim::scenario::engine::EngineParams;
+use sim::simulation::MakeScheduler;
 use sim::simulation::{self, EngineSpec, FrontEnd, ReplicaSpec, RunOptions, Simulation};
 use sim::workload::Workload;
 
-use crate::policy::{MakeScheduler, Policy};
+use crate::policy::Policy;
 use crate::step_log::{LogEntry, LogOutcome, LogRequest, engine_path, requests_path};
 
 /// Why a log cannot be replayed.

@@ -128,7 +128,13 @@ impl Text {
 
     /// The tokens in the order of their bytes, for structured output.
     pub fn vocabulary(&self) -> &Vocabulary {
-        self.vocabulary.get_or_init(|| Vocabulary::new(self))
+        self.vocabulary.get_or_init(|| {
+            let texts = (0..self.vocab() as u32)
+                .filter(|&id| !self.is_special(id))
+                .map(|id| (id, self.token_bytes(id)))
+                .filter(|(_, bytes)| !bytes.is_empty());
+            Vocabulary::new(self.vocab(), texts)
+        })
     }
 
     /// Tokens there are.

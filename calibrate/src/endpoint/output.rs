@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hwmodels::fitted::{Extent, param};
-use hwmodels::profile::{Provenance, Validation};
+use hwmodels::profile::{Param, Provenance, Validation};
 use hwmodels::{Basis, BatchStats, EngineKind, Evidence, Profile};
 
 use super::fit::Fitted;
 use super::load::{Load, Pacing, Role};
 use super::params::UNKNOWNS;
 use super::report::{EndpointReport, FIGURES};
-use super::server::Source;
+use super::server::{Server, Source};
 use super::simulate::{Look, simulate};
 
 /// Largest median error on held-out loads with which a profile counts as trusted [%].
@@ -35,27 +35,8 @@ pub struct Origin {
     pub notes: Vec<String>,
 }
 
-/// The profile of `fitted`, with its validity ranges from the steps of the fitted loads and a validation per figure from the loads held
-/// out. The same loads give the same profile.
-///
-/// # Errors
-/// A fitted value outside the bounds of its parameter.
-pub fn profile(
-    loads: &[Load],
-    fitted: &Fitted,
-    report: &EndpointReport,
-    origin: &Origin,
-) -> Result<Profile, hwmodels::Error> {
-    let mut params = BTreeMap::new();
-    for (i, u) in UNKNOWNS.iter().enumerate() {
-        if fitted.params.vanishes(i) {
-            continue;
-        }
-        let error = fitted.intervals[i].map(|[a, b]| (b - a) / INTERVAL_ERRORS);
-        let entry = param(u.name, fitted.params.0[i], error, Evidence::Fitted)?;
-        params.insert(u.name.to_owned(), entry);
-    }
-    let s = &fitted.server;
+/// Adds the limits of the server that were read or inferred.
+fn limits(s: &Server, params: &mut BTreeMap<String, Param>) -> Result<(), hwmodels::Error> {
     let mut limit = |name: &str, value: f64, source: Source| -> Result<(), hwmodels::Error> {
         let evidence = match source {
             Source::Read => Evidence::Measured,
@@ -104,6 +85,53 @@ pub fn profile(
             param("limits.async_scheduling", 0.0, None, Evidence::Fitted)?,
         );
     }
+    Ok(())
+}
+
+/// How far the held-out loads were predicted.
+fn validations(loads: &[Load], report: &EndpointReport) -> Vec<Validation> {
+    let held: Vec<&str> = loads
+        .iter()
+        .filter(|l| l.role == Role::HoldOut)
+        .map(|l| l.name.as_str())
+        .collect();
+    report.held_out_percent.map_or(Vec::new(), |errors| {
+        FIGURES
+            .iter()
+            .zip(errors)
+            .map(|((metric, _), e)| Validation {
+                set: format!("held-out loads: {}", held.join("; ")),
+                metric: (*metric).into(),
+                n: held.len() as u64,
+                median_ape: (e * 100.0).round() / 100.0,
+                tolerance: TOLERANCE,
+            })
+            .collect()
+    })
+}
+
+/// The profile of `fitted`, with its validity ranges from the steps of the fitted loads and a validation per figure from the loads held
+/// out. The same loads give the same profile.
+///
+/// # Errors
+/// A fitted value outside the bounds of its parameter.
+pub fn profile(
+    loads: &[Load],
+    fitted: &Fitted,
+    report: &EndpointReport,
+    origin: &Origin,
+) -> Result<Profile, hwmodels::Error> {
+    let mut params = BTreeMap::new();
+    for (i, u) in UNKNOWNS.iter().enumerate() {
+        if fitted.params.vanishes(i) {
+            continue;
+        }
+        let error = fitted.intervals[i].map(|[a, b]| (b - a) / INTERVAL_ERRORS);
+        let entry = param(u.name, fitted.params.0[i], error, Evidence::Fitted)?;
+        params.insert(u.name.to_owned(), entry);
+    }
+    let s = &fitted.server;
+    limits(s, &mut params)?;
     let mut batches: Vec<BatchStats> = Vec::new();
     let mut rows = 0;
     for load in loads.iter().filter(|l| l.role == Role::Fit) {
@@ -116,24 +144,6 @@ pub fn profile(
             batches.extend(p.steps.iter().map(|r| r.stats));
         }
     }
-    let held: Vec<&str> = loads
-        .iter()
-        .filter(|l| l.role == Role::HoldOut)
-        .map(|l| l.name.as_str())
-        .collect();
-    let validations = report.held_out_percent.map_or(Vec::new(), |errors| {
-        FIGURES
-            .iter()
-            .zip(errors)
-            .map(|((metric, _), e)| Validation {
-                set: format!("held-out loads: {}", held.join("; ")),
-                metric: (*metric).into(),
-                n: held.len() as u64,
-                median_ape: (e * 100.0).round() / 100.0,
-                tolerance: TOLERANCE,
-            })
-            .collect()
-    });
     let mut profile = Profile {
         name: origin.name.clone(),
         accelerator: "*".into(),
@@ -157,7 +167,7 @@ pub fn profile(
             notes: origin.notes.clone(),
         },
         validity: Extent::ranges_of(&batches),
-        validations,
+        validations: validations(loads, report),
         measured_on: BTreeMap::new(),
         basis: Some(Basis {
             engine: s.kind.value,

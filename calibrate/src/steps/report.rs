@@ -93,6 +93,55 @@ pub struct Outcome {
     pub logs: Vec<String>,
 }
 
+/// The logs with what is known of them besides.
+fn known(logs: &[Log], setup: &Setup) -> Vec<Log> {
+    let known = |l: &Log| Log {
+        facts: setup.facts.clone().or(&l.facts),
+        ..l.clone()
+    };
+    logs.iter().map(known).collect()
+}
+
+/// Predicts each log from a fit of the others.
+fn leave_out_in_turn(base: &[&Log], errors: &mut Vec<Errors>, notes: &mut Vec<String>) {
+    for (i, out) in base.iter().enumerate() {
+        let rest: Vec<&Log> = base
+            .iter()
+            .enumerate()
+            .filter(|(j, _)| *j != i)
+            .map(|(_, l)| *l)
+            .collect();
+        match Core::fit(&rest) {
+            Ok(core) => {
+                let slow = 1.0 + core.interrupted;
+                let predict = |s: &Step| slow * core.solved.fitted.predict(&s.stats);
+                errors.extend(judge(out, i, Use::LeftOutInTurn, predict).0);
+            }
+            Err(e) => notes.push(format!("without {}: {e}", file_name(&out.name))),
+        }
+    }
+}
+
+/// What the held-out logs say of the fit.
+fn validations(errors: &[Errors]) -> Vec<Validation> {
+    let mut out = Vec::new();
+    for e in errors.iter().filter(|e| e.used == Use::HeldOut) {
+        for (metric, value, tolerance) in [
+            ("step time", e.median_ape, STEP_TOLERANCE),
+            ("time of all steps", e.total_error.abs(), TOTAL_TOLERANCE),
+        ] {
+            out.push(Validation {
+                set: file_name(&e.log),
+                metric: metric.into(),
+                n: e.steps,
+                median_ape: (value * 100.0).round() / 100.0,
+                tolerance,
+            });
+        }
+    }
+    out
+}
+
 /// Fits `logs` and predicts `hold_out`.
 ///
 /// The layout (and threads) of the first log is the one that is fitted; logs of other layouts teach what those add.
@@ -100,15 +149,7 @@ pub struct Outcome {
 /// # Errors
 /// Too few steps, or a log that is both fitted and held out.
 pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, StepsError> {
-    let known = |logs: &[Log]| -> Vec<Log> {
-        logs.iter()
-            .map(|l| Log {
-                facts: setup.facts.clone().or(&l.facts),
-                ..l.clone()
-            })
-            .collect()
-    };
-    let (logs, hold_out) = (known(logs), known(hold_out));
+    let (logs, hold_out) = (known(logs, setup), known(hold_out, setup));
     distinct(&logs, &hold_out)?;
     let first = logs.first().map(|l| l.facts.clone()).unwrap_or_default();
     let same = |l: &&Log| l.facts.layout() == first.layout() && l.facts.threads == first.threads;
@@ -147,37 +188,9 @@ pub fn fit(logs: &[Log], hold_out: &[Log], setup: &Setup) -> Result<Outcome, Ste
         errors.extend(e);
     }
     if hold_out.is_empty() && base.len() > 1 {
-        for (i, out) in base.iter().enumerate() {
-            let rest: Vec<&Log> = base
-                .iter()
-                .enumerate()
-                .filter(|(j, _)| *j != i)
-                .map(|(_, l)| *l)
-                .collect();
-            match Core::fit(&rest) {
-                Ok(core) => {
-                    let slow = 1.0 + core.interrupted;
-                    let predict = |s: &Step| slow * core.solved.fitted.predict(&s.stats);
-                    errors.extend(judge(out, i, Use::LeftOutInTurn, predict).0);
-                }
-                Err(e) => notes.push(format!("without {}: {e}", file_name(&out.name))),
-            }
-        }
+        leave_out_in_turn(&base, &mut errors, &mut notes);
     }
-    for e in errors.iter().filter(|e| e.used == Use::HeldOut) {
-        for (metric, value, tolerance) in [
-            ("step time", e.median_ape, STEP_TOLERANCE),
-            ("time of all steps", e.total_error.abs(), TOTAL_TOLERANCE),
-        ] {
-            profile.validations.push(Validation {
-                set: file_name(&e.log),
-                metric: metric.into(),
-                n: e.steps,
-                median_ape: (value * 100.0).round() / 100.0,
-                tolerance,
-            });
-        }
-    }
+    profile.validations.extend(validations(&errors));
     if hold_out.is_empty() {
         notes.push(
             "the profile is untrusted until a log that was not fitted is predicted: --hold-out LOG"

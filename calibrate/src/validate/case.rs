@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use sim::report::RunReport;
 use sim::scenario::Scenario;
 
+use super::error::SetError;
 use super::input;
 
 /// A measured figure and where the prediction's report has its counterpart.
@@ -55,29 +56,6 @@ impl Prediction {
             .map(|r| sim::report::expect::number(r, path))
             .collect();
         figures.map(|f| f.iter().sum::<f64>() / f.len() as f64)
-    }
-}
-
-/// Why a data set cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{file}: {message}")]
-pub struct SetError {
-    /// The file.
-    pub file: String,
-    /// What is wrong with it.
-    pub message: String,
-    /// True when the file is not there at all.
-    pub missing: bool,
-}
-
-impl SetError {
-    /// `file` is there but cannot be used.
-    pub fn new(file: &str, message: String) -> SetError {
-        SetError {
-            file: file.to_owned(),
-            message,
-            missing: false,
-        }
     }
 }
 

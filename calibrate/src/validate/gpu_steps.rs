@@ -16,7 +16,8 @@ use hwmodels::{
 };
 use serde::Deserialize;
 
-use super::case::{SetError, Source};
+use super::case::Source;
+use super::error::SetError;
 use super::report::{Errors, Summary};
 use crate::operators;
 

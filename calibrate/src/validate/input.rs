@@ -8,7 +8,7 @@ use csv::StringRecord;
 use flate2::read::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 
-use super::case::SetError;
+use super::error::SetError;
 
 /// A file of measurements.
 pub struct DataFile {

@@ -6,6 +6,7 @@
 
 pub mod baseline;
 pub mod case;
+mod error;
 pub mod gpu_steps;
 mod input;
 pub mod jumpstart;
@@ -24,7 +25,8 @@ use rayon::prelude::*;
 
 use crate::neuron;
 
-pub use case::{Case, Measured, SetError, Source};
+pub use case::{Case, Measured, Source};
+pub use error::SetError;
 pub use report::{Direction, Errors, Report, Row, Summary};
 
 /// Reads a set's cases from a folder.

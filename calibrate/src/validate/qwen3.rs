@@ -13,7 +13,8 @@
 
 use serde::Deserialize;
 
-use super::case::{Case, Measured, SetError, Source};
+use super::case::{Case, Measured, Source};
+use super::error::SetError;
 
 /// Name of the data file.
 pub const FILE: &str = "h100_qwen3_32b_vllm.csv";

@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use sim::workload::lengths::interpolate;
 
-use super::case::{Case, Measured, SetError, Source};
+use super::case::{Case, Measured, Source};
+use super::error::SetError;
 
 /// Name of the data file of published points.
 pub const FILE: &str = "serving_points.csv";

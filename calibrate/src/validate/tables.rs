@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::case::SetError;
+use super::error::SetError;
 use super::report::{Errors, Summary};
 use crate::{collectives, operators};
 

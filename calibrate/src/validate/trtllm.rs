@@ -18,7 +18,8 @@ use hwmodels::model::AttentionKind;
 use hwmodels::{Catalog, Dtype};
 use serde::Deserialize;
 
-use super::case::{Case, Measured, SetError, Source};
+use super::case::{Case, Measured, Source};
+use super::error::SetError;
 
 /// Name of the data file with 1000 / 1000 tokens.
 pub const FILE: &str = "trtllm_max_throughput.csv";

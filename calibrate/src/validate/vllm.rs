@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::case::{Case, Measured, SetError, Source};
+use super::case::{Case, Measured, Source};
+use super::error::SetError;
 
 /// Folder of the request logs.
 pub const REQUESTS: &str = "vllm_h100_requests";

@@ -80,14 +80,8 @@ fn speed(profile: &Profile, cores: f64, threads: f64, ranks: f64) -> Speed {
     }
 }
 
-/// The coefficients on `target`, and what they rest on that was not measured.
-pub(super) fn scale(
-    profile: &Profile,
-    target: &Target,
-) -> Result<(Coefficients, Vec<String>), Error> {
-    let basis = profile.basis.clone().unwrap_or_default();
-    let get = |name: &str| profile.get(name, super::spec(name).map_or(0.0, |s| s.prior));
-    let known = |name: &str| profile.params.contains_key(name);
+/// Layers of the model; 0: not known, and not needed.
+fn layers(profile: &Profile, basis: &Basis, target: &Target) -> Result<u32, Error> {
     let layers = if target.layers > 0 {
         target.layers
     } else {
@@ -113,6 +107,27 @@ pub(super) fn scale(
             ),
         });
     }
+    Ok(layers)
+}
+
+/// Time of the fullest stage as a share of that of all layers, where a rank is `slowed` by the other stages.
+fn stage_share(stages: u32, layers: u32, slowed: f64) -> f64 {
+    if stages <= 1 {
+        return 1.0;
+    }
+    let layers = layers.max(stages);
+    f64::from(layers.div_ceil(stages)) / f64::from(layers) * slowed
+}
+
+/// The coefficients on `target`, and what they rest on that was not measured.
+pub(super) fn scale(
+    profile: &Profile,
+    target: &Target,
+) -> Result<(Coefficients, Vec<String>), Error> {
+    let basis = profile.basis.clone().unwrap_or_default();
+    let get = |name: &str| profile.get(name, super::spec(name).map_or(0.0, |s| s.prior));
+    let known = |name: &str| profile.params.contains_key(name);
+    let layers = layers(profile, &basis, target)?;
     let mut warnings = Vec::new();
     let (tp0, tp) = (f64::from(basis.tp), f64::from(target.tp));
     let pp = f64::from(target.pp);
@@ -143,15 +158,9 @@ pub(super) fn scale(
     } else {
         [0.0; 2]
     };
-    let stage_share = if target.pp > 1 {
-        let fullest =
-            f64::from(layers.max(target.pp).div_ceil(target.pp)) / f64::from(layers.max(target.pp));
-        // Several steps are in flight, so the stages compete for cores.
-        let crowded = speed(profile, cores, threads, tp * pp);
-        fullest * now.compute / crowded.compute
-    } else {
-        1.0
-    };
+    // Several steps are in flight, so the stages compete for cores.
+    let crowded_stages = speed(profile, cores, threads, tp * pp);
+    let stage_share = stage_share(target.pp, layers, now.compute / crowded_stages.compute);
     let replicas = f64::from(target.replicas.max(1));
     let crowded = |threads: f64, ranks: f64, cores: f64| {
         if cores > 0.0 {

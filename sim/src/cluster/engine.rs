@@ -1,33 +1,12 @@
 //! One replica as the cluster sees it, whichever path advances it.
 
-use super::drift::StepTimes;
 use super::requests::{Requests, Slot};
 use super::stepped::SteppedReplica;
+pub use super::surroundings::{Out, Surroundings};
 use crate::fast::FastVllm;
-use crate::kernel::time::{SimDuration, SimTime};
-use crate::metrics::Recorder;
+use crate::kernel::time::SimTime;
 use crate::policy::Load;
 use crate::request::RejectReason;
-
-/// What an engine writes to while it advances.
-pub struct Out<'a> {
-    /// The requests under way.
-    pub requests: &'a mut Requests,
-    /// The record.
-    pub recorder: &'a mut Recorder,
-    /// Requests that the engine is done with: true when all tokens were made, false when it dropped them.
-    pub done: &'a mut Vec<(Slot, bool)>,
-}
-
-/// What surrounds the scheduler of a replica.
-pub struct Surroundings {
-    /// Index of the replica.
-    pub replica: u32,
-    /// How long its steps take.
-    pub step: StepTimes,
-    /// From the end of a step until its tokens reach the client.
-    pub output_delay: SimDuration,
-}
 
 /// A replica on the reference path or on the fast path; both give the same record.
 pub enum Engine {

@@ -10,6 +10,7 @@ use super::engine::{Engine, Out};
 use super::events::{Class, Events};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::{Totals, Vitals};
 use crate::kv::content::block_hashes;
 use crate::metrics::Recorder;
 use crate::policy::Load;
@@ -96,6 +97,7 @@ pub struct Replica {
     held: (SimTime, Load),
     done: Vec<(Slot, bool)>,
     drained: bool,
+    totals: Totals,
     /// When something last happened here.
     last: SimTime,
 }
@@ -129,6 +131,7 @@ impl Replica {
             touched: false,
             done: Vec::new(),
             drained: false,
+            totals: Totals::default(),
             last: SimTime::ZERO,
         }
     }
@@ -155,6 +158,15 @@ impl Replica {
     #[inline]
     pub fn load(&self) -> Load {
         self.engine.load()
+    }
+
+    /// What the cluster around it sees.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            load: self.load(),
+            totals: self.totals,
+            gone: (self.lifecycle == Lifecycle::Gone).then_some(self.last),
+        }
     }
 
     /// Requests that were sent to it and have not ended.
@@ -328,6 +340,7 @@ impl Replica {
     }
 
     fn enter(&mut self, slot: Slot, now: SimTime, books: &mut Books) {
+        self.requests.get_mut(slot).entered = now;
         match self.engine.enter(now, slot, &mut self.requests) {
             // A busy engine sees it when its step ends.
             Ok(()) => self.touched = true,
@@ -347,6 +360,14 @@ impl Replica {
     fn end(&mut self, slot: Slot, outcome: Outcome, now: SimTime, books: &mut Books) {
         let r = self.requests.get(slot);
         let row = r.row(outcome, now);
+        if outcome == Outcome::Finished {
+            let t = &mut self.totals;
+            t.finished += 1;
+            t.queue_ns += r.entered.since(r.arrival).0;
+            t.compute_ns += now.since(r.entered).0;
+            t.prompt_tokens += u64::from(row.prompt_tokens);
+            t.output_tokens += u64::from(row.output_tokens);
+        }
         if books.listed {
             books.ends.push((self.index, r.end(&row)));
         }

@@ -55,6 +55,8 @@ pub struct Request {
     pub session: Option<u64>,
     /// Client sends.
     pub arrival: SimTime,
+    /// It reached the engine.
+    pub entered: SimTime,
     /// First scheduled.
     pub first_scheduled: SimTime,
     /// First token reaches the client.
@@ -96,6 +98,7 @@ impl Requests {
             tag: spec.tag,
             session: spec.session,
             arrival: spec.arrival,
+            entered: SimTime::NEVER,
             first_scheduled: SimTime::NEVER,
             first_token: SimTime::NEVER,
             last_token: SimTime::NEVER,

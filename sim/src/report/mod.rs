@@ -7,16 +7,24 @@
 //! - [`stationarity`] whether a run's figures would grow with its length
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
+//! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`cluster_csv`] their tables
+//! - [`autoscale`] settings of an autoscaler beside each other
 //! - [`trace`] a trace that Perfetto opens
 
+pub mod autoscale;
+pub mod cluster;
+pub mod cluster_csv;
 pub mod compare;
+pub mod counts;
 pub mod csv;
 pub mod curve;
 pub mod diagnosis;
 pub mod draws;
 pub mod expect;
+pub mod figures;
 pub mod headline;
 pub mod keys;
+pub mod latency;
 pub mod outcomes;
 pub mod replications;
 pub mod schema;

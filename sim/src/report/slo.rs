@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::SimDuration;
 use crate::record::RunRecord;
-use crate::report::summary::{LatencySummary, to_ms};
+use crate::report::latency::{LatencySummary, to_ms};
 
 /// Share of the requests that must meet the objective for it to hold [ratio].
 pub const REQUIRED: f64 = 0.99;

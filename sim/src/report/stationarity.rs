@@ -12,7 +12,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use crate::kernel::time::SimTime;
 use crate::metrics::flow::Stretch;
 use crate::record::RunRecord;
-use crate::report::text::{figure, secs};
+use crate::report::figures::{figure, secs};
 
 /// Chance of calling a queue growing that is not [probability].
 pub const SIGNIFICANCE: f64 = 1e-4;

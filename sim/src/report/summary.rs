@@ -4,13 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
-use crate::metrics::distribution::quantile_of_sorted;
 use crate::record::{MeasuredError, RunRecord, Served, Window};
+use crate::report::cluster::ClusterReport;
+use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
-use crate::report::outcomes::{self, Rejections, RequestCounts};
+use crate::report::figures::secs;
+pub use crate::report::latency::LatencySummary;
+pub(crate) use crate::report::latency::to_ms;
 use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
-use crate::report::text::secs;
 use crate::request::Outcome;
 
 /// One run, summarised. Latencies in milliseconds over finished requests sent after the warm-up.
@@ -66,6 +68,9 @@ pub struct RunReport {
     pub kv: Kv,
     /// Replicas and how busy they were.
     pub replicas: Replicas,
+    /// The cluster around the replicas; left out where the run had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterReport>,
     /// Price; null where the price is not known or nothing was produced.
     pub cost: Cost,
     /// Shares of the replicas' time by what bound it; they add up to 1.
@@ -85,23 +90,6 @@ pub struct RunReport {
     pub fingerprint: String,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
-}
-
-/// Statistics of one latency metric [ms]; null where nothing was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct LatencySummary {
-    /// Arithmetic mean.
-    pub mean: Option<f64>,
-    /// Median.
-    pub p50: Option<f64>,
-    /// 90th percentile.
-    pub p90: Option<f64>,
-    /// 95th percentile.
-    pub p95: Option<f64>,
-    /// 99th percentile.
-    pub p99: Option<f64>,
-    /// Values measured.
-    pub n: u64,
 }
 
 /// One of several workload streams.
@@ -213,11 +201,6 @@ pub struct RunStats {
     pub requests_per_wall_s: f64,
 }
 
-/// Nanoseconds as milliseconds; a division, so that 5 500 000 ns are 5.5 ms exactly.
-pub(crate) fn to_ms(ns: f64) -> f64 {
-    ns / 1e6
-}
-
 /// Nanoseconds as seconds; a division, so that 30 s do not become 30.000000000000004 s.
 fn to_secs(ns: u64) -> f64 {
     ns as f64 / 1e9
@@ -225,42 +208,6 @@ fn to_secs(ns: u64) -> f64 {
 
 /// Version of the contract.
 pub const CONTRACT: u32 = 1;
-
-impl LatencySummary {
-    /// The exact statistics of `values` [ns].
-    fn of_values(mut values: Vec<u64>) -> LatencySummary {
-        values.sort_unstable();
-        let percentile = |p: f64| quantile_of_sorted(&values, p).map(to_ms);
-        let n = values.len();
-        let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
-        LatencySummary {
-            mean: (n > 0).then(|| to_ms(sum as f64 / n as f64)),
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p95: percentile(0.95),
-            p99: percentile(0.99),
-            n: n as u64,
-        }
-    }
-
-    /// The statistics of `metric` in `record`.
-    pub fn of(record: &RunRecord, metric: Metric) -> LatencySummary {
-        let distribution = record.latencies.of(metric);
-        let sorted = record.sorted_values(metric);
-        let percentile = |p: f64| match &sorted {
-            Some(values) => quantile_of_sorted(values, p).map(to_ms),
-            None => distribution.quantile_ns(p).map(to_ms),
-        };
-        LatencySummary {
-            mean: distribution.mean_ns().map(to_ms),
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p95: percentile(0.95),
-            p99: percentile(0.99),
-            n: distribution.count(),
-        }
-    }
-}
 
 impl RunReport {
     /// Summarises a record; `wall_s` is how long its simulation took.
@@ -302,6 +249,7 @@ impl RunReport {
             normalised_ms,
             kv: kv(record),
             replicas: replicas(record),
+            cluster: ClusterReport::of(record),
             cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
             diagnosis: diagnosis::diagnose(
                 &bound_by,
@@ -481,7 +429,7 @@ fn warnings(record: &RunRecord, stationarity: &Stationarity) -> Vec<String> {
         ));
     }
     let c = RequestCounts::from(record.counts);
-    warnings.extend(outcomes::warning(&c, Rejections::of(record).as_ref()));
+    warnings.extend(counts::warning(&c, Rejections::of(record).as_ref()));
     if c.in_flight * 20 > c.offered {
         warnings.push(format!(
             "{} of {} requests were under way when the run ended; latencies leave them out and so look better than they are",

@@ -1,5 +1,7 @@
 //! The run itself: who is advanced when.
 
+mod cluster;
+
 use rayon::prelude::*;
 
 use super::gateway::Gateway;
@@ -13,9 +15,10 @@ use crate::cluster::requests::never_served;
 use crate::cluster::router::Router;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
+use crate::kube::Cluster;
+use crate::kube::spec::ClusterSpec;
 use crate::metrics::Recorder;
 use crate::observer::{FleetEvent, Observer};
-use crate::policy::Load;
 use crate::record::{RunInfo, RunRecord};
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{ReplicaSpec, Simulation};
@@ -39,9 +42,13 @@ pub struct Run<'w> {
     /// When each replica must be looked at next; not kept up while the pace is [`Pace::Ahead`].
     clocks: Tournament,
     plans: Plans,
+    /// What stands around the replicas, and what its replicas are made like.
+    cluster: Option<(Cluster, Box<ReplicaSpec>)>,
     gateway: Gateway,
+    /// Requests that each ready replica may have unanswered, and how many all of them have.
+    limit: Option<u32>,
+    under_way: u64,
     scrape_period: Option<SimDuration>,
-    scraped: Vec<Load>,
     next_scrape: SimTime,
     request_timeout: Option<SimDuration>,
     seed: u64,
@@ -77,7 +84,7 @@ impl<'w> Run<'w> {
         workload: Box<dyn Workload + 'w>,
         options: &RunOptions,
     ) -> Result<Run<'w>, RunError> {
-        Run::start(sim, workload, options, None)
+        Run::start(sim, workload, options, None, None)
     }
 
     /// The same, with somebody who is told of all that happens.
@@ -90,7 +97,21 @@ impl<'w> Run<'w> {
         options: &RunOptions,
         observer: Box<dyn Observer>,
     ) -> Result<Run<'w>, RunError> {
-        Run::start(sim, workload, options, Some(observer))
+        Run::start(sim, workload, options, Some(observer), None)
+    }
+
+    /// `sim` in a cluster: replicas like its first come and go as `cluster` says, none of them being there before.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn in_cluster(
+        sim: &Simulation,
+        workload: Box<dyn Workload + 'w>,
+        options: &RunOptions,
+        cluster: &ClusterSpec,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<Run<'w>, RunError> {
+        Run::start(sim, workload, options, observer, Some(cluster))
     }
 
     fn start(
@@ -98,13 +119,15 @@ impl<'w> Run<'w> {
         workload: Box<dyn Workload + 'w>,
         options: &RunOptions,
         observer: Option<Box<dyn Observer>>,
+        cluster: Option<&ClusterSpec>,
     ) -> Result<Run<'w>, RunError> {
-        let n = sim.replicas.len();
-        if n == 0 {
+        let Some(first) = sim.replicas.first() else {
             return Err(RunError::NoReplica);
-        }
+        };
+        let n = cluster.map_or(sim.replicas.len(), Cluster::most_replicas);
         let sees_scrapes = sim.router.sees_loads() && sim.scrape_period.is_some();
-        let pace = if workload.reacts() || observer.is_some() {
+        let limit = cluster.and_then(|c| c.max_outstanding);
+        let pace = if workload.reacts() || observer.is_some() || limit.is_some() {
             Pace::Instants
         } else if n > 1 && (sim.router.is_blind() || sees_scrapes) {
             Pace::Ahead
@@ -139,9 +162,18 @@ impl<'w> Run<'w> {
             pace,
             clocks: Tournament::new(n),
             plans: Plans::default(),
+            cluster: match cluster {
+                Some(spec) => {
+                    let cluster =
+                        Cluster::new(spec.clone(), sim.seed).map_err(RunError::Cluster)?;
+                    Some((cluster, Box::new(first.clone())))
+                }
+                None => None,
+            },
             gateway: Gateway::default(),
+            limit,
+            under_way: 0,
             scrape_period: sim.scrape_period,
-            scraped: Vec::new(),
             next_scrape: SimTime::ZERO,
             request_timeout: sim.request_timeout,
             seed: sim.seed,
@@ -158,9 +190,11 @@ impl<'w> Run<'w> {
             ended: 0,
             due: Vec::new(),
         };
-        for spec in &sim.replicas {
-            let i = run.add(spec)?;
-            run.change(Change::Ready(i))?;
+        if cluster.is_none() {
+            for spec in &sim.replicas {
+                let i = run.add(spec)?;
+                run.change(Change::Ready(i))?;
+            }
         }
         Ok(run)
     }
@@ -175,7 +209,6 @@ impl<'w> Run<'w> {
         let block = spec.hash_block(self.shared);
         self.fleet
             .push(Replica::new(i, spec, engine, block, self.reached));
-        self.scraped.push(self.fleet.peek(i).load());
         if self.fleet.len() as usize > self.clocks.capacity() {
             self.reset_clocks();
         }
@@ -223,9 +256,11 @@ impl<'w> Run<'w> {
     pub fn step_until(&mut self, t: SimTime) -> Result<Status, RunError> {
         let horizon = SimTime(t.min(self.until).0.saturating_add(1));
         loop {
-            let own = self.plans.next().min(self.gateway.next());
+            let own = self.next_own();
             let to = horizon.min(own);
+            // Nothing comes before the start.
             match self.pace {
+                _ if to == SimTime::ZERO => {}
                 Pace::Ahead => self.run_ahead(to)?,
                 Pace::Arrivals => self.run_arrivals(to)?,
                 Pace::Instants => self.run_instants(to)?,
@@ -234,10 +269,10 @@ impl<'w> Run<'w> {
                 return Ok(Status::Cancelled);
             }
             // Something may have been planned, or be held now, for an earlier instant than before.
-            if self.plans.next().min(self.gateway.next()) < to {
+            if self.next_own() < to {
                 continue;
             }
-            if own >= horizon {
+            if own >= horizon || self.ends_in_cluster(own) {
                 break;
             }
             self.instant(own)?;
@@ -321,15 +356,18 @@ impl<'w> Run<'w> {
     /// The replica for the drawn request; `None`: none is ready.
     #[inline]
     fn route(&mut self) -> Option<u32> {
-        let (fleet, scraped) = (&self.fleet, &self.scraped);
-        let fresh = self.scrape_period.is_none();
-        self.router.route(&self.spec, |i| {
-            if fresh {
-                fleet.peek(i).load()
-            } else {
-                scraped[i as usize]
-            }
-        })
+        if self.is_full() {
+            return None;
+        }
+        self.router.route(&self.spec)
+    }
+
+    /// Whether every ready replica has as many requests as it may have.
+    #[inline]
+    fn is_full(&self) -> bool {
+        let most = |limit: u32| u64::from(limit).saturating_mul(self.router.ready() as u64);
+        self.limit
+            .is_some_and(|limit| self.under_way >= most(limit))
     }
 
     /// Draws requests ahead, hands them to their replicas, and lets groups of replicas work them off on all cores: all before `to`.
@@ -520,6 +558,10 @@ impl<'w> Run<'w> {
         for change in self.plans.take(now) {
             self.change(change)?;
         }
+        self.act_in_cluster(now)?;
+        if self.limit.is_some() && !self.is_full() {
+            self.release();
+        }
         self.arrivals(now)?;
         let mut k = 0;
         while let Some(&i) = self.due.get(k) {
@@ -588,6 +630,7 @@ impl<'w> Run<'w> {
 
     /// The drawn request reaches replica `i`.
     fn accept(&mut self, i: u32, now: SimTime, id: ReqId, patience: Option<SimDuration>) {
+        self.under_way += 1;
         let (replica, books) = self.fleet.get(i);
         replica.accept(now, id, &self.spec, patience, books);
         replica.happen(now, Class::TimeOut, books);
@@ -608,6 +651,7 @@ impl<'w> Run<'w> {
             let mut ends = std::mem::take(&mut books.ends);
             for (i, end) in ends.drain(..) {
                 self.router.ended(i);
+                self.under_way = self.under_way.saturating_sub(1);
                 if self.pace == Pace::Instants {
                     self.workload.on_end(&end);
                 }
@@ -671,6 +715,9 @@ impl<'w> Run<'w> {
     fn release(&mut self) {
         let drawn = std::mem::take(&mut self.spec);
         for id in self.gateway.ids() {
+            if self.is_full() {
+                break;
+            }
             let Some(spec) = self.gateway.remove(id) else {
                 continue;
             };
@@ -731,9 +778,8 @@ impl<'w> Run<'w> {
     }
 
     fn scrape(&mut self, at: SimTime) {
-        for (i, seen) in self.scraped.iter_mut().enumerate() {
-            *seen = self.fleet.peek(i as u32).load();
-            self.router.seen(i as u32, *seen);
+        for i in 0..self.fleet.len() {
+            self.router.seen(i, self.fleet.peek(i).load());
         }
         let period = self.scrape_period.map_or(1, |p| p.0.max(1));
         self.next_scrape = SimTime((at.0 / period + 1).saturating_mul(period));
@@ -761,6 +807,7 @@ impl<'w> Run<'w> {
         }
         info.warnings.extend(self.busy_front_end(end));
         self.tell_sent();
+        let engines = self.fleet.len();
         let mut recorders = self.fleet.groups.into_iter().map(|g| g.books.recorder);
         let Some(mut all) = recorders.next() else {
             return Err(RunError::NoReplica);
@@ -768,7 +815,13 @@ impl<'w> Run<'w> {
         for recorder in recorders {
             all.merge(recorder);
         }
-        Ok(all.finish(end, info)?)
+        let around = self.cluster.map(|(cluster, _)| cluster.finish(end));
+        if let Some(around) = &around {
+            cluster::describe(&mut info, around, engines);
+        }
+        let mut record = all.finish(end, info)?;
+        record.cluster = around;
+        Ok(record)
     }
 
     /// Says that requests waited where the engine does not see them, of the busiest front end.

@@ -14,8 +14,9 @@
 mod gateway;
 mod group;
 mod held;
-mod options;
+pub(crate) mod options;
 mod plans;
+mod simulate;
 mod view;
 
 pub use held::Run;

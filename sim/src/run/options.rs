@@ -69,6 +69,9 @@ pub enum RunError {
         /// The clock.
         at: SimTime,
     },
+    /// A controller of the cluster refuses its settings.
+    #[error("the cluster cannot be set up: {0}")]
+    Cluster(String),
     /// The books do not balance: a defect of the simulator.
     #[error(transparent)]
     Record(#[from] RecordError),

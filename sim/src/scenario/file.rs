@@ -16,6 +16,8 @@ use crate::workload::TraceFormat;
 use crate::workload::spec::RowOrder;
 use crate::workload::trace::TraceColumns;
 
+use super::cluster_file::{AutoscalerFile, ChangeFile, ClusterFile, FaultFile};
+
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +48,18 @@ pub struct ScenarioFile {
     /// What stands between clients and replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterFile>,
+    /// Nodes and pods around the replicas. Without it the replicas are there from start to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterFile>,
+    /// Who changes the number of replicas and nodes. Needs `[cluster]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscaler: Option<AutoscalerFile>,
+    /// What breaks. Needs `[cluster]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fault: Vec<FaultFile>,
+    /// What operators do during the run. Needs `[cluster]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub change: Vec<ChangeFile>,
     /// Streams of requests; at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workload: Vec<StreamFile>,

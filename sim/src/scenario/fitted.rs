@@ -6,13 +6,13 @@ use std::sync::Arc;
 use hwmodels::catalog::Catalog;
 use hwmodels::error::Error;
 use hwmodels::fitted::{Extent, FittedStep, Limits, Target, laid_over};
-use hwmodels::{Profile, profiles};
+use hwmodels::{Basis, Profile, profiles};
 
-use super::build::{Built, Hardware, Start, Started, replicas_in_words, uncertain};
-use super::engine::EngineParams;
+use super::built::{Built, Hardware, replicas_in_words, uncertain};
 use super::error::ScenarioError;
 use super::{FittedChoice, Scenario};
 use crate::cluster::drift::{SpeedDrift, Swing};
+use crate::engines::{EngineParams, Start, Started};
 use crate::kernel::time::SimDuration;
 use crate::record::{MeasuredError, ProfileUse};
 use crate::simulation::FrontEnd;
@@ -36,6 +36,15 @@ fn drift(profile: &Profile) -> Option<SpeedDrift> {
         swing("noise.burst_ratio", "noise.burst_s"),
     ];
     (swings.iter().any(|s| s.ratio > 0.0)).then_some(SpeedDrift { swings, machine: 0 })
+}
+
+/// The model that is served, as far as it is known.
+struct Served {
+    name: String,
+    /// Longest sequence [tokens].
+    tokens: u32,
+    /// KV of a token, undivided [bytes]; 0: not known.
+    kv_bytes_per_token: f64,
 }
 
 impl Scenario {
@@ -97,6 +106,75 @@ impl Scenario {
         s
     }
 
+    /// What the profile is asked to predict, and the model that is served.
+    fn fitted_target(
+        &self,
+        profile: &Profile,
+        basis: &Basis,
+    ) -> Result<(Target, Served), ScenarioError> {
+        let mut target = Target {
+            tp: self.layout.tp,
+            pp: self.layout.pp,
+            replicas: self.replicas,
+            ..Target::of(profile)
+        };
+        let Some(model) = &self.model else {
+            let served = Served {
+                name: basis.model.clone(),
+                tokens: MAX_TOKENS,
+                kv_bytes_per_token: 0.0,
+            };
+            return Ok((target, served));
+        };
+        let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
+        let mut catalog = Catalog::builtin();
+        let name = self.add_model(model, &mut catalog)?;
+        let arch = &catalog.model_entry(&name).map_err(at("model.name"))?.arch;
+        self.layout
+            .check(arch, self.engine.params.kind())
+            .map_err(|e| self.places.error("layout", e.to_string()))?;
+        if basis.layers > 0 && (basis.layers, basis.hidden) != (arch.layers, arch.hidden) {
+            return Err(self.places.error(
+                "model",
+                format!(
+                    "{} has {} layers of {}, but profile `{}` was fitted on a model with {} of {}: its step times \
+                     hold for that model alone",
+                    arch.name, arch.layers, arch.hidden, profile.name, basis.layers, basis.hidden
+                ),
+            ));
+        }
+        (target.layers, target.hidden) = (arch.layers, arch.hidden);
+        let served = Served {
+            name: arch.name.clone(),
+            tokens: arch.max_positions,
+            kv_bytes_per_token: arch.kv_bytes_per_token(model.kv_cache),
+        };
+        Ok((target, served))
+    }
+
+    /// Where the scenario's engine is another than the one that was fitted.
+    fn differences(&self, profile: &Profile, basis: &Basis) -> Vec<String> {
+        let kind = self.engine.params.kind();
+        let mut warnings = Vec::new();
+        if basis.engine != kind {
+            warnings.push(format!(
+                "profile `{}` was fitted on {}, this is {kind}: step times may differ",
+                profile.name, basis.engine
+            ));
+        }
+        if let (EngineParams::LlamaCpp(p), Some(slots)) =
+            (&self.engine.params, Limits::of(profile).max_num_seqs)
+            && p.n_parallel != slots
+        {
+            warnings.push(format!(
+                "profile `{}` was fitted on a server with {slots} slots, n_parallel is {}: other passes make up a step, and \
+                 what they cost is extrapolated; fit at {} slots to be sure",
+                profile.name, p.n_parallel, p.n_parallel
+            ));
+        }
+        warnings
+    }
+
     fn on_fitted(&self, profile: &Profile) -> Result<(Started, Hardware), ScenarioError> {
         let kind = self.engine.params.kind();
         let basis = profile.basis.clone().unwrap_or_default();
@@ -115,63 +193,17 @@ impl Scenario {
                 ),
             ));
         }
-        let mut target = Target {
-            tp: self.layout.tp,
-            pp: self.layout.pp,
-            replicas: self.replicas,
-            ..Target::of(profile)
-        };
-        let mut model_name = basis.model.clone();
-        let mut model_tokens = MAX_TOKENS;
-        let mut kv_bytes_per_token = 0.0;
-        if let Some(model) = &self.model {
-            let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
-            let mut catalog = Catalog::builtin();
-            let name = self.add_model(model, &mut catalog)?;
-            let arch = &catalog.model_entry(&name).map_err(at("model.name"))?.arch;
-            self.layout
-                .check(arch, kind)
-                .map_err(|e| self.places.error("layout", e.to_string()))?;
-            if basis.layers > 0 && (basis.layers, basis.hidden) != (arch.layers, arch.hidden) {
-                return Err(self.places.error(
-                    "model",
-                    format!(
-                        "{} has {} layers of {}, but profile `{}` was fitted on a model with {} of {}: its step times \
-                         hold for that model alone",
-                        arch.name, arch.layers, arch.hidden, profile.name, basis.layers, basis.hidden
-                    ),
-                ));
-            }
-            (target.layers, target.hidden) = (arch.layers, arch.hidden);
-            model_tokens = arch.max_positions;
-            kv_bytes_per_token = arch.kv_bytes_per_token(model.kv_cache);
-            model_name = arch.name.clone();
-        }
+        let (target, served) = self.fitted_target(profile, &basis)?;
         let extent = Arc::new(Extent::new(profile));
         let step = FittedStep::new(profile, &target)
             .map_err(|e| self.places.error("hardware.step_profile", e.to_string()))?
             .watched(extent.clone());
         let mut warnings = step.warnings().to_vec();
-        if basis.engine != kind {
-            warnings.push(format!(
-                "profile `{}` was fitted on {}, this is {kind}: step times may differ",
-                profile.name, basis.engine
-            ));
-        }
-        if let (EngineParams::LlamaCpp(p), Some(slots)) =
-            (&self.engine.params, Limits::of(profile).max_num_seqs)
-            && p.n_parallel != slots
-        {
-            warnings.push(format!(
-                "profile `{}` was fitted on a server with {slots} slots, n_parallel is {}: other passes make up a step, and \
-                 what they cost is extrapolated; fit at {} slots to be sure",
-                profile.name, p.n_parallel, p.n_parallel
-            ));
-        }
+        warnings.extend(self.differences(profile, &basis));
         let started = self.start(&Start {
-            plan: None,
-            model_tokens,
-            kv_bytes_per_token,
+            model_tokens: served.tokens,
+            kv_bytes_per_token: served.kv_bytes_per_token,
+            ..self.start_of(None)
         })?;
         let replicas = f64::from(self.replicas);
         let price = self.fitted.as_ref().and_then(|f| f.price);
@@ -198,10 +230,10 @@ impl Scenario {
                 .map(|p| p.usd_per_hour() * if basis.cores > 0 { 1.0 } else { replicas }),
             deployment: format!(
                 "{}fitted profile `{}`, {kind}, {}, {}",
-                if model_name.is_empty() {
+                if served.name.is_empty() {
                     String::new()
                 } else {
-                    format!("{model_name}, ")
+                    format!("{}, ", served.name)
                 },
                 profile.name,
                 self.layout,

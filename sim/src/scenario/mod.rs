@@ -5,13 +5,16 @@
 //! - [`schema`]: unknown keys and values are refused with the nearest known one; JSON schema for editors;
 //! - [`file`]: the keys as written, all optional where they have a default;
 //! - [`resolve`]: every value checked, every default filled: a [`Scenario`];
-//! - [`build`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
+//! - [`built`]: catalog, memory plan, step model, schedulers and workload: a simulation that can run.
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
-pub mod build;
+mod autoscaler;
+pub mod built;
+mod cluster;
+pub mod cluster_file;
 pub mod document;
-pub mod engine;
+
 pub mod error;
 pub mod file;
 mod fitted;
@@ -24,7 +27,6 @@ mod shape;
 mod show;
 #[cfg(test)]
 mod tests;
-mod vllm;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,9 +36,10 @@ use hwmodels::files::{Disk, Files};
 use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
-pub use build::{Built, ScenarioRunError};
+pub use crate::engines::EngineParams;
+pub use built::{Built, ScenarioRunError};
+pub use cluster::ClusterChoice;
 pub use document::Places;
-pub use engine::EngineParams;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 
@@ -63,6 +66,8 @@ pub struct Scenario {
     pub layout: Layout,
     /// Replicas behind the router.
     pub replicas: u32,
+    /// Nodes, pods, autoscalers and faults around the replicas. `None`: they are there from start to end.
+    pub cluster: Option<ClusterChoice>,
     /// The serving engine.
     pub engine: EngineChoice,
     /// What stands between clients and replicas.
@@ -98,6 +103,7 @@ impl PartialEq for Scenario {
             fitted,
             layout,
             replicas,
+            cluster,
             engine,
             router,
             workload,
@@ -118,6 +124,7 @@ impl PartialEq for Scenario {
             && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
+            && *cluster == o.cluster
             && *engine == o.engine
             && *router == o.router
             && *workload == o.workload
@@ -211,7 +218,7 @@ pub struct EngineChoice {
     /// Its parameters, under its own names.
     pub params: EngineParams,
     /// What a memory plan needs to know of it.
-    pub common: engine::EngineCommon,
+    pub common: crate::engines::EngineCommon,
 }
 
 /// What stands between clients and replicas.

@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 17] = [
+    let sections: [(&str, &str); 35] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -31,6 +31,33 @@ pub fn markdown() -> String {
         ("workload.retries", "/$defs/RetriesFile"),
         ("[run]", "/$defs/RunFile"),
         ("[slo]", "/$defs/SloFile"),
+        ("[cluster]", "/$defs/ClusterFile"),
+        ("[[cluster.node_group]]", "/$defs/NodeGroupFile"),
+        ("[cluster.pod]", "/$defs/PodFile"),
+        (
+            "Durations of [[cluster.node_group]], [cluster.pod] and mtbf",
+            "/$defs/DelayTable",
+        ),
+        ("[autoscaler]", "/$defs/AutoscalerFile"),
+        ("[autoscaler.metrics]", "/$defs/MetricPathFile"),
+        ("[autoscaler.hpa]", "/$defs/HpaFile"),
+        ("autoscaler.hpa.metrics", "/$defs/HpaMetricFile"),
+        ("behavior", "/$defs/BehaviorFile"),
+        (
+            "behavior.scaleUp, behavior.scaleDown",
+            "/$defs/ScalingRulesFile",
+        ),
+        ("policies", "/$defs/ScalingPolicyFile"),
+        ("flags", "/$defs/HpaFlagsFile"),
+        ("[autoscaler.keda]", "/$defs/KedaFile"),
+        ("autoscaler.keda.triggers", "/$defs/TriggerFile"),
+        ("autoscaler.keda.fallback", "/$defs/FallbackFile"),
+        (
+            "[autoscaler.cluster_autoscaler]",
+            "/$defs/ClusterAutoscalerFile",
+        ),
+        ("[[fault]]", "/$defs/FaultFile"),
+        ("[[change]]", "/$defs/ChangeFile"),
     ];
     for (title, pointer) in sections {
         if let Some(s) = root.pointer(pointer) {

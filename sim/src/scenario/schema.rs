@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
-use super::engine::{EngineCommon, EngineParams, memory_key};
 use super::error::{Issue, ScenarioError};
 use super::file::ScenarioFile;
 use super::shape;
+use crate::engines::{EngineCommon, EngineParams, memory_key};
 
 /// The kind of engine that means vLLM at the newest release that is modelled.
 pub const NEWEST_VLLM: &str = "vllm";

@@ -1,12 +1,12 @@
 //! A scenario back as TOML, with every default visible.
 
-use super::engine::memory_key;
 use super::file::{
     ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
     RunFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
 };
 use super::{ModelSource, Scenario};
+use crate::engines::memory_key;
 use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
 
 /// The scenario as TOML.
@@ -46,6 +46,21 @@ pub fn show(s: &Scenario) -> String {
     }
     section(&mut out, "engine", Some(engine.into()));
     section(&mut out, "router", root.remove("router"));
+    for key in ["cluster", "autoscaler"] {
+        section(&mut out, key, root.remove(key));
+    }
+    for key in ["fault", "change"] {
+        for item in root
+            .remove(key)
+            .as_ref()
+            .and_then(|v| v.as_array())
+            .into_iter()
+            .flatten()
+        {
+            out.push_str(&format!("\n[[{key}]]\n"));
+            lines(&mut out, item);
+        }
+    }
     for stream in workload
         .as_ref()
         .and_then(|w| w.as_array())
@@ -135,6 +150,10 @@ fn written(s: &Scenario) -> ScenarioFile {
             overhead: Some(s.router.overhead),
             scrape_period: Some(s.router.scrape_period),
         }),
+        cluster: s.cluster.as_ref().map(|c| c.cluster.clone()),
+        autoscaler: s.cluster.as_ref().and_then(|c| c.autoscaler.clone()),
+        fault: s.cluster.as_ref().map_or(Vec::new(), |c| c.faults.clone()),
+        change: s.cluster.as_ref().map_or(Vec::new(), |c| c.changes.clone()),
         workload: s.workload.iter().map(stream).collect(),
         run: Some(RunFile {
             requests: s.limits.requests,

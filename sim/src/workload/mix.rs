@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use hwmodels::files::Files;
 
+use super::source::{RequestEnd, Workload};
 use super::spec::{Limits, StreamSpec, WorkloadError};
 use super::stream::{CutCounts, FailureCell, StreamSource};
-use super::{RequestEnd, Workload};
 use crate::kernel::time::SimTime;
 use crate::request::{ReqId, RequestSpec};
 

@@ -2,7 +2,8 @@
 
 use sim::record::RunRecord;
 use sim::report::RunReport;
-use sim::scenario::build::{Built, ScenarioRunError};
+use sim::scenario::ScenarioRunError;
+use sim::scenario::built::Built;
 use sim::simulation::RunOptions;
 
 use crate::{Collector, Limits, Record};

@@ -13,8 +13,8 @@ use calibrate::endpoint::drive::MeasureError;
 use calibrate::endpoint::facts::{self, Facts};
 use calibrate::endpoint::output::{self, Origin};
 use calibrate::endpoint::{
-    self, Before, Budget, Effort, EndpointReport, Known, Load, Options, Progress, Role, Server,
-    Watch, plan, store,
+    self, Before, Budget, Effort, EndpointReport, Fitted, Known, Load, Options, Progress, Role,
+    Server, Watch, plan, store,
 };
 use hwmodels::EngineKind;
 use hwmodels::units::Secs;
@@ -107,6 +107,40 @@ struct Loaded {
     facts: Facts,
 }
 
+/// Writes the profile to `path`, and a scenario that uses it beside it.
+fn write(
+    path: &Path,
+    loads: &[Load],
+    fitted: &Fitted,
+    report: &EndpointReport,
+    origin: &Origin,
+) -> anyhow::Result<()> {
+    let profile = output::profile(loads, fitted, report, origin)?;
+    let file = path
+        .file_name()
+        .map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
+    let scenario = output::scenario(loads, fitted, origin, &file);
+    let text = toml::to_string_pretty(&profile).context("writing the profile as TOML")?;
+    let mut files = FileSet::new();
+    files.write(path, |out| out.write_all(text.as_bytes()))?;
+    files.write(&path.with_extension("scenario.toml"), |out| {
+        out.write_all(scenario.as_bytes())
+    })?;
+    files.commit()?;
+    if !profile.trusted() {
+        let why = if loads.iter().any(|l| l.role == Role::HoldOut) {
+            format!(
+                "a median error on the held-out loads is above {} %",
+                output::TOLERANCE
+            )
+        } else {
+            "no load was held out".into()
+        };
+        note!("warning: {} stays untrusted: {why}", path.display());
+    }
+    Ok(())
+}
+
 /// Measures or reads loads, fits, reports, and writes profile and scenario.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let engine = engine(args.engine.as_deref())?;
@@ -181,29 +215,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         origin.name = path
             .file_stem()
             .map_or("endpoint".into(), |s| s.to_string_lossy().into_owned());
-        let profile = output::profile(&loads, &fitted, &report, &origin)?;
-        let file = path
-            .file_name()
-            .map_or("endpoint.toml".into(), |n| n.to_string_lossy().into_owned());
-        let scenario = output::scenario(&loads, &fitted, &origin, &file);
-        let text = toml::to_string_pretty(&profile).context("writing the profile as TOML")?;
-        let mut files = FileSet::new();
-        files.write(path, |out| out.write_all(text.as_bytes()))?;
-        files.write(&path.with_extension("scenario.toml"), |out| {
-            out.write_all(scenario.as_bytes())
-        })?;
-        files.commit()?;
-        if !profile.trusted() {
-            let why = if loads.iter().any(|l| l.role == Role::HoldOut) {
-                format!(
-                    "a median error on the held-out loads is above {} %",
-                    output::TOLERANCE
-                )
-            } else {
-                "no load was held out".into()
-            };
-            note!("warning: {} stays untrusted: {why}", path.display());
-        }
+        write(path, &loads, &fitted, &report, &origin)?;
     }
     if args.json {
         print_json(&report)?;

@@ -13,8 +13,9 @@ use hyper::{HeaderMap, Method, Request, Response};
 
 use super::connection::{Connection, ConnectionCounts, Connector};
 use super::sse::EventSplitter;
+use super::trace::UsageFault;
 use super::trace::{ErrorKind, RawChunk, RequestError, RequestTrace, count};
-use super::usage::{self, UsageFault};
+use super::usage;
 use super::wire::{self, Optional, Refused};
 use super::{ApiKind, Endpoint, EndpointError, GenerateRequest};
 

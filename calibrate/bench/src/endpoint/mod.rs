@@ -27,8 +27,8 @@ use std::time::Duration;
 use hyper::Uri;
 
 pub use client::Client;
+pub use trace::UsageFault;
 pub use trace::{Chunk, CountSource, ErrorKind, RequestError, RequestTrace, ServerTimings, Usage};
-pub use usage::UsageFault;
 
 /// The API that an endpoint speaks.
 #[derive(

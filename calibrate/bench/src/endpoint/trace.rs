@@ -4,8 +4,36 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::usage::UsageFault;
 use crate::printable::printable;
+
+/// Why a count is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageFault {
+    /// It is negative, a fraction, no number, or beyond any model.
+    NotACount,
+    /// More output tokens than were asked for, and than chunks with text came.
+    AboveMaxTokens,
+    /// Fewer output tokens than chunks with text came.
+    BelowChunks,
+    /// A prompt of no token, or of far more than its text can have.
+    PromptTokens,
+    /// More prompt tokens from the prefix cache than the prompt has.
+    CachedTokens,
+}
+
+impl UsageFault {
+    /// Its name in `bench --json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            UsageFault::NotACount => "not_a_count",
+            UsageFault::AboveMaxTokens => "above_max_tokens",
+            UsageFault::BelowChunks => "below_chunks",
+            UsageFault::PromptTokens => "prompt_tokens",
+            UsageFault::CachedTokens => "cached_tokens",
+        }
+    }
+}
 
 /// Token counts as the server gives them; those that cannot be true are left out ([`UsageFault`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

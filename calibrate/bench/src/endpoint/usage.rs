@@ -2,43 +2,12 @@
 //!
 //! A count that cannot be is not believed: what it would say is left empty, and tokens are counted from what came.
 
-use serde::{Deserialize, Serialize};
-
 use super::Prompt;
-use super::trace::{RawChunk, Usage};
+use super::trace::{RawChunk, Usage, UsageFault};
 
 /// Tokens that a server may put around a prompt (a chat template, instructions of a gateway) before its count is taken for
 /// wrong [tokens].
 const MOST_ADDED_TOKENS: usize = 4096;
-
-/// Why a count is not believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UsageFault {
-    /// It is negative, a fraction, no number, or beyond any model.
-    NotACount,
-    /// More output tokens than were asked for, and than chunks with text came.
-    AboveMaxTokens,
-    /// Fewer output tokens than chunks with text came.
-    BelowChunks,
-    /// A prompt of no token, or of far more than its text can have.
-    PromptTokens,
-    /// More prompt tokens from the prefix cache than the prompt has.
-    CachedTokens,
-}
-
-impl UsageFault {
-    /// Its name in `bench --json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            UsageFault::NotACount => "not_a_count",
-            UsageFault::AboveMaxTokens => "above_max_tokens",
-            UsageFault::BelowChunks => "below_chunks",
-            UsageFault::PromptTokens => "prompt_tokens",
-            UsageFault::CachedTokens => "cached_tokens",
-        }
-    }
-}
 
 /// What is wrong with a count of `said` output tokens of a request for `asked`, of which these chunks came.
 pub(super) fn output_fault(said: u32, asked: u32, raw: &[RawChunk]) -> Option<UsageFault> {

@@ -149,30 +149,8 @@ fn request(r: &Value, outcome: Outcome) -> Option<Request> {
     })
 }
 
-/// A benchmark as GuideLLM would write it: the fields that tools read, by GuideLLM's definitions. Requests of the warm-up are
-/// left out, as GuideLLM leaves them out.
-pub fn write(bench: &Bench) -> Value {
-    let zero = bench.raw.started_unix_s;
-    let warmup = bench.record.warmup.0;
-    let measured: Vec<&Sample> = bench
-        .raw
-        .samples
-        .iter()
-        .filter(|s| s.sent_ns >= warmup)
-        .collect();
-    let of = |wanted: fn(&Sample) -> bool| -> Vec<&Sample> {
-        measured.iter().copied().filter(|s| wanted(s)).collect()
-    };
-    let successful = of(|s| s.trace.ok());
-    let incomplete = of(|s| s.outcome() == Outcome::InFlight);
-    let errored = of(|s| !s.trace.ok() && s.outcome() != Outcome::InFlight);
-    let start = measured.iter().map(|s| s.sent_ns).min().unwrap_or(0);
-    let end = measured
-        .iter()
-        .map(|s| s.sent_ns + s.trace.end_ns)
-        .max()
-        .unwrap_or(start);
-    let duration = (end - start) as f64 * 1e-9;
+/// Distributions and rates of the requests that succeeded, over `duration` seconds.
+fn metrics(successful: &[&Sample], duration: f64) -> Map<String, Value> {
     let rate = |amount: f64| {
         if duration > 0.0 {
             amount / duration
@@ -241,6 +219,34 @@ pub fn write(bench: &Bench) -> Value {
             json!({ "successful": d, "errored": null, "incomplete": null, "total": d }),
         );
     }
+    metrics
+}
+
+/// A benchmark as GuideLLM would write it: the fields that tools read, by GuideLLM's definitions. Requests of the warm-up are
+/// left out, as GuideLLM leaves them out.
+pub fn write(bench: &Bench) -> Value {
+    let zero = bench.raw.started_unix_s;
+    let warmup = bench.record.warmup.0;
+    let measured: Vec<&Sample> = bench
+        .raw
+        .samples
+        .iter()
+        .filter(|s| s.sent_ns >= warmup)
+        .collect();
+    let of = |wanted: fn(&Sample) -> bool| -> Vec<&Sample> {
+        measured.iter().copied().filter(|s| wanted(s)).collect()
+    };
+    let successful = of(|s| s.trace.ok());
+    let incomplete = of(|s| s.outcome() == Outcome::InFlight);
+    let errored = of(|s| !s.trace.ok() && s.outcome() != Outcome::InFlight);
+    let start = measured.iter().map(|s| s.sent_ns).min().unwrap_or(0);
+    let end = measured
+        .iter()
+        .map(|s| s.sent_ns + s.trace.end_ns)
+        .max()
+        .unwrap_or(start);
+    let duration = (end - start) as f64 * 1e-9;
+    let mut metrics = metrics(&successful, duration);
     let totals = json!({
         "successful": successful.len(), "errored": errored.len(), "incomplete": incomplete.len(), "total": measured.len()
     });

@@ -156,6 +156,54 @@ fn detailed(file: &Value, notes: &mut Vec<String>) -> Result<Vec<Request>, Strin
     Ok(requests)
 }
 
+fn secs(ns: u64) -> f64 {
+    ns as f64 * 1e-9
+}
+
+/// Pauses between the chunks of an answer [s].
+fn gaps(s: &Sample) -> Vec<f64> {
+    s.trace
+        .chunks
+        .windows(2)
+        .map(|w| secs(w[1].at_ns.saturating_sub(w[0].at_ns)))
+        .collect()
+}
+
+/// When the last token came, after sending [ns].
+fn last(s: &Sample) -> u64 {
+    s.trace.last_token_ns().unwrap_or(s.trace.end_ns)
+}
+
+/// Latencies of the requests that succeeded, by the name that they have in the file [ns].
+fn times(ok: &[&Sample]) -> [(&'static str, Vec<u64>); 4] {
+    [
+        (
+            "ttft",
+            ok.iter()
+                .filter_map(|s| s.trace.first_token_ns())
+                .collect::<Vec<u64>>(),
+        ),
+        (
+            "tpot",
+            ok.iter()
+                .filter_map(|s| {
+                    let n = s.trace.output_tokens();
+                    let span = last(s).checked_sub(s.trace.first_token_ns()?)?;
+                    (n > 1).then(|| span / u64::from(n - 1))
+                })
+                .collect(),
+        ),
+        (
+            "itl",
+            ok.iter()
+                .flat_map(|s| gaps(s))
+                .map(|g| (g * 1e9) as u64)
+                .collect(),
+        ),
+        ("e2el", ok.iter().map(|s| last(s)).collect()),
+    ]
+}
+
 /// A benchmark as `vllm bench serve --save-result --save-detailed` would write it, by vLLM's definitions. Requests of the
 /// warm-up are left out.
 pub fn write(bench: &Bench) -> Value {
@@ -181,19 +229,11 @@ pub fn write(bench: &Bench) -> Value {
             0.0
         }
     };
-    let secs = |ns: u64| ns as f64 * 1e-9;
     let prompt = |s: &Sample| {
         s.trace
             .usage
             .and_then(|u| u.prompt_tokens)
             .unwrap_or(s.spec.prompt_tokens)
-    };
-    let gaps = |s: &Sample| -> Vec<f64> {
-        s.trace
-            .chunks
-            .windows(2)
-            .map(|w| secs(w[1].at_ns.saturating_sub(w[0].at_ns)))
-            .collect()
     };
     let tokens_in: f64 = ok.iter().map(|s| f64::from(prompt(s))).sum();
     let tokens_out: f64 = ok.iter().map(|s| f64::from(s.trace.output_tokens())).sum();
@@ -216,33 +256,7 @@ pub fn write(bench: &Bench) -> Value {
         "total_token_throughput",
         rate(tokens_in + tokens_out).into(),
     );
-    let last = |s: &Sample| s.trace.last_token_ns().unwrap_or(s.trace.end_ns);
-    for (name, values) in [
-        (
-            "ttft",
-            ok.iter()
-                .filter_map(|s| s.trace.first_token_ns())
-                .collect::<Vec<u64>>(),
-        ),
-        (
-            "tpot",
-            ok.iter()
-                .filter_map(|s| {
-                    let n = s.trace.output_tokens();
-                    let span = last(s).checked_sub(s.trace.first_token_ns()?)?;
-                    (n > 1).then(|| span / u64::from(n - 1))
-                })
-                .collect(),
-        ),
-        (
-            "itl",
-            ok.iter()
-                .flat_map(|s| gaps(s))
-                .map(|g| (g * 1e9) as u64)
-                .collect(),
-        ),
-        ("e2el", ok.iter().map(|s| last(s)).collect()),
-    ] {
+    for (name, values) in times(&ok) {
         for (prefix, value) in statistics_ms(values) {
             put(&format!("{prefix}_{name}_ms"), value.into());
         }

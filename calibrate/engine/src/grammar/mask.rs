@@ -1,7 +1,8 @@
 //! Tokens that may come next: the vocabulary walked through a grammar, tokens with the same beginning together.
 
-use super::TooAmbiguous;
-use crate::text::Text;
+/// The bytes so far can be read in more ways than a [`Matcher`] follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooAmbiguous;
 
 /// A vocabulary in the order of its tokens' bytes.
 #[derive(Debug)]
@@ -34,16 +35,12 @@ impl Mask {
 }
 
 impl Vocabulary {
-    /// The vocabulary of a tokenizer, without special tokens and those that stand for no text.
-    pub fn new(text: &Text) -> Vocabulary {
-        let mut order: Vec<u32> = (0..text.vocab() as u32)
-            .filter(|&id| !text.is_special(id) && !text.token_bytes(id).is_empty())
-            .collect();
-        order.sort_by(|&a, &b| text.token_bytes(a).cmp(text.token_bytes(b)));
-        let bytes: Vec<Box<[u8]>> = order
-            .iter()
-            .map(|&id| text.token_bytes(id).into())
-            .collect();
+    /// A vocabulary of `size` tokens, of which `texts` says the ids that stand for text, and their bytes.
+    pub fn new<'a>(size: usize, texts: impl Iterator<Item = (u32, &'a [u8])>) -> Vocabulary {
+        let mut texts: Vec<(u32, &[u8])> = texts.collect();
+        texts.sort_by(|a, b| a.1.cmp(b.1));
+        let order = texts.iter().map(|&(id, _)| id).collect();
+        let bytes: Vec<Box<[u8]>> = texts.iter().map(|&(_, text)| text.into()).collect();
         let common = |a: &[u8], b: &[u8]| a.iter().zip(b).take_while(|(x, y)| x == y).count();
         let shared = (0..bytes.len())
             .map(|i| i.checked_sub(1).map_or(0, |p| common(&bytes[p], &bytes[i])) as u32)
@@ -52,7 +49,7 @@ impl Vocabulary {
             order,
             shared,
             bytes,
-            size: text.vocab(),
+            size,
         }
     }
 

@@ -15,7 +15,7 @@ mod schema;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub use mask::{Mask, Vocabulary};
+pub use mask::{Mask, TooAmbiguous, Vocabulary};
 
 /// Most nodes of a grammar: what a client may make the server compile.
 const MAX_NODES: usize = 200_000;
@@ -73,10 +73,6 @@ struct Grammar {
     nodes: Vec<Node>,
     root: NodeId,
 }
-
-/// The bytes so far can be read in more ways than a [`Matcher`] follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooAmbiguous;
 
 impl Constraint {
     /// A matcher at the beginning of a text that keeps to the constraint.

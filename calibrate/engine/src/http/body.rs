@@ -134,26 +134,8 @@ enum OneOrMore<T> {
     More(Vec<T>),
 }
 
-/// Reads everything but prompt and length; `vocab`: tokens of the model.
-///
-/// # Errors
-/// 400 that names the field.
-pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
-    let n: u32 = f.get("n")?.unwrap_or(1);
-    if !(1..=MAX_CHOICES).contains(&n) {
-        return Err(ApiError::bad(
-            "n",
-            format!("`n` must be from 1 to {MAX_CHOICES}, got {n}"),
-        ));
-    }
-    if let Some(best_of) = f.get::<u32>("best_of")?
-        && best_of != n
-    {
-        return Err(ApiError::bad(
-            "best_of",
-            format!("`best_of` must be `n` ({n}), got {best_of}: all that is made is returned"),
-        ));
-    }
+/// How tokens are drawn for `n` choices from `vocab` tokens.
+fn sampling(f: &Fields, n: u32, vocab: usize) -> Result<Sampling, ApiError> {
     let default = Sampling::default();
     let top_k = match f.get::<i64>("top_k")? {
         None | Some(-1 | 0) => 0,
@@ -182,7 +164,7 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
             "`top_p` must be above 0 and at most 1, got 0",
         ));
     }
-    let sampling = Sampling {
+    Ok(Sampling {
         temperature,
         top_k,
         top_p,
@@ -198,20 +180,16 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
         allowed_token_ids: allowed_token_ids(f, vocab)?,
         // The words are told apart from tokens once they are tokenised.
         bad_words: Arc::default(),
-    };
-    let bad_words: Vec<String> = f.get("bad_words")?.unwrap_or_default();
-    if bad_words.len() > MAX_BAD_WORDS || bad_words.iter().any(|w| w.trim_start().is_empty()) {
-        return Err(ApiError::bad(
-            "bad_words",
-            format!("`bad_words` takes at most {MAX_BAD_WORDS} words, none of them empty"),
-        ));
-    }
-    let stop = match f.get("stop")? {
+    })
+}
+
+/// Texts at which the output ends.
+fn stops(f: &Fields) -> Result<Vec<String>, ApiError> {
+    let stop: Vec<String> = match f.get("stop")? {
         None => Vec::new(),
         Some(OneOrMore::One(s)) => vec![s],
         Some(OneOrMore::More(s)) => s,
     };
-    let stop: Vec<String> = stop;
     if stop.len() > MAX_STOPS
         || stop
             .iter()
@@ -220,6 +198,37 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
         return Err(ApiError::bad(
             "stop",
             format!("`stop` takes at most {MAX_STOPS} strings of 1 to {MAX_STOP_BYTES} bytes"),
+        ));
+    }
+    Ok(stop)
+}
+
+/// Reads everything but prompt and length; `vocab`: tokens of the model.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
+    let n: u32 = f.get("n")?.unwrap_or(1);
+    if !(1..=MAX_CHOICES).contains(&n) {
+        return Err(ApiError::bad(
+            "n",
+            format!("`n` must be from 1 to {MAX_CHOICES}, got {n}"),
+        ));
+    }
+    if let Some(best_of) = f.get::<u32>("best_of")?
+        && best_of != n
+    {
+        return Err(ApiError::bad(
+            "best_of",
+            format!("`best_of` must be `n` ({n}), got {best_of}: all that is made is returned"),
+        ));
+    }
+    let sampling = sampling(f, n, vocab)?;
+    let bad_words: Vec<String> = f.get("bad_words")?.unwrap_or_default();
+    if bad_words.len() > MAX_BAD_WORDS || bad_words.iter().any(|w| w.trim_start().is_empty()) {
+        return Err(ApiError::bad(
+            "bad_words",
+            format!("`bad_words` takes at most {MAX_BAD_WORDS} words, none of them empty"),
         ));
     }
     let options: Map<String, Value> = f.get("stream_options")?.unwrap_or_default();
@@ -240,7 +249,7 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
         request: GenerateRequest {
             min_tokens: f.get("min_tokens")?.unwrap_or(0),
             ignore_eos: f.get("ignore_eos")?.unwrap_or(false),
-            stop,
+            stop: stops(f)?,
             stop_token_ids: f.get("stop_token_ids")?.unwrap_or_default(),
             include_stop_str_in_output: f.get("include_stop_str_in_output")?.unwrap_or(false),
             skip_special_tokens: f.get("skip_special_tokens")?.unwrap_or(true),

@@ -4,6 +4,7 @@
 //! weights and KV cache, the tokenizer, and the [`ModelFacts`] that a server needs.
 
 pub mod config;
+mod error;
 pub mod init;
 pub mod tokenizer;
 pub mod weights;
@@ -13,59 +14,17 @@ mod forward;
 mod layer;
 mod ranks;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::executor::Executor;
 use config::Config;
+pub use error::ModelError;
 use kernels::dtype::WeightDtype;
 use tokenizer::TextTokenizer;
 use weights::{SafetensorsFiles, TensorSource};
-
-/// Why a model could not be loaded or written.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// `config.json` does not describe a model that the engine computes.
-    #[error("{}: {message}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
-    /// Weights are missing, damaged or of the wrong shape.
-    #[error("{}: {message}", path.display())]
-    Weights {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
-    /// The tokenizer cannot be used.
-    #[error("{}: {message}", path.display())]
-    Tokenizer {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
-    /// An option does not fit the model.
-    #[error("{0}")]
-    Options(String),
-    /// A worker thread could not be started.
-    #[error("a worker thread could not be started: {0}")]
-    Thread(String),
-}
 
 /// How a model is laid out and computed.
 #[derive(Clone, Debug, PartialEq, Eq)]

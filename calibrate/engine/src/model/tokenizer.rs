@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::ModelError;
+use super::error::ModelError;
 
 /// A model's tokenizer.
 pub struct TextTokenizer {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
-use super::ModelError;
+use super::error::ModelError;
 use kernels::dtype::WeightDtype;
 
 /// One tensor as stored: little-endian values, row by row.

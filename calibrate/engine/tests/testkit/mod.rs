@@ -19,8 +19,8 @@ use engine::step_log::LogFacts;
 use engine::text::Text;
 use hwmodels::EngineKind;
 use sim::cluster::router::RouterConfig;
+use sim::engines::EngineParams;
 use sim::kv::chain;
-use sim::scenario::engine::EngineParams;
 
 /// 256 bytes, and an end of text.
 pub const VOCAB: usize = 257;

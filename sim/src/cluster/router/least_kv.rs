@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::kv_use;
 use crate::policy::Load;
 
 /// Replicas in the order of choice: KV use, then waiting requests, then index.
@@ -55,7 +54,7 @@ impl LeastKv {
 
 /// Shares are not negative, so their bits are in their order.
 fn key(load: &Load) -> (u64, u32) {
-    (kv_use(load).to_bits(), load.waiting)
+    (load.kv_use().to_bits(), load.waiting)
 }
 
 #[cfg(test)]
@@ -92,7 +91,7 @@ mod tests {
                 }
             }
             let scan = (0..loads.len())
-                .filter_map(|i| loads[i].map(|l| (kv_use(&l), l.waiting, i)))
+                .filter_map(|i| loads[i].map(|l| (l.kv_use(), l.waiting, i)))
                 .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
             if let Some((_, _, i)) = scan {
                 assert_eq!(l.choose(), i as u32);

@@ -107,7 +107,7 @@ impl Router {
             // The next in turn stays the next.
             Rule::RoundRobin { next } if place < *next => *next += 1,
             Rule::LeastKv(l) => l.join(i, &load),
-            Rule::PrefixAware(p) => p.join(i),
+            Rule::PrefixAware(p) => p.join(i, load),
             _ => {}
         }
     }
@@ -134,9 +134,13 @@ impl Router {
         }
     }
 
-    /// Chooses a replica for `request` and counts it there; `None`: none is ready. `load` tells the state of a replica as the router
-    /// sees it.
-    pub fn route(&mut self, request: &RequestSpec, load: impl Fn(u32) -> Load) -> Option<u32> {
+    /// Replicas that it may choose.
+    pub fn ready(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Chooses a replica for `request` and counts it there; `None`: none is ready.
+    pub fn route(&mut self, request: &RequestSpec) -> Option<u32> {
         let n = self.live.len();
         let chosen = match &mut self.rule {
             _ if n == 0 => return None,
@@ -163,7 +167,7 @@ impl Router {
                 Some(session) => self.live[jump_hash(session, n as u32) as usize],
                 None => self.outstanding.choose(),
             },
-            Rule::PrefixAware(p) => p.choose(request, &self.live, load),
+            Rule::PrefixAware(p) => p.choose(request),
         };
         if self.counts {
             self.outstanding.add(chosen);
@@ -193,8 +197,10 @@ impl Router {
     /// The router now sees that replica `i` holds `load`.
     #[inline]
     pub fn seen(&mut self, i: u32, load: Load) {
-        if let Rule::LeastKv(l) = &mut self.rule {
-            l.seen(i, &load);
+        match &mut self.rule {
+            Rule::LeastKv(l) => l.seen(i, &load),
+            Rule::PrefixAware(p) => p.seen(i, load),
+            _ => {}
         }
     }
 
@@ -220,11 +226,6 @@ impl Router {
     pub fn outstanding(&self, replica: u32) -> u32 {
         self.outstanding.count(replica)
     }
-}
-
-/// Share of KV blocks in use [ratio].
-fn kv_use(load: &Load) -> f64 {
-    load.kv_used_blocks as f64 / load.kv_total_blocks.max(1) as f64
 }
 
 /// Jump consistent hash (Lamping and Veach 2014, arXiv 1406.2294): spreads keys evenly, and moves 1/n of them when the
@@ -253,8 +254,7 @@ mod tests {
     }
 
     fn pick(r: &mut Router) -> u32 {
-        r.route(&RequestSpec::default(), |_| Load::default())
-            .unwrap()
+        r.route(&RequestSpec::default()).unwrap()
     }
 
     fn picks(config: RouterConfig, n: u32, requests: usize) -> Vec<u32> {
@@ -265,11 +265,11 @@ mod tests {
     #[test]
     fn nobody_is_chosen_where_nobody_is_ready() {
         let mut r = router(RouterConfig::RoundRobin, 0);
-        assert_eq!(r.route(&RequestSpec::default(), |_| Load::default()), None);
+        assert_eq!(r.route(&RequestSpec::default()), None);
         r.join(7, Load::default());
         assert_eq!(pick(&mut r), 7);
         r.leave(7);
-        assert_eq!(r.route(&RequestSpec::default(), |_| Load::default()), None);
+        assert_eq!(r.route(&RequestSpec::default()), None);
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
                     session: (step % 3 == 0).then_some(u64::from(step % 7)),
                     ..RequestSpec::default()
                 };
-                let chosen = r.route(&spec, |_| Load::default()).unwrap();
+                let chosen = r.route(&spec).unwrap();
                 assert!(live.contains(&chosen), "{config:?}: {chosen} of {live:?}");
                 if draws.random_bool(0.8) {
                     r.ended(chosen);
@@ -358,8 +358,8 @@ mod tests {
                 session: Some(session),
                 ..RequestSpec::default()
             };
-            let a = r.route(&spec, |_| Load::default());
-            assert_eq!(a, r.route(&spec, |_| Load::default()));
+            let a = r.route(&spec);
+            assert_eq!(a, r.route(&spec));
             hits[a.unwrap() as usize] += 1;
         }
         assert!(hits.iter().all(|&h| h > 130), "{hits:?}");

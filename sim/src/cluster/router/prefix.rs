@@ -5,7 +5,6 @@ use std::hash::BuildHasherDefault;
 
 use rand::RngExt;
 
-use super::kv_use;
 use crate::kernel::rng::Stream;
 use crate::kv::block_pool::PassThrough;
 use crate::kv::content::block_hashes;
@@ -92,7 +91,9 @@ impl Lru {
         }
     }
 
-    fn insert(&mut self, hash: u64) {
+    /// Adds `hash`, or makes it the newest; the hash that had to go for it.
+    fn insert(&mut self, hash: u64) -> Option<u64> {
+        let mut evicted = None;
         let e = if let Some(&e) = self.index.get(&hash) {
             self.unlink(e);
             e
@@ -106,7 +107,9 @@ impl Lru {
         } else {
             let e = self.oldest;
             self.unlink(e);
-            self.index.remove(&self.entries[e as usize].hash);
+            let gone = self.entries[e as usize].hash;
+            self.index.remove(&gone);
+            evicted = Some(gone);
             e
         };
         self.index.insert(hash, e);
@@ -122,20 +125,40 @@ impl Lru {
         if self.oldest == NIL {
             self.oldest = e;
         }
+        evicted
     }
 }
 
 /// The scorer and its index.
+///
+/// A request looks at the replicas that are believed to hold its first block, and at the best of all others, which is settled once for
+/// all requests between two changes of what the router sees.
 #[derive(Debug)]
 pub struct PrefixAware {
     params: PrefixAwareParams,
     /// What each replica is believed to hold.
     held: Vec<Lru>,
+    /// Replicas that are believed to hold a block with which a request began, by its hash.
+    homes: HashMap<u64, Vec<u32>, BuildHasherDefault<PassThrough>>,
+    /// Loads as the router sees them; `None`: the replica may not be chosen.
+    loads: Vec<Option<Load>>,
+    /// Something has changed since `best` was settled.
+    stale: bool,
+    best: Best,
     draws: Stream,
     hashes: Vec<u64>,
-    loads: Vec<Load>,
-    best: Vec<u32>,
+    ties: Vec<u32>,
     routed: u32,
+}
+
+/// The replicas that would be chosen for a prompt that nobody holds.
+#[derive(Debug, Default)]
+struct Best {
+    /// Most and fewest waiting requests of a replica.
+    waiting: (u32, u32),
+    score: f64,
+    /// Those with that score, ascending.
+    replicas: Vec<u32>,
 }
 
 impl PrefixAware {
@@ -143,75 +166,159 @@ impl PrefixAware {
     pub fn new(params: PrefixAwareParams, draws: Stream) -> PrefixAware {
         PrefixAware {
             held: Vec::new(),
+            homes: HashMap::default(),
+            loads: Vec::new(),
+            stale: true,
+            best: Best::default(),
             params,
             draws,
             hashes: Vec::new(),
-            loads: Vec::new(),
-            best: Vec::new(),
+            ties: Vec::new(),
             routed: 0,
         }
     }
 
-    /// Replica `i` is there, with an empty cache.
-    pub fn join(&mut self, i: u32) {
+    /// Replica `i` is there, with `load` and an empty cache.
+    pub fn join(&mut self, i: u32, load: Load) {
         while self.held.len() <= i as usize {
             self.held.push(Lru::new(self.params.lru_blocks));
+            self.loads.push(None);
         }
+        self.loads[i as usize] = Some(load);
+        self.stale = true;
     }
 
     /// Replica `i` is gone, and its cache with it.
     pub fn leave(&mut self, i: u32) {
-        self.held[i as usize] = Lru::new(self.params.lru_blocks);
+        let gone = std::mem::replace(&mut self.held[i as usize], Lru::new(self.params.lru_blocks));
+        for e in &gone.entries {
+            forget(&mut self.homes, e.hash, i);
+        }
+        self.loads[i as usize] = None;
+        self.stale = true;
     }
 
-    /// The one of the `live` replicas with the largest score, random among ties; the index then believes that it holds the prompt.
-    pub fn choose(
-        &mut self,
-        request: &RequestSpec,
-        live: &[u32],
-        load: impl Fn(u32) -> Load,
-    ) -> u32 {
-        let p = self.params;
-        let block = p.block_size.max(1);
-        block_hashes(request, self.routed, block, &mut self.hashes);
-        self.routed = self.routed.wrapping_add(1);
-        let blocks = (request.prompt_tokens / block).min(p.max_blocks) as usize;
-        self.hashes.truncate(blocks);
-        self.loads.clear();
-        self.loads.extend(live.iter().map(|&i| load(i)));
-        let most = self.loads.iter().map(|l| l.waiting).max().unwrap_or(0);
-        let least = self.loads.iter().map(|l| l.waiting).min().unwrap_or(0);
+    /// Replica `i` holds `load` now.
+    #[inline]
+    pub fn seen(&mut self, i: u32, load: Load) {
+        if let Some(Some(old)) = self.loads.get_mut(i as usize)
+            && *old != load
+        {
+            *old = load;
+            self.stale = true;
+        }
+    }
+
+    /// The score of a replica with `load` for a request of which it holds the share `prefix`.
+    fn score(&self, prefix: f64, load: &Load) -> f64 {
+        let p = &self.params;
+        let (most, least) = self.best.waiting;
+        let queue = if most == least {
+            1.0
+        } else {
+            f64::from(most - load.waiting) / f64::from(most - least)
+        };
+        p.prefix_weight * prefix
+            + p.queue_weight * queue
+            + p.kv_weight * (1.0 - load.kv_use()).clamp(0.0, 1.0)
+    }
+
+    /// Looks at all replicas.
+    fn settle(&mut self) {
+        let waiting = || self.loads.iter().flatten().map(|l| l.waiting);
+        self.best.waiting = (waiting().max().unwrap_or(0), waiting().min().unwrap_or(0));
+        let mut replicas = std::mem::take(&mut self.best.replicas);
+        replicas.clear();
         let mut top = f64::NEG_INFINITY;
-        self.best.clear();
-        for (&i, l) in live.iter().zip(&self.loads) {
-            let held = &self.held[i as usize];
-            let matched = self.hashes.iter().take_while(|&&h| held.holds(h)).count();
-            let prefix = matched as f64 / blocks.max(1) as f64;
-            let queue = if most == least {
-                1.0
-            } else {
-                f64::from(most - l.waiting) / f64::from(most - least)
-            };
-            let score = p.prefix_weight * prefix
-                + p.queue_weight * queue
-                + p.kv_weight * (1.0 - kv_use(l)).clamp(0.0, 1.0);
+        for (i, load) in (0..).zip(&self.loads) {
+            let Some(load) = load else { continue };
+            let score = self.score(0.0, load);
             if score > top {
                 top = score;
-                self.best.clear();
+                replicas.clear();
             }
             if score == top {
-                self.best.push(i);
+                replicas.push(i);
             }
         }
-        let chosen = match self.best.as_slice() {
+        self.best.score = top;
+        self.best.replicas = replicas;
+        self.stale = false;
+    }
+
+    /// The replica with the largest score, random among ties; the index then believes that it holds the prompt.
+    pub fn choose(&mut self, request: &RequestSpec) -> u32 {
+        let block = self.params.block_size.max(1);
+        block_hashes(request, self.routed, block, &mut self.hashes);
+        self.routed = self.routed.wrapping_add(1);
+        let blocks = (request.prompt_tokens / block).min(self.params.max_blocks) as usize;
+        self.hashes.truncate(blocks);
+        if self.stale {
+            self.settle();
+        }
+        let mut top = f64::NEG_INFINITY;
+        self.ties.clear();
+        let first = self.hashes.first().and_then(|h| self.homes.get(h));
+        for &i in first.into_iter().flatten() {
+            let Some(load) = &self.loads[i as usize] else {
+                continue;
+            };
+            let held = &self.held[i as usize];
+            let matched = self.hashes.iter().take_while(|&&h| held.holds(h)).count();
+            let score = self.score(matched as f64 / blocks as f64, load);
+            if score > top {
+                top = score;
+                self.ties.clear();
+            }
+            if score == top {
+                self.ties.push(i);
+            }
+        }
+        let ties = if self.best.score > top {
+            &self.best.replicas
+        } else {
+            if self.best.score == top {
+                self.ties.extend(&self.best.replicas);
+            }
+            self.ties.sort_unstable();
+            self.ties.dedup();
+            &self.ties
+        };
+        let chosen = match ties.as_slice() {
             [] => 0,
             [only] => *only,
             many => many[self.draws.random_range(0..many.len())],
         };
-        for &h in &self.hashes {
-            self.held[chosen as usize].insert(h);
-        }
+        self.remember(chosen);
         chosen
+    }
+
+    /// Believes that `replica` holds the prompt.
+    fn remember(&mut self, replica: u32) {
+        let held = &mut self.held[replica as usize];
+        for &hash in &self.hashes {
+            if let Some(evicted) = held.insert(hash) {
+                forget(&mut self.homes, evicted, replica);
+            }
+        }
+        if let Some(&first) = self.hashes.first()
+            && held.holds(first)
+        {
+            let homes = self.homes.entry(first).or_default();
+            if !homes.contains(&replica) {
+                homes.push(replica);
+            }
+        }
+    }
+}
+
+/// Replica `i` does not hold `hash` any more.
+fn forget(homes: &mut HashMap<u64, Vec<u32>, BuildHasherDefault<PassThrough>>, hash: u64, i: u32) {
+    if let Some(of) = homes.get_mut(&hash) {
+        of.retain(|&r| r != i);
+        if of.is_empty() {
+            homes.remove(&hash);
+        }
     }
 }
 
@@ -221,10 +328,10 @@ mod tests {
     use crate::kernel::rng;
     use crate::request::Segment;
 
-    fn index(replicas: u32) -> (PrefixAware, Vec<u32>) {
-        let mut p = PrefixAware::new(PrefixAwareParams::default(), rng::stream(1, "r"));
-        (0..replicas).for_each(|i| p.join(i));
-        (p, (0..replicas).collect())
+    fn index(replicas: u32, params: PrefixAwareParams) -> PrefixAware {
+        let mut p = PrefixAware::new(params, rng::stream(1, "r"));
+        (0..replicas).for_each(|i| p.join(i, Load::default()));
+        p
     }
 
     fn request(content: u64) -> RequestSpec {
@@ -240,36 +347,98 @@ mod tests {
 
     #[test]
     fn a_prefix_goes_back_to_where_it_was_routed() {
-        let (mut p, live) = index(4);
-        let homes: Vec<u32> = (0..20)
-            .map(|c| p.choose(&request(c), &live, |_| Load::default()))
-            .collect();
+        let mut p = index(4, PrefixAwareParams::default());
+        let homes: Vec<u32> = (0..20).map(|c| p.choose(&request(c))).collect();
         for (c, &home) in homes.iter().enumerate() {
-            let again = p.choose(&request(c as u64), &live, |_| Load::default());
-            assert_eq!(again, home);
+            assert_eq!(p.choose(&request(c as u64)), home);
         }
     }
 
     #[test]
     fn a_long_queue_outweighs_a_short_match() {
-        let (mut p, live) = index(2);
-        let home = p.choose(&request(1), &live, |_| Load::default());
+        let mut p = index(2, PrefixAwareParams::default());
+        let home = p.choose(&request(1));
         let mut other = request(1);
         other.prompt_tokens = 3200;
-        let chosen = p.choose(&other, &live, |i| Load {
-            waiting: if i == home { 50 } else { 0 },
-            ..Load::default()
-        });
-        assert_ne!(chosen, home);
+        p.seen(
+            home,
+            Load {
+                waiting: 50,
+                ..Load::default()
+            },
+        );
+        assert_ne!(p.choose(&other), home);
     }
 
     #[test]
     fn the_index_forgets_the_least_recently_routed_block() {
         let mut l = Lru::new(2);
-        l.insert(1);
-        l.insert(2);
-        l.insert(1);
-        l.insert(3);
+        let evicted: Vec<_> = [1, 2, 1, 3].map(|h| l.insert(h)).into();
+        assert_eq!(evicted, [None, None, None, Some(2)]);
         assert!(l.holds(1) && l.holds(3) && !l.holds(2));
+    }
+
+    /// Looks at all replicas for each request.
+    fn by_scan(p: &PrefixAware, hashes: &[u64], blocks: usize) -> Vec<u32> {
+        let mut top = f64::NEG_INFINITY;
+        let mut best = Vec::new();
+        for (i, load) in p.loads.iter().enumerate() {
+            let Some(load) = load else { continue };
+            let matched = hashes.iter().take_while(|&&h| p.held[i].holds(h)).count();
+            let score = p.score(matched as f64 / blocks.max(1) as f64, load);
+            if score > top {
+                top = score;
+                best.clear();
+            }
+            if score == top {
+                best.push(i as u32);
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn the_choice_is_one_of_those_of_a_scan() {
+        let mut draws = rng::stream(3, "test");
+        for prefix_weight in [1.0, 0.0, 0.2] {
+            // A short memory, so that blocks are forgotten.
+            let mut p = index(
+                12,
+                PrefixAwareParams {
+                    lru_blocks: 60,
+                    prefix_weight,
+                    ..PrefixAwareParams::default()
+                },
+            );
+            for _ in 0..3000 {
+                let i = draws.random_range(0..12);
+                let load = Load {
+                    waiting: draws.random_range(0..3),
+                    kv_used_blocks: draws.random_range(0..3),
+                    kv_total_blocks: 4,
+                    ..Load::default()
+                };
+                match draws.random_range(0..20) {
+                    0 if p.loads.iter().flatten().count() > 2 && p.loads[i as usize].is_some() => {
+                        p.leave(i)
+                    }
+                    1 if p.loads[i as usize].is_none() => p.join(i, load),
+                    2..8 => p.seen(i, load),
+                    _ => {}
+                }
+                let mut r = request(draws.random_range(0..9));
+                r.prompt_tokens = draws.random_range(10..500);
+                let mut hashes = Vec::new();
+                block_hashes(&r, p.routed, p.params.block_size, &mut hashes);
+                let blocks = (r.prompt_tokens / p.params.block_size) as usize;
+                hashes.truncate(blocks);
+                if p.stale {
+                    p.settle();
+                }
+                let wanted = by_scan(&p, &hashes, blocks);
+                let chosen = p.choose(&r);
+                assert!(wanted.contains(&chosen), "{chosen} is none of {wanted:?}");
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::kernel::time::{SimDuration, SimTime};
-use spec::{Flags, GPU_POD_BUFFER, NodeGroup, NodeView, Observed, POD_BUFFER, PodView, Resources};
+use spec::{Flags, NodeGroup, NodeView, Observed, POD_BUFFER, PodView, Resources};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,17 @@ impl ClusterAutoscaler {
     /// Nodes asked of a group.
     pub fn target(&self, group: usize) -> usize {
         self.state[group].target
+    }
+
+    /// Somebody gave a group other bounds (`eksctl scale nodegroup`).
+    pub fn set_bounds(&mut self, group: usize, min: usize, max: usize) {
+        self.groups[group].min = min;
+        self.groups[group].max = max;
+    }
+
+    /// The group's size was changed by others: it has `size` nodes, or will have.
+    pub fn set_target(&mut self, group: usize, size: usize) {
+        self.state[group].target = size;
     }
 
     /// The cloud refused instances of a group (no capacity, quota): it has `registered` nodes, and is left alone for a while.
@@ -227,7 +238,7 @@ impl ClusterAutoscaler {
             .filter(|p| p.requests.gpus > 0)
             .map(age)
             .max();
-        if oldest_gpu.is_some_and(|age| age < GPU_POD_BUFFER) {
+        if oldest_gpu.is_some_and(|age| age < self.flags.gpu_pod_buffer) {
             return (Vec::new(), seen.unschedulable.len());
         }
         let mut free = self.free_on_nodes(seen, |_| true);

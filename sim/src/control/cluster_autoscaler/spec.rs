@@ -20,13 +20,13 @@ pub struct Resources {
 }
 
 impl Resources {
-    pub(super) fn holds(self, other: Resources) -> bool {
+    pub(crate) fn holds(self, other: Resources) -> bool {
         other.cpu_milli <= self.cpu_milli
             && other.memory_bytes <= self.memory_bytes
             && other.gpus <= self.gpus
     }
 
-    pub(super) fn less(self, other: Resources) -> Resources {
+    pub(crate) fn less(self, other: Resources) -> Resources {
         Resources {
             cpu_milli: self.cpu_milli - other.cpu_milli,
             memory_bytes: self.memory_bytes - other.memory_bytes,
@@ -34,7 +34,7 @@ impl Resources {
         }
     }
 
-    pub(super) fn plus(self, other: Resources) -> Resources {
+    pub(crate) fn plus(self, other: Resources) -> Resources {
         Resources {
             cpu_milli: self.cpu_milli + other.cpu_milli,
             memory_bytes: self.memory_bytes + other.memory_bytes,
@@ -75,6 +75,9 @@ pub struct Flags {
     pub scan_interval: SimDuration,
     /// `new-pod-scale-up-delay`.
     pub new_pod_scale_up_delay: SimDuration,
+    /// While the oldest pending pod with a GPU is younger than this, all pods wait: GPUs of a new node appear late. A constant of the
+    /// original (`core/utils/utils.go`); GKE's autoscaler was seen to wait 2 s.
+    pub gpu_pod_buffer: SimDuration,
     /// `max-node-provision-time`.
     pub max_node_provision_time: SimDuration,
     /// `expander`.
@@ -116,6 +119,7 @@ impl Default for Flags {
         Flags {
             scan_interval: secs(10),
             new_pod_scale_up_delay: SimDuration::ZERO,
+            gpu_pod_buffer: GPU_POD_BUFFER,
             max_node_provision_time: secs(900),
             expander: Expander::Random,
             scale_down_unneeded_time: secs(600),
@@ -139,7 +143,7 @@ impl Default for Flags {
 
 /// Pods younger than this are postponed.
 pub const POD_BUFFER: SimDuration = secs(2);
-/// While the oldest pending pod with a GPU is younger than this, all pods wait: GPUs of a new node appear late.
+/// Default of [`Flags::gpu_pod_buffer`].
 pub const GPU_POD_BUFFER: SimDuration = secs(30);
 
 /// A group of like nodes (an Auto Scaling Group).

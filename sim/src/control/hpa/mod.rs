@@ -123,6 +123,21 @@ impl Hpa {
         &self.spec
     }
 
+    /// Somebody patched the object's bounds.
+    ///
+    /// # Errors
+    /// What the API server would refuse; nothing changes then.
+    pub fn set_bounds(&mut self, min: Option<i32>, max: i32) -> Result<(), SpecError> {
+        let patched = HpaSpec {
+            min_replicas: min,
+            max_replicas: max,
+            ..self.spec.clone()
+        };
+        patched.check()?;
+        self.spec = patched;
+        Ok(())
+    }
+
     /// The controller's flags.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -5,8 +5,9 @@
 //!                                                                         (known to the adapter from its relist on)
 //! ```
 //!
-//! Each stage samples the one before at its own period and phase. [`MetricPath::due`] says when the next stage acts, and
-//! [`MetricPath::tick`] lets all that are due act, the earlier stages first. Who drives it gives the phases: there is no randomness here.
+//! Each stage samples the one before at its own period and phase. [`MetricPath::due`] says when the state of pods is looked at next, and
+//! [`MetricPath::tick`] does all that is due, the earlier stages first. What later stages see depends on scrapes alone, so their turns
+//! before a scrape or a query are taken then, each as of its own instant. Who drives it gives the phases: there is no randomness here.
 
 pub mod rule;
 pub mod series;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hpa::pods::{PodSamples, Sample};
 use super::quantity::milli_from_f64;
 use crate::kernel::time::{SimDuration, SimTime};
-use rule::{Counter, Counters, RatioRule};
+use rule::{Counter, Counters, RatioRule, Rule};
 use series::{LOOKBACK, Series};
 
 /// A stage's period and the instant of its first action.
@@ -41,35 +42,35 @@ impl Stage {
 /// Periods of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSpec {
-    /// `--metrics-interval-ms` of Triton: how often its page is written anew.
-    pub exporter_refresh: Stage,
+    /// `--metrics-interval-ms` of Triton: how often its page is written anew. `None`: the page shows the present.
+    pub exporter_refresh: Option<Stage>,
     /// `scrape_interval`, of the PodMonitor or global.
     pub scrape: Stage,
     /// Interval of the rule group.
     pub rule_group: Stage,
     /// `--metrics-relist-interval` of prometheus-adapter.
     pub adapter_relist: Stage,
-    /// The recording rule that the HPA asks for.
-    pub rule: RatioRule,
+    /// What the HPA asks for.
+    pub rule: Rule,
 }
 
 impl PathSpec {
     /// The EKS multi-node Triton deployment: 1 s, 30 s, 6 s, 6 s, `triton:queue_compute:ratio`.
     pub const EKS_TRITON: PathSpec = PathSpec {
-        exporter_refresh: Stage::every(1),
+        exporter_refresh: Some(Stage::every(1)),
         scrape: Stage::every(30),
         rule_group: Stage::every(6),
         adapter_relist: Stage::every(6),
-        rule: RatioRule::QUEUE_COMPUTE_RATIO,
+        rule: Rule::Ratio(RatioRule::QUEUE_COMPUTE_RATIO),
     };
 
     /// Defaults of each part: 2 s, 60 s, 60 s, 10 min.
     pub const DEFAULTS: PathSpec = PathSpec {
-        exporter_refresh: Stage::every(2),
+        exporter_refresh: Some(Stage::every(2)),
         scrape: Stage::every(60),
         rule_group: Stage::every(60),
         adapter_relist: Stage::every(600),
-        rule: RatioRule::QUEUE_COMPUTE_RATIO,
+        rule: Rule::Ratio(RatioRule::QUEUE_COMPUTE_RATIO),
     };
 }
 
@@ -95,8 +96,11 @@ pub struct ExporterReading {
 #[derive(Clone, Debug)]
 pub struct MetricPath {
     spec: PathSpec,
-    /// Next actions: refresh, scrape, rule group, relist.
-    next: [SimTime; 4],
+    /// Next actions of the exporter and the scrape.
+    next_refresh: SimTime,
+    next_scrape: SimTime,
+    /// Next actions of rule group and relist.
+    next: [SimTime; 2],
     pages: BTreeMap<Target, Counters>,
     scraped: BTreeMap<Target, [Series; Counter::COUNT]>,
     recorded: BTreeMap<Target, Series>,
@@ -109,55 +113,120 @@ impl MetricPath {
     /// # Errors
     /// A stage without a period.
     pub fn new(spec: PathSpec) -> Result<Self, String> {
-        let stages = spec.stages();
-        if let Some((name, _)) = stages
+        if let Some((name, _)) = spec
+            .stages()
             .iter()
-            .find(|(_, stage)| stage.period == SimDuration::ZERO)
+            .find(|(_, stage)| stage.is_some_and(|s| s.period == SimDuration::ZERO))
         {
             return Err(format!("{name}: its period must be greater than 0"));
         }
-        Ok(MetricPath {
+        let mut path = MetricPath {
             spec,
-            next: stages.map(|(_, stage)| stage.first),
+            next_refresh: SimTime::NEVER,
+            next_scrape: spec.scrape.first,
+            next: [spec.rule_group.first, spec.adapter_relist.first],
             pages: BTreeMap::new(),
             scraped: BTreeMap::new(),
             recorded: BTreeMap::new(),
             is_known: false,
-        })
+        };
+        path.set_refresh(SimTime::ZERO);
+        Ok(path)
     }
 
-    /// When the next stage acts.
+    /// What it was made with.
+    pub fn spec(&self) -> &PathSpec {
+        &self.spec
+    }
+
+    /// When pods are looked at next: the last refresh of their pages before the next scrape, or that scrape. Other refreshes nobody sees.
     pub fn due(&self) -> SimTime {
-        self.next.into_iter().min().unwrap_or(SimTime::NEVER)
+        self.next_refresh.min(self.next_scrape)
     }
 
-    /// Lets all stages act that are due. `present`: counters of all pods that run now; a pod that is not there has vanished.
+    /// Plans the last refresh that comes no later than the next scrape and no earlier than `from`.
+    fn set_refresh(&mut self, from: SimTime) {
+        let Some(stage) = self.spec.exporter_refresh else {
+            return;
+        };
+        self.next_refresh = SimTime::NEVER;
+        if self.next_scrape >= stage.first {
+            let turns = self.next_scrape.since(stage.first).0 / stage.period.0;
+            let last = stage.first + SimDuration(stage.period.0.saturating_mul(turns));
+            if last >= from {
+                self.next_refresh = last;
+            }
+        }
+    }
+
+    /// Does all that is due. `present`: series of all pods that run now; a pod that is not there has vanished.
     pub fn tick(&mut self, now: SimTime, present: &[ExporterReading]) {
-        let alive: BTreeSet<Target> = present.iter().map(|r| r.target).collect();
-        if self.is_due(0, now) {
+        self.catch_up(now, false);
+        if self.next_refresh <= now {
             self.pages = present.iter().map(|r| (r.target, r.counters)).collect();
+            self.next_refresh = SimTime::NEVER;
         }
-        if self.is_due(1, now) {
+        if self.next_scrape <= now {
+            if self.spec.exporter_refresh.is_none() {
+                self.pages = present.iter().map(|r| (r.target, r.counters)).collect();
+            }
+            let alive: BTreeSet<Target> = present.iter().map(|r| r.target).collect();
             self.scrape(now, &alive);
+            self.skip_scrape(now);
         }
-        if self.is_due(2, now) {
-            self.evaluate(now);
+        self.catch_up(now, true);
+    }
+
+    /// Leaves out what is due, as when Prometheus is down: nothing is scraped, and no rule evaluated.
+    pub fn skip(&mut self, now: SimTime) {
+        for (next, stage) in self
+            .next
+            .iter_mut()
+            .zip([self.spec.rule_group, self.spec.adapter_relist])
+        {
+            *next = after(*next, stage.period, now);
         }
-        if self.is_due(3, now) {
-            self.is_known = self.recorded.values().any(|s| s.instant(now).is_some());
+        if self.next_refresh <= now {
+            self.next_refresh = SimTime::NEVER;
+        }
+        if self.next_scrape <= now {
+            self.skip_scrape(now);
         }
     }
 
-    /// Whether a stage acts now, and when it does next.
-    fn is_due(&mut self, stage: usize, now: SimTime) -> bool {
-        let period = self.spec.stages()[stage].1.period;
-        let is_due = self.next[stage] <= now;
-        if is_due {
-            // Actions that were missed are not made up for.
-            let missed = now.since(self.next[stage]).0 / period.0;
-            self.next[stage] += SimDuration(period.0.saturating_mul(missed + 1));
+    fn skip_scrape(&mut self, now: SimTime) {
+        self.next_scrape = after(self.next_scrape, self.spec.scrape.period, now);
+        self.set_refresh(SimTime(now.0.saturating_add(1)));
+    }
+
+    /// Rule groups and relists before `now`, and at `now` where `also_now`, each at its own instant, rules first.
+    fn catch_up(&mut self, now: SimTime, also_now: bool) {
+        let [rule_period, relist_period] =
+            [self.spec.rule_group.period, self.spec.adapter_relist.period];
+        loop {
+            let [rule, relist] = self.next;
+            let at = rule.min(relist);
+            if at > now || (at == now && !also_now) {
+                return;
+            }
+            if rule == at {
+                self.evaluate(at);
+                self.next[0] = at + rule_period;
+            }
+            if relist == at {
+                self.is_known = self.has_series(at);
+                self.next[1] = at + relist_period;
+            }
         }
-        is_due
+    }
+
+    fn has_series(&self, now: SimTime) -> bool {
+        match self.spec.rule {
+            Rule::Instant(c) => {
+                (self.scraped.values()).any(|s| s[c.index()].instant(now).is_some())
+            }
+            _ => self.recorded.values().any(|s| s.instant(now).is_some()),
+        }
     }
 
     fn scrape(&mut self, now: SimTime, alive: &BTreeSet<Target>) {
@@ -172,7 +241,7 @@ impl MetricPath {
                 .zip(counters)
                 .for_each(|(s, value)| s.push(now, *value));
         }
-        let keep = LOOKBACK.max(self.spec.rule.window);
+        let keep = LOOKBACK.max(self.spec.rule.window());
         self.scraped.retain(|target, series| {
             for s in series.iter_mut() {
                 if !alive.contains(target) {
@@ -185,17 +254,19 @@ impl MetricPath {
     }
 
     fn evaluate(&mut self, now: SimTime) {
-        for (target, series) in &self.scraped {
-            if let Some(value) = self.spec.rule.evaluate(now, series) {
-                self.recorded.entry(*target).or_default().push(now, value);
-            }
+        if !self.spec.rule.is_recorded() {
+            return;
         }
-        let (scraped, rule) = (&self.scraped, self.spec.rule);
+        let values: BTreeMap<Target, f64> = self
+            .scraped
+            .iter()
+            .filter_map(|(target, series)| Some((*target, self.spec.rule.evaluate(now, series)?)))
+            .collect();
+        for (target, value) in &values {
+            self.recorded.entry(*target).or_default().push(now, *value);
+        }
         self.recorded.retain(|target, recorded| {
-            let has_value = scraped
-                .get(target)
-                .is_some_and(|s| rule.evaluate(now, s).is_some());
-            if !has_value {
+            if !values.contains_key(target) {
                 recorded.mark_stale(now);
             }
             recorded.forget_before(now, LOOKBACK);
@@ -203,33 +274,67 @@ impl MetricPath {
         });
     }
 
-    /// What the adapter answers to the HPA now: the sum over the models of each pod, in milli-units. A pod without a series has no
-    /// sample; before the first relist that found the series nothing has.
-    pub fn query(&self, now: SimTime, pods: &[u64]) -> PodSamples {
+    /// The present value of each pod: the sum over its models.
+    fn of_pods(&self, now: SimTime) -> BTreeMap<u64, f64> {
         let mut sums: BTreeMap<u64, f64> = BTreeMap::new();
-        for (target, series) in self.recorded.iter().filter(|_| self.is_known) {
-            if let Some(value) = series.instant(now) {
+        let mut add = |target: &Target, value: Option<f64>| {
+            if let Some(value) = value {
                 *sums.entry(target.pod).or_default() += value;
             }
+        };
+        match self.spec.rule {
+            Rule::Instant(c) => (self.scraped.iter())
+                .for_each(|(target, series)| add(target, series[c.index()].instant(now))),
+            _ => {
+                (self.recorded.iter()).for_each(|(target, series)| add(target, series.instant(now)))
+            }
         }
+        sums
+    }
+
+    /// What the adapter answers to the HPA now: the sum over the models of each pod, in milli-units. A pod without a series has no
+    /// sample; before the first relist that found the series nothing has.
+    pub fn query(&mut self, now: SimTime, pods: &[u64]) -> PodSamples {
+        self.catch_up(now, true);
+        let sums = if self.is_known {
+            self.of_pods(now)
+        } else {
+            BTreeMap::new()
+        };
         let sample = |sum: &f64| Sample {
             value_milli: milli_from_f64(*sum),
             taken: now,
-            window: self.spec.rule.window,
+            window: self.spec.rule.window(),
         };
         let of_pods: Vec<_> = pods.iter().map(|pod| sums.get(pod).map(sample)).collect();
         let unlisted = sums.len() - of_pods.iter().flatten().count();
         PodSamples { of_pods, unlisted }
     }
+
+    /// What a query of Prometheus itself says now (KEDA's `prometheus` trigger): the sum over all pods; none where there is no series.
+    pub fn total(&mut self, now: SimTime) -> Option<f64> {
+        self.catch_up(now, true);
+        let sums = self.of_pods(now);
+        (!sums.is_empty()).then(|| sums.values().sum())
+    }
+}
+
+/// The first turn after `now` of a stage whose next was `next`; turns that were missed are not made up for.
+fn after(next: SimTime, period: SimDuration, now: SimTime) -> SimTime {
+    if next > now {
+        return next;
+    }
+    let missed = now.since(next).0 / period.0;
+    next + SimDuration(period.0.saturating_mul(missed + 1))
 }
 
 impl PathSpec {
-    fn stages(&self) -> [(&'static str, Stage); 4] {
+    fn stages(&self) -> [(&'static str, Option<Stage>); 4] {
         [
             ("exporter_refresh", self.exporter_refresh),
-            ("scrape", self.scrape),
-            ("rule_group", self.rule_group),
-            ("adapter_relist", self.adapter_relist),
+            ("scrape", Some(self.scrape)),
+            ("rule_group", Some(self.rule_group)),
+            ("adapter_relist", Some(self.adapter_relist)),
         ]
     }
 }
@@ -245,7 +350,17 @@ mod tests {
         let t = now.as_secs();
         ExporterReading {
             target,
-            counters: [1e9 + queue * t, 1e9 + 1e6 * t, 0.0, 0.0],
+            counters: [
+                1e9 + queue * t,
+                1e9 + 1e6 * t,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                1.0,
+                t / 10.0,
+                0.5,
+            ],
         }
     }
 
@@ -333,6 +448,42 @@ mod tests {
         let path = || MetricPath::new(spec).expect("periods");
         assert_eq!(drive(&mut path(), 609.0, present), None);
         assert_eq!(drive(&mut path(), 610.0, present), Some(2000));
+    }
+
+    #[test]
+    fn a_gauge_is_seen_as_of_the_last_scrape_and_its_average_as_of_the_last_rule() {
+        let spec = |rule| PathSpec {
+            exporter_refresh: None,
+            rule,
+            ..PathSpec::EKS_TRITON
+        };
+        let present = |now| vec![reading(A, now, 0.0)];
+        let mut instant = MetricPath::new(spec(Rule::Instant(Counter::Waiting))).expect("periods");
+        assert_eq!(drive(&mut instant, 89.0, present), Some(6000), "of 60 s");
+        let total = instant.total(SimTime::from_secs(89.0)).expect("a series");
+        assert!((total - 6.0).abs() < 1e-9, "{total}");
+        let average = Rule::Over {
+            series: Counter::Waiting,
+            function: rule::OverTime::Avg,
+            window: SimDuration(60_000_000_000),
+        };
+        let mut average = MetricPath::new(spec(average)).expect("periods");
+        // The rule of 84 s sees the scrapes at 30 and 60 s, that of 90 s also the one at 90 s, and not the one at 30 s.
+        assert_eq!(drive(&mut average, 89.0, present), Some(4500));
+        assert_eq!(drive(&mut average, 90.0, present), Some(7500));
+    }
+
+    #[test]
+    fn nothing_comes_through_while_prometheus_is_down() {
+        let mut path = eks();
+        let present = |now| vec![reading(A, now, 2e6)];
+        drive(&mut path, 60.0, present);
+        while path.due() <= SimTime::from_secs(400.0) {
+            let now = path.due();
+            path.skip(now);
+        }
+        let of = |path: &mut MetricPath, at| path.query(SimTime::from_secs(at), &[1]).of(0);
+        assert_eq!(of(&mut path, 390.0), None, "older than 5 minutes");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Recording rules over Triton's counters (4.9).
+//! What is recorded of an exporter's series: the rules over Triton's counters, and plain functions of any series (4.9).
 //!
 //! Source: `triton-metrics_prometheus-rule.yaml` in triton-inference-server/tutorials
 //! `Deployment/Kubernetes/EKS_Multinode_Triton_TRTLLM` and in aws-samples/awsome-inference.
@@ -6,7 +6,8 @@
 use super::series::Series;
 use crate::kernel::time::{SimDuration, SimTime};
 
-/// A counter of Triton's metrics endpoint, of one model of one pod. It grows when a request completes.
+/// What an exporter shows of one model of one pod. Durations, successes and tokens are counters that grow when a request completes; the
+/// rest are gauges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// `nv_inference_queue_duration_us`.
@@ -15,22 +16,102 @@ pub enum Counter {
     ComputeInferDurationUs,
     /// `nv_inference_request_duration_us`.
     RequestDurationUs,
-    /// `nv_inference_request_success`.
+    /// `nv_inference_request_success`, `vllm:request_success_total`, ...
     RequestSuccess,
+    /// Prompt tokens of completed requests.
+    PromptTokens,
+    /// Output tokens of completed requests.
+    GenerationTokens,
+    /// Requests that hold KV or a slot: `vllm:num_requests_running`, `tgi_batch_current_size`, ...
+    Running,
+    /// Requests that wait in the engine: `vllm:num_requests_waiting`, `tgi_queue_size`, ...
+    Waiting,
+    /// Share of the KV blocks in use [0, 1]: `vllm:kv_cache_usage_perc`.
+    KvUsage,
 }
 
 impl Counter {
-    /// Number of counters.
-    pub const COUNT: usize = 4;
+    /// Number of series.
+    pub const COUNT: usize = 9;
 
-    /// Place in an array of all counters.
+    /// Place in an array of all series.
     pub(crate) fn index(self) -> usize {
         self as usize
     }
+
+    /// Whether it only grows.
+    pub fn is_counter(self) -> bool {
+        !matches!(self, Counter::Running | Counter::Waiting | Counter::KvUsage)
+    }
 }
 
-/// Values of all counters, by [`Counter`] in its order.
+/// Values of all series, by [`Counter`] in its order.
 pub type Counters = [f64; Counter::COUNT];
+
+/// What the metrics API is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A recording rule over two counters.
+    Ratio(RatioRule),
+    /// The last scraped value; no recording rule.
+    Instant(Counter),
+    /// A recording rule of one function over one series.
+    Over {
+        /// Which series.
+        series: Counter,
+        /// Which function.
+        function: OverTime,
+        /// Its range.
+        window: SimDuration,
+    },
+}
+
+/// A function over a range of one series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverTime {
+    /// `rate`.
+    Rate,
+    /// `avg_over_time`.
+    Avg,
+    /// `max_over_time`.
+    Max,
+}
+
+impl Rule {
+    /// Whether Prometheus records it, so that it is as old as the last evaluation of its group.
+    pub fn is_recorded(&self) -> bool {
+        !matches!(self, Rule::Instant(_))
+    }
+
+    /// How far back it looks.
+    pub fn window(&self) -> SimDuration {
+        match self {
+            Rule::Ratio(ratio) => ratio.window,
+            Rule::Instant(_) => SimDuration::ZERO,
+            Rule::Over { window, .. } => *window,
+        }
+    }
+
+    /// Its value for one model of one pod; none where there are too few samples.
+    pub fn evaluate(&self, now: SimTime, scraped: &[Series; Counter::COUNT]) -> Option<f64> {
+        match self {
+            Rule::Ratio(ratio) => ratio.evaluate(now, scraped),
+            Rule::Instant(series) => scraped[series.index()].instant(now),
+            Rule::Over {
+                series,
+                function,
+                window,
+            } => {
+                let series = &scraped[series.index()];
+                match function {
+                    OverTime::Rate => series.rate(now, *window),
+                    OverTime::Avg => series.avg(now, *window),
+                    OverTime::Max => series.max(now, *window),
+                }
+            }
+        }
+    }
+}
 
 /// `rate(numerator[window]) / clamp_min(rate(denominator[window]), 1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +179,10 @@ mod tests {
             s.push(SimTime::from_secs(45.0), b);
             s
         };
-        [
-            series(queue),
-            series(compute),
-            Series::default(),
-            Series::default(),
-        ]
+        let mut all: [Series; Counter::COUNT] = Default::default();
+        all[0] = series(queue);
+        all[1] = series(compute);
+        all
     }
 
     #[test]

@@ -60,6 +60,27 @@ impl Series {
         last.value.filter(|_| now.since(last.at) < LOOKBACK)
     }
 
+    /// `avg_over_time(series[window])`; none without a sample in the window.
+    pub fn avg(&self, now: SimTime, window: SimDuration) -> Option<f64> {
+        let (mut n, mut sum) = (0u32, 0.0);
+        for value in self.inside(now, window) {
+            n += 1;
+            sum += value;
+        }
+        (n > 0).then(|| sum / f64::from(n))
+    }
+
+    /// `max_over_time(series[window])`; none without a sample in the window.
+    pub fn max(&self, now: SimTime, window: SimDuration) -> Option<f64> {
+        self.inside(now, window).reduce(f64::max)
+    }
+
+    /// Values in a window that is open at its start.
+    fn inside(&self, now: SimTime, window: SimDuration) -> impl Iterator<Item = f64> {
+        let inside = move |p: &&Point| p.at <= now && now.since(p.at) < window;
+        self.points.iter().filter(inside).filter_map(|p| p.value)
+    }
+
     /// `rate(series[window])` at `now` [1/s]; none with fewer than two samples in the window.
     pub fn rate(&self, now: SimTime, window: SimDuration) -> Option<f64> {
         let inside = |p: &&Point| p.at <= now && now.since(p.at) < window;
@@ -187,6 +208,17 @@ mod tests {
         assert_eq!(s.instant(at(40.0)), None);
         s.push(at(50.0), 8.0);
         assert_eq!(s.instant(at(50.0)), Some(8.0));
+    }
+
+    #[test]
+    fn averages_and_maxima_are_over_what_the_window_holds() {
+        let mut s = series(&[(0.0, 90.0), (30.0, 2.0), (50.0, 4.0)]);
+        assert_eq!(s.avg(at(60.0), MINUTE), Some(3.0), "open at its start");
+        assert_eq!(s.max(at(60.0), MINUTE), Some(4.0));
+        assert_eq!(s.max(at(59.0), MINUTE), Some(90.0));
+        s.mark_stale(at(55.0));
+        assert_eq!(s.avg(at(60.0), MINUTE), Some(3.0));
+        assert_eq!(s.avg(at(120.0), MINUTE), None);
     }
 
     #[test]

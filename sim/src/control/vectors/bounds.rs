@@ -1,7 +1,8 @@
 //! Bounds, with the rates of `behavior` (4.8) and without (4.7).
 
+use super::cells::NOW;
 use super::cells::{FileError, Row};
-use super::{NOW, RowReport, compare, reported};
+use super::{RowReport, compare, reported};
 use crate::control::hpa::bounds::{Limit, Rates, ScaleEvent, ScaleEvents, without_behavior};
 use crate::control::hpa::spec::{ScalingPolicy, ScalingRules, SelectPolicy};
 

@@ -1,7 +1,8 @@
 //! One call of the replica calculator (4.2 to 4.5).
 
+use super::cells::NOW;
 use super::cells::{FileError, Row};
-use super::{Difference, NOW, RowReport, compare, default_settings, reported};
+use super::{Difference, RowReport, compare, default_settings, reported};
 use crate::control::hpa::calculator::{self, MetricError, PodView, Proposal, UtilizationTarget};
 use crate::control::hpa::pods::{PodPhase, PodSamples, PodState, ReadyCondition, Sample};
 use crate::control::hpa::spec::{Settings, Tolerance};

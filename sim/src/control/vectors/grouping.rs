@@ -1,8 +1,9 @@
 //! The group of one pod (4.2).
 
 use super::calculator::phase_of;
+use super::cells::NOW;
 use super::cells::{FileError, Row};
-use super::{NOW, RowReport, compare, reported};
+use super::{RowReport, compare, reported};
 use crate::control::hpa::pods::{PodGroup, PodState, ReadyCondition, Sample, group_of};
 use crate::control::hpa::spec::Settings;
 use crate::kernel::time::SimTime;

@@ -15,10 +15,7 @@ pub use cells::FileError;
 use cells::{Row, Table};
 
 use super::hpa::spec::Settings;
-use crate::kernel::time::{SimDuration, SimTime};
-
-/// The present of every row: late enough that all ages lie before it.
-const NOW: SimTime = SimTime(u64::MAX / 2);
+use crate::kernel::time::SimDuration;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

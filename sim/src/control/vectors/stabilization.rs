@@ -1,7 +1,8 @@
 //! Stabilization, with `behavior` (4.8) and without (4.7).
 
+use super::cells::NOW;
 use super::cells::{FileError, Row};
-use super::{Difference, NOW, RowReport, compare, reported};
+use super::{Difference, RowReport, compare, reported};
 use crate::control::hpa::spec::Settings;
 use crate::control::hpa::stabilize::{Recommendation, RecommendationLog};
 use crate::kernel::time::SimDuration;

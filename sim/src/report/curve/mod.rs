@@ -5,7 +5,7 @@ pub mod search;
 
 use serde::{Deserialize, Serialize};
 
-pub use render::regime_name;
+pub use crate::report::diagnosis::regime_name;
 pub use search::Estimate;
 
 use crate::report::diagnosis::Diagnosis;

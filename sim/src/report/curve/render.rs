@@ -1,7 +1,7 @@
 //! The curve as a table on the terminal.
 
 use super::{Curve, CurvePoint, Estimate};
-use crate::report::diagnosis::Regime;
+use crate::report::diagnosis::regime_name;
 use crate::report::outcomes::{RunWarning, warnings_of};
 use crate::report::stationarity::SIGNIFICANCE;
 use crate::report::text::figure;
@@ -119,17 +119,4 @@ fn row(p: &CurvePoint) -> String {
         r.e2e_ms.n,
         regime_name(r.diagnosis.regime),
     )
-}
-
-/// A regime in a word.
-pub fn regime_name(regime: Regime) -> &'static str {
-    match regime {
-        Regime::Unknown => "-",
-        Regime::LatencyBound => "below knee",
-        Regime::KvFull => "KV-full",
-        Regime::SlotsFull => "slots full",
-        Regime::PrefillBound => "prefill-bound",
-        Regime::ComputeBound => "compute-bound",
-        Regime::KvReadBound => "KV-read-bound",
-    }
 }

@@ -1,0 +1,12 @@
+//! Whatever the bytes, the shell parser of deployment files refuses them with a line of theirs or reads them.
+#![no_main]
+
+use deploy::text;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let text = String::from_utf8_lossy(data);
+    if let Err(wrong) = text::shell::commands(&text, 1, &std::collections::BTreeMap::new()) {
+        assert!(wrong.line >= 1 && wrong.line as usize <= text.lines().count() + 2);
+    }
+});

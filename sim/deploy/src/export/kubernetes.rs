@@ -1,0 +1,325 @@
+//! Manifests: a Deployment with its Service, a LeaderWorkerSet, a Dynamo graph.
+
+use std::fmt::Write as _;
+
+use hwmodels::EngineKind;
+use sim::scenario::{RouterPolicy, Scenario};
+
+use super::{Exported, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml};
+use crate::place::printable;
+
+/// A container's image, program and arguments, and variables.
+struct Container {
+    image: String,
+    command: Vec<String>,
+    args: Vec<String>,
+    variables: Vec<(String, String)>,
+    devices: u32,
+    port: u16,
+}
+
+impl Container {
+    /// Its YAML, each line indented by `indent` spaces.
+    fn yaml(&self, indent: usize) -> String {
+        let mut out = String::new();
+        let pad = " ".repeat(indent);
+        let _ = writeln!(out, "{pad}image: {}", yaml(&self.image));
+        for (key, words) in [("command", &self.command), ("args", &self.args)] {
+            if !words.is_empty() {
+                let _ = writeln!(out, "{pad}{key}:");
+            }
+            for word in words {
+                let _ = writeln!(out, "{pad}- {}", yaml(word));
+            }
+        }
+        if !self.variables.is_empty() {
+            let _ = writeln!(out, "{pad}env:");
+        }
+        for (name, value) in &self.variables {
+            let value = serde_json::Value::from(value.as_str());
+            let _ = writeln!(out, "{pad}- name: {name}\n{pad}  value: {value}");
+        }
+        let _ = writeln!(out, "{pad}ports:\n{pad}- containerPort: {}", self.port);
+        let _ = writeln!(
+            out,
+            "{pad}readinessProbe:\n{pad}  httpGet: {{path: /health, port: {}}}",
+            self.port
+        );
+        let _ = writeln!(
+            out,
+            "{pad}resources:\n{pad}  limits:\n{pad}    nvidia.com/gpu: {}",
+            self.devices
+        );
+        out
+    }
+}
+
+/// Where the pods go.
+fn selector(s: &Scenario, indent: usize) -> String {
+    let pad = " ".repeat(indent);
+    let Some(h) = &s.hardware else {
+        return String::new();
+    };
+    match &h.machine {
+        None => format!(
+            "{pad}nodeSelector:\n{pad}  node.kubernetes.io/instance-type: {}\n",
+            yaml(&h.instance)
+        ),
+        Some(m) => format!(
+            "{pad}nodeSelector:\n{pad}  nvidia.com/gpu.product: {}\n",
+            yaml(&m.accelerator)
+        ),
+    }
+}
+
+fn metadata(s: &Scenario) -> String {
+    let name = label(s);
+    format!("metadata:\n  name: {name}\n  labels: {{app: {name}}}\n")
+}
+
+/// The router that stands before a Service's pods is its own.
+pub fn router(s: &Scenario, out: &mut Exported) {
+    if s.router.policy != RouterPolicy::RoundRobin {
+        out.cannot("router.policy: a Service knows no such policy; put a gateway before it");
+    }
+    if s.router.timeout.is_some() {
+        out.cannot("router.timeout: it is the gateway's");
+    }
+}
+
+/// `deployment.yaml`.
+pub fn deployment(s: &Scenario, out: &mut Exported) {
+    let name = label(s);
+    let devices = ranks(s);
+    if devices > devices_of_node(s) {
+        out.cannot(format!(
+            "a replica of {devices} devices spans nodes of {}: export to lws",
+            devices_of_node(s)
+        ));
+    }
+    let container = match s.engine.params.kind() {
+        EngineKind::Tgi => Container {
+            image: compose::image(s),
+            command: Vec::new(),
+            args: Vec::new(),
+            variables: compose::variables(s, out),
+            devices,
+            port: 80,
+        },
+        _ => Container {
+            image: vllm::image(s),
+            command: Vec::new(),
+            args: [format!("--model={}", model_id(s))]
+                .into_iter()
+                .chain(vllm::arguments(s, out))
+                .collect(),
+            variables: Vec::new(),
+            devices,
+            port: 8000,
+        },
+    };
+    let mut text = format!(
+        "# {}\napiVersion: apps/v1\nkind: Deployment\n{}",
+        printable(&s.description),
+        metadata(s)
+    );
+    let _ = write!(
+        text,
+        "spec:\n  replicas: {}\n  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}}}\n    spec:\n{}",
+        s.replicas,
+        selector(s, 6)
+    );
+    let _ = write!(
+        text,
+        "      tolerations:\n      - {{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}\n"
+    );
+    let _ = write!(
+        text,
+        "      containers:\n      - name: engine\n{}",
+        container.yaml(8)
+    );
+    let _ = write!(text, "---\napiVersion: v1\nkind: Service\n{}", metadata(s));
+    let _ = write!(
+        text,
+        "spec:\n  selector: {{app: {name}}}\n  ports:\n  - {{port: 80, targetPort: {}}}\n",
+        container.port
+    );
+    out.file("deployment.yaml", text);
+    own_machine(s, out);
+    router(s, out);
+}
+
+/// A machine of one's own says its accelerator by a label, and its devices by a pod's.
+fn own_machine(s: &Scenario, out: &mut Exported) {
+    if let Some(m) = s.hardware.as_ref().and_then(|h| h.machine.as_ref())
+        && m.count != ranks(s)
+    {
+        out.cannot(format!(
+            "hardware.count: import with --instance {}x{}",
+            m.count, m.accelerator
+        ));
+    }
+}
+
+/// `leaderworkerset.yaml`.
+pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
+    let devices = ranks(s);
+    let node = devices_of_node(s).min(devices);
+    let size = devices.div_ceil(node.max(1)).max(1);
+    let trt = s.engine.params.kind() == EngineKind::TrtLlm;
+    let leader = match trt {
+        true => Container {
+            image: triton::IMAGE.to_owned(),
+            command: ["python3", "./server.py", "leader"]
+                .map(str::to_owned)
+                .to_vec(),
+            args: vec![
+                "--triton_model_repo_dir=/var/run/models/triton_model_repo".to_owned(),
+                format!("--tp={}", s.layout.tp),
+                format!("--pp={}", s.layout.pp),
+                format!("--gpu_per_node={node}"),
+            ],
+            variables: Vec::new(),
+            devices: node,
+            port: 8000,
+        },
+        false => Container {
+            image: vllm::image(s),
+            command: ["vllm", "serve"].map(str::to_owned).to_vec(),
+            args: [model_id(s)]
+                .into_iter()
+                .chain(vllm::arguments(s, out))
+                .chain(multi_node(size, "0"))
+                .collect(),
+            variables: Vec::new(),
+            devices: node,
+            port: 8000,
+        },
+    };
+    let worker = Container {
+        image: leader.image.clone(),
+        command: leader.command[..2].to_vec(),
+        args: match trt {
+            true => vec![
+                "worker".to_owned(),
+                "--triton_model_repo_dir=/var/run/models/triton_model_repo".to_owned(),
+            ],
+            false => [model_id(s), "--headless".to_owned()]
+                .into_iter()
+                .chain(vllm::arguments(s, &mut Exported::default()))
+                .chain(multi_node(size, "$(LWS_WORKER_INDEX)"))
+                .collect(),
+        },
+        variables: Vec::new(),
+        devices: node,
+        port: 8000,
+    };
+    let mut text = format!(
+        "# {}\napiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\n{}",
+        printable(&s.description),
+        metadata(s)
+    );
+    let _ = write!(
+        text,
+        "spec:\n  replicas: {}\n  leaderWorkerTemplate:\n    size: {size}\n    restartPolicy: RecreateGroupOnPodRestart\n",
+        s.replicas
+    );
+    for (template, container) in [("leaderTemplate", &leader), ("workerTemplate", &worker)] {
+        let _ = write!(
+            text,
+            "    {template}:\n      metadata:\n        labels: {{app: {}}}\n      spec:\n{}",
+            label(s),
+            selector(s, 8)
+        );
+        let _ = write!(
+            text,
+            "        containers:\n        - name: engine\n{}",
+            container.yaml(10)
+        );
+    }
+    out.file("leaderworkerset.yaml", text);
+    own_machine(s, out);
+    router(s, out);
+    if trt {
+        triton::engine_files(s, out);
+    }
+}
+
+fn multi_node(size: u32, rank: &str) -> Vec<String> {
+    if size < 2 {
+        return Vec::new();
+    }
+    vec![
+        format!("--nnodes={size}"),
+        format!("--node-rank={rank}"),
+        "--master-addr=$(LWS_LEADER_ADDRESS)".to_owned(),
+    ]
+}
+
+/// `graph.yaml`.
+pub fn dynamo(s: &Scenario, out: &mut Exported) {
+    let image = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest";
+    let name = label(s);
+    let mut text = format!(
+        "# {}\napiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata:\n  name: {name}\nspec:\n  services:\n",
+        printable(&s.description)
+    );
+    let _ = write!(
+        text,
+        "    Frontend:\n      componentType: frontend\n      dynamoNamespace: {name}\n      replicas: 1\n      extraPodSpec:\n        mainContainer:\n          image: {image}\n"
+    );
+    if s.router.policy == RouterPolicy::PrefixAware {
+        let _ = write!(
+            text,
+            "      envs:\n      - name: DYN_ROUTER_MODE\n        value: kv\n"
+        );
+    }
+    let _ = write!(
+        text,
+        "    VllmDecodeWorker:\n      componentType: worker\n      dynamoNamespace: {name}\n      replicas: {}\n      resources:\n        limits:\n          gpu: \"{}\"\n      extraPodSpec:\n{}",
+        s.replicas,
+        ranks(s),
+        selector(s, 8)
+    );
+    let _ = write!(
+        text,
+        "        mainContainer:\n          image: {image}\n          command: [python3, -m, dynamo.vllm]\n          args:\n"
+    );
+    let mut words = Exported::default();
+    let args = [format!("--model={}", model_id(s))]
+        .into_iter()
+        .chain(vllm::arguments(s, &mut words));
+    for word in args {
+        let _ = writeln!(text, "          - {}", yaml(&word));
+    }
+    // Dynamo's own front end is what this target says.
+    out.not_said.extend(
+        words
+            .not_said
+            .into_iter()
+            .filter(|w| !w.starts_with("engine.front_end")),
+    );
+    out.file("graph.yaml", text);
+    if vllm::release(s) != sim::engines::VllmRelease::NEWEST.to_string() {
+        out.cannot("engine.version: the runtime image holds it; choose its tag");
+    }
+    if !matches!(
+        s.router.policy,
+        RouterPolicy::RoundRobin | RouterPolicy::PrefixAware
+    ) {
+        out.cannot("router.policy: Dynamo's front end has round_robin and prefix_aware (kv)");
+    }
+    if s.router.timeout.is_some() {
+        out.cannot("router.timeout: it is the gateway's");
+    }
+    if s.engine
+        .params
+        .to_table()
+        .get("front_end")
+        .and_then(|f| f.as_str())
+        != Some("dynamo")
+    {
+        out.cannot("engine.front_end = \"api_server\": a Dynamo graph has Dynamo's");
+    }
+    own_machine(s, out);
+}

@@ -1,0 +1,368 @@
+//! The scenario that grows as files are read: what each says, where, and what none says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use toml::Value;
+
+use crate::place::{Error, Fault, Place, shown};
+use crate::report::{Default as Assumed, Fate, Report};
+
+/// Where a value comes from: a key of a file, or an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// File and line.
+    pub place: Place,
+    /// The key as it is written.
+    pub key: String,
+    /// The value as it is written.
+    pub raw: String,
+}
+
+impl Origin {
+    /// A key and its value.
+    pub fn new(place: Place, key: impl Into<String>, raw: impl Into<String>) -> Origin {
+        Origin {
+            place,
+            key: key.into(),
+            raw: raw.into(),
+        }
+    }
+
+    /// What is wrong with the value.
+    pub fn fault(&self, message: impl Into<String>) -> Fault {
+        Fault::new(self.place.clone(), self.key.clone(), message)
+    }
+}
+
+/// A value with its origin, or with the reason why it was assumed.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    value: Value,
+    origin: Result<Origin, String>,
+}
+
+/// A stream of requests: its keys, the deeper ones as tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stream {
+    /// Keys of `[[workload]]`.
+    pub keys: toml::Table,
+    /// What it comes from, for a comment.
+    pub from: String,
+}
+
+/// What files say that is only of use together with other files.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The model as the engine is told of it.
+    pub model: Option<(String, Origin)>,
+    /// A Hugging Face `config.json`, by the name that the scenario gives it.
+    pub config: Option<(String, Origin)>,
+    /// What multiplies to the number of replicas.
+    pub replicas: Vec<(i64, Origin)>,
+    /// The fewest replicas that an autoscaler leaves.
+    pub least_replicas: Option<(i64, Origin)>,
+    /// Replicas by the number of servers behind a proxy.
+    pub servers: Option<(i64, Origin)>,
+    /// Devices that a pod or container asks for.
+    pub pod_devices: Option<(i64, Origin)>,
+    /// Pods of one replica (LeaderWorkerSet).
+    pub group_size: Option<(i64, Origin)>,
+    /// The accelerator's product name, e.g. `NVIDIA-A10G`.
+    pub product: Option<(String, Origin)>,
+    /// vLLM's release, 15 for 0.15, as a script installs it.
+    pub vllm_release: Option<(u32, Origin)>,
+    /// Data-parallel ranks.
+    pub data_parallel: Option<(i64, Origin)>,
+    /// Whether every GPU is an attention rank of its own (TensorRT-LLM).
+    pub attention_dp: Option<Origin>,
+    /// Whether experts are spread whole over the ranks.
+    pub expert_parallel: Option<Origin>,
+}
+
+/// The scenario as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
+    values: BTreeMap<String, Said>,
+    streams: Vec<Stream>,
+    /// What needs other files.
+    pub facts: Facts,
+    /// What became of the keys.
+    pub report: Report,
+    faults: Vec<Fault>,
+    /// Defaults that hold unless a file says otherwise.
+    later: Vec<(String, Value, String)>,
+    /// Keys that were reported: file, line, key.
+    seen: BTreeSet<Seen>,
+    /// As above, with what became of them.
+    told: BTreeSet<(Seen, Fate, String)>,
+}
+
+/// A key that was reported: file, line, key.
+type Seen = (String, u32, String);
+
+impl Draft {
+    /// A key of the scenario as a file says it.
+    pub fn set(&mut self, path: &str, value: impl Into<Value>, origin: &Origin) {
+        let value = value.into();
+        if let Some(Said {
+            value: other,
+            origin: Ok(from),
+        }) = self.values.get(path)
+            && *other != value
+        {
+            let message = format!(
+                "says {path} = {value}, but {} ({}) says {other}; import one deployment at a time",
+                from.place,
+                shown(&from.key)
+            );
+            self.faults.push(origin.fault(message));
+            return;
+        }
+        self.used(origin, format!("{path} = {}", shown(&value.to_string())));
+        let said = Said {
+            value,
+            origin: Ok(origin.clone()),
+        };
+        self.values.insert(path.to_owned(), said);
+    }
+
+    /// A key of the scenario that no file says.
+    pub fn assume(&mut self, path: &str, value: impl Into<Value>, why: &str) {
+        if self.values.contains_key(path) {
+            return;
+        }
+        let value = value.into();
+        self.report.defaults.push(Assumed {
+            key: path.to_owned(),
+            value: value.to_string(),
+            note: why.to_owned(),
+        });
+        let said = Said {
+            value,
+            origin: Err(why.to_owned()),
+        };
+        self.values.insert(path.to_owned(), said);
+    }
+
+    /// The value of a key.
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        self.values.get(path).map(|s| &s.value)
+    }
+
+    /// The value of a key that is a whole number, or another.
+    pub fn whole(&self, path: &str, otherwise: i64) -> i64 {
+        self.get(path)
+            .and_then(Value::as_integer)
+            .unwrap_or(otherwise)
+    }
+
+    /// Whether there is a key that starts so.
+    pub fn has_section(&self, name: &str) -> bool {
+        let start = format!("{name}.");
+        self.values.keys().any(|k| k.starts_with(&start))
+    }
+
+    /// Takes a key away, with where it was said.
+    pub fn take(&mut self, path: &str) -> Option<(Value, Option<Origin>)> {
+        self.values.remove(path).map(|s| (s.value, s.origin.ok()))
+    }
+
+    /// A stream of requests.
+    pub fn stream(&mut self, stream: Stream) {
+        self.streams.push(stream);
+    }
+
+    /// The streams so far.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Reports a key that was used.
+    pub fn used(&mut self, origin: &Origin, note: impl Into<String>) {
+        self.fate(origin, Fate::Used, note);
+    }
+
+    /// A default that holds unless a file, maybe a later one, says otherwise.
+    pub fn later(&mut self, path: &str, value: Value, why: &str) {
+        self.later.push((path.to_owned(), value, why.to_owned()));
+    }
+
+    /// Fills in what [`Draft::later`] was told and no file has said; `kind` is the engine's.
+    pub fn settle(&mut self) {
+        for (path, value, why) in std::mem::take(&mut self.later) {
+            self.assume(&path, value, &why);
+        }
+    }
+
+    /// The model as a file names it to its engine.
+    pub fn model(&mut self, id: String, origin: Origin) {
+        match self.facts.model.clone() {
+            Some((other, from)) if other != id => {
+                let message = format!(
+                    "serves `{}`, but {} ({}) serves `{}`; import one deployment at a time",
+                    shown(&id),
+                    from.place,
+                    shown(&from.key),
+                    shown(&other)
+                );
+                self.faults.push(origin.fault(message));
+            }
+            Some(_) => self.used(&origin, "the same model"),
+            None => self.facts.model = Some((id, origin)),
+        }
+    }
+
+    /// Whether the key of this file and line was reported.
+    pub fn has_seen(&self, origin: &Origin) -> bool {
+        let place = &origin.place;
+        (self.seen).contains(&(place.file.to_string(), place.line, origin.key.clone()))
+    }
+
+    /// Reports a key.
+    pub fn fate(&mut self, origin: &Origin, fate: Fate, note: impl Into<String>) {
+        let (place, note) = (&origin.place, note.into());
+        let key = (place.file.to_string(), place.line, origin.key.clone());
+        // What several services or documents share is reported once.
+        if !self.told.insert((key.clone(), fate, note.clone())) {
+            return;
+        }
+        self.seen.insert(key);
+        (self.report).add(&origin.place, &origin.key, &origin.raw, fate, note);
+    }
+
+    /// Something that is wrong; the import goes on to find the rest and fails then.
+    pub fn fault(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// Whether something is wrong so far.
+    pub fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// Something that does not fit together.
+    pub fn warn(&mut self, text: impl Into<String>) {
+        self.report.warnings.push(text.into());
+    }
+
+    /// All that is wrong, if anything is.
+    pub fn into_error(self) -> Option<Error> {
+        (!self.faults.is_empty()).then_some(Error {
+            faults: self.faults,
+        })
+    }
+
+    /// Where a key was said, for a complaint about it; the nearest key around it otherwise.
+    pub fn origin(&self, path: &str) -> Option<&Origin> {
+        let mut path = path;
+        loop {
+            if let Some(Said {
+                origin: Ok(origin), ..
+            }) = self.values.get(path)
+            {
+                return Some(origin);
+            }
+            path = path.rsplit_once('.')?.0;
+        }
+    }
+
+    /// The scenario as TOML, each value with where it comes from.
+    pub fn text(&self, heading: &[String]) -> String {
+        let mut out = String::new();
+        for line in heading {
+            let _ = writeln!(out, "# {}", crate::place::printable(line));
+        }
+        let known = [
+            "", "model", "hardware", "step", "layout", "engine", "router",
+        ];
+        let last = ["run", "slo"];
+        let mut sections: BTreeMap<&str, Vec<(&str, &Said)>> = BTreeMap::new();
+        for (path, said) in &self.values {
+            let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+            sections.entry(section).or_default().push((key, said));
+        }
+        let others: Vec<&str> = sections
+            .keys()
+            .copied()
+            .filter(|s| !known.contains(s) && !last.contains(s))
+            .collect();
+        for name in known.into_iter().chain(others) {
+            section(&mut out, name, sections.get(name));
+        }
+        for stream in &self.streams {
+            let _ = writeln!(
+                out,
+                "\n[[workload]]  # {}",
+                crate::place::printable(&stream.from)
+            );
+            for (key, value) in &stream.keys {
+                let _ = writeln!(out, "{key} = {value}");
+            }
+        }
+        for name in last {
+            section(&mut out, name, sections.get(name));
+        }
+        out
+    }
+}
+
+fn section(out: &mut String, name: &str, keys: Option<&Vec<(&str, &Said)>>) {
+    let Some(keys) = keys else { return };
+    if !name.is_empty() {
+        let _ = writeln!(out, "\n[{name}]");
+    }
+    // What a table is comes first: kind, name.
+    let first = |key: &str| !matches!(key, "kind" | "name");
+    let mut keys = keys.clone();
+    keys.sort_by_key(|(key, _)| (first(key), *key));
+    for (key, said) in keys {
+        let from = match &said.origin {
+            Ok(origin) => format!("{} {}", origin.place, shown(&origin.key)),
+            Err(why) => format!("default: {}", crate::place::printable(why)),
+        };
+        let _ = writeln!(out, "{key} = {}  # {}", said.value, from.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(line: u32, key: &str) -> Origin {
+        Origin::new(
+            Place {
+                file: "a\nb.sh".into(),
+                line,
+            },
+            key,
+            "x",
+        )
+    }
+
+    #[test]
+    fn the_text_is_toml_and_says_where_values_come_from() {
+        let mut draft = Draft::default();
+        draft.set("engine.max_num_seqs", 8, &origin(3, "--max-num-seqs"));
+        draft.set("engine.kind", "vllm_v1", &origin(1, "vllm serve"));
+        draft.assume("run.requests", 10, "why");
+        let text = draft.text(&["one\ntwo".into()]);
+        let expected = "# one two\n\n[engine]\nkind = \"vllm_v1\"  # a b.sh:1 vllm serve\nmax_num_seqs = 8  # a b.sh:3 --max-num-seqs\n\n[run]\nrequests = 10  # default: why\n";
+        assert_eq!(text, expected);
+        assert!(text.parse::<toml::Table>().is_ok());
+    }
+
+    #[test]
+    fn files_that_contradict_each_other_are_refused() {
+        let mut draft = Draft::default();
+        draft.set("layout.tp", 2, &origin(1, "a"));
+        draft.set("layout.tp", 2, &origin(2, "b"));
+        assert!(!draft.has_faults());
+        draft.set("layout.tp", 4, &origin(3, "c"));
+        let error = draft.into_error().unwrap().to_string();
+        assert!(
+            error.contains("layout.tp = 4") && error.contains(":2"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! NVIDIA Dynamo's graph deployments, by ai-dynamo/dynamo `examples/backends/vllm/deploy`.
+
+use super::draft::{Draft, Origin};
+use super::manifests::{ConfigMaps, WORKLOAD, nothing, placement, process_of};
+use super::program;
+use super::tree::{Tree, join, sweep};
+use crate::keys::Read::{Text, Whole};
+use crate::keys::{Table, says};
+use crate::place::{Place, shown};
+use crate::text::yaml::Node;
+
+/// NVIDIA Dynamo's graph.
+pub const DYNAMO: Table = Table {
+    kind: "dynamo",
+    title: "NVIDIA Dynamo's DynamoGraphDeployment with vLLM workers; a service's name stands in place of `*`",
+    keys: &[
+        says("replicas", "`layout.replicas` of the worker", Whole),
+        says("resources.limits.gpu", "devices of a pod", Whole),
+        says("resources.requests.gpu", "the same", Whole),
+        says("extraPodSpec.mainContainer.image", "the runtime", Text),
+        says(
+            "extraPodSpec.mainContainer.command[]",
+            "the worker's program",
+            Text,
+        ),
+        says(
+            "extraPodSpec.mainContainer.args[]",
+            "vLLM's arguments",
+            Text,
+        ),
+        says(
+            "extraPodSpec.nodeSelector*",
+            "the machine, as of a pod",
+            Text,
+        ),
+        says("envs[].name", "DYN_ROUTER_MODE", Text),
+        says(
+            "envs[].value",
+            "`router.policy` = prefix_aware where it is kv",
+            Text,
+        ),
+    ],
+    idle: &[
+        "componentType",
+        "subComponentType",
+        "dynamoNamespace",
+        "envFromSecret",
+        "extraPodSpec.*",
+        "livenessProbe*",
+        "readinessProbe*",
+        "resources.*",
+        "pvc*",
+        "sharedMemory*",
+        "volumeMounts*",
+        "labels*",
+        "annotations*",
+    ],
+    idle_flags: &[],
+};
+
+/// Imports a graph.
+pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
+    let mut any = false;
+    for entry in tree
+        .node
+        .at(&["spec", "services"])
+        .map_or(&[][..], Node::entries)
+    {
+        let service = Tree {
+            node: &entry.value,
+            file: tree.file,
+        };
+        let prefix = format!("spec.services.{}", entry.key);
+        for item in entry.value.get("envs").map_or(&[][..], |e| e.items()) {
+            let text = |key: &str| item.get(key).and_then(|n| n.text());
+            if let (Some("DYN_ROUTER_MODE"), Some(mode)) = (text("name"), text("value")) {
+                let origin = Origin::new(Place::new(tree.file, item.line), "DYN_ROUTER_MODE", mode);
+                match mode {
+                    "kv" => draft.set("router.policy", "prefix_aware", &origin),
+                    "round-robin" => draft.set("router.policy", "round_robin", &origin),
+                    "random" => draft.set("router.policy", "random", &origin),
+                    _ => draft.fault(origin.fault(format!(
+                        "must be kv, round-robin or random, got `{}`",
+                        shown(mode)
+                    ))),
+                }
+            }
+        }
+        let Some(container) = entry.value.at(&["extraPodSpec", "mainContainer"]) else {
+            continue;
+        };
+        let container = Tree {
+            node: container,
+            file: tree.file,
+        };
+        let process = process_of(container, maps, draft);
+        if process.words.is_empty() || !program::run(&process, tree.file, draft, 0) {
+            continue;
+        }
+        any = true;
+        if let Some(found) = service.whole(&prefix, &["replicas"], draft) {
+            draft.facts.replicas.push(found);
+        }
+        if let Some(found) = service.whole(&prefix, &["resources", "limits", "gpu"], draft) {
+            draft.facts.pod_devices = Some(found);
+        }
+        if let Some(spec) = entry.value.get("extraPodSpec") {
+            placement(
+                Tree {
+                    node: spec,
+                    file: tree.file,
+                },
+                &format!("{prefix}.extraPodSpec"),
+                draft,
+            );
+        }
+    }
+    if !any {
+        return nothing(tree, draft);
+    }
+    let services = tree
+        .node
+        .at(&["spec", "services"])
+        .map_or(&[][..], Node::entries);
+    let mut tables: Vec<(String, &Table)> = services
+        .iter()
+        .map(|e| (format!("{}.", join("spec.services", &e.key)), &DYNAMO))
+        .collect();
+    tables.push((String::new(), &WORKLOAD));
+    sweep(tree, &tables, draft);
+}

@@ -1,0 +1,348 @@
+//! From what the files say to a whole scenario: the model's name in the catalog, the machine, how many replicas, and defaults for what no file says.
+
+use std::sync::Arc;
+
+use hwmodels::catalog::Catalog;
+use sim::scenario::Scenario;
+
+use super::draft::{Draft, Origin, Stream};
+use super::names::{accelerator_of, model_of};
+use super::{Imported, Options};
+use crate::place::{Error, Fault, Place, shown};
+
+/// What a run is given where no file says how long it is [requests].
+const REQUESTS: i64 = 500;
+/// The load that is assumed where no file gives one.
+const LOAD: (&str, i64, i64) = ("1 req/s", 512, 128);
+
+/// The scenario, or all that is wrong.
+pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
+    let catalog = Catalog::builtin();
+    // What is missing is told only where it is not a wrong line's fault.
+    let clean = !draft.has_faults();
+    from_options(&mut draft, options, &catalog);
+    draft.settle();
+    model(&mut draft, &catalog, clean);
+    parallelism(&mut draft, &catalog);
+    hardware(&mut draft, &catalog, clean);
+    replicas(&mut draft);
+    if draft.get("engine.kind").is_none() && clean {
+        draft.fault(Fault::new(
+            first_file(&draft),
+            "",
+            "no file says which engine serves; give a command such as `vllm serve ...` or a manifest that runs one beside it",
+        ));
+    }
+    load(&mut draft);
+    if draft.has_faults()
+        && let Some(error) = draft.clone().into_error()
+    {
+        return Err(error);
+    }
+    checked(draft)
+}
+
+fn first_file(draft: &Draft) -> Place {
+    let name = draft.report.files.first().map_or("import", |f| &f.file);
+    Place {
+        file: name.into(),
+        line: 0,
+    }
+}
+
+/// What the command line says in place of the files.
+fn from_options(draft: &mut Draft, options: &Options, catalog: &Catalog) {
+    if let Some(name) = &options.model {
+        let origin = Origin::new(Place::option("--model"), "", name.clone());
+        if let Some((id, from)) = draft.facts.model.take() {
+            draft.used(&from, format!("--model says what it is ({})", shown(&id)));
+        }
+        draft.facts.config = None;
+        draft.facts.model = Some((name.clone(), origin));
+    }
+    let Some(machine) = &options.instance else {
+        return;
+    };
+    let origin = Origin::new(Place::option("--instance"), "", machine.clone());
+    for key in [
+        "hardware.instance",
+        "hardware.accelerator",
+        "hardware.count",
+    ] {
+        draft.take(key);
+    }
+    // 8xH100: a machine of one's own.
+    let own = machine.split_once(['x', 'X']).and_then(|(n, name)| {
+        let count: i64 = n.parse().ok()?;
+        Some((count, catalog.accelerator(name).ok()?.name.clone()))
+    });
+    match own {
+        Some((count, name)) if catalog.instance(machine).is_err() => {
+            draft.set("hardware.accelerator", name, &origin);
+            draft.set("hardware.count", count, &origin);
+        }
+        _ => draft.set("hardware.instance", machine.clone(), &origin),
+    }
+}
+
+/// The model: a `config.json` among the files, else the catalog.
+fn model(draft: &mut Draft, catalog: &Catalog, clean: bool) {
+    let named = draft.facts.model.clone();
+    if let Some((reference, origin)) = draft.facts.config.clone() {
+        draft.set("model.config", reference, &origin);
+        if let Some((id, origin)) = named {
+            draft.used(
+                &origin,
+                format!("its shape is that of model.config ({})", shown(&id)),
+            );
+        }
+        return;
+    }
+    let Some((id, origin)) = named else {
+        if draft.get("model.name").is_none() && clean {
+            draft.fault(Fault::new(
+                first_file(draft),
+                "",
+                "no file says which model is served; give its config.json beside the files",
+            ));
+        }
+        return;
+    };
+    match model_of(&id, catalog) {
+        Ok(found) => {
+            draft.set("model.name", found.name, &origin);
+            if let Some(format) = found.weights
+                && draft.get("model.weights").is_none()
+            {
+                draft.set("model.weights", format, &origin);
+            }
+        }
+        Err(why) => draft.fault(origin.fault(why)),
+    }
+}
+
+/// Data and expert parallelism, which mean one thing for a mixture of experts and another for a dense model.
+fn parallelism(draft: &mut Draft, catalog: &Catalog) {
+    let experts = draft
+        .get("model.name")
+        .and_then(|n| n.as_str())
+        .and_then(|n| catalog.model(n).ok())
+        .map(|m| m.moe.is_some());
+    let dp = draft.facts.data_parallel.clone();
+    if let Some((n, origin)) = dp.clone().filter(|(n, _)| *n > 1) {
+        // An unknown model may be either; experts spread over ranks settle it.
+        if experts.unwrap_or(draft.facts.expert_parallel.is_some()) {
+            draft.set("layout.dp", n, &origin);
+        } else {
+            draft.facts.replicas.push((n, origin));
+            draft.assume(
+                "router.policy",
+                "least_outstanding",
+                "the ranks of a dense model are replicas behind vLLM's own balancer, which prefers the one with the fewest requests",
+            );
+        }
+    }
+    if let Some(origin) = draft.facts.attention_dp.clone()
+        && let Some((ranks, _)) = draft.take("layout.tp")
+    {
+        draft.set("layout.dp", ranks, &origin);
+    }
+    if draft.get("layout.tp").is_none()
+        && draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi")
+        && let Some((devices, origin)) = draft.facts.pod_devices.clone()
+    {
+        draft.set("layout.tp", devices, &origin);
+    }
+    if let Some(origin) = draft.facts.expert_parallel.clone() {
+        let ranks = draft
+            .whole("layout.tp", 1)
+            .saturating_mul(draft.whole("layout.dp", 1));
+        match experts {
+            Some(false) => draft.used(&origin, "the model has no experts"),
+            _ if ranks > 1 => draft.set("layout.ep", ranks, &origin),
+            _ => draft.used(&origin, "one rank holds all experts anyway"),
+        }
+    }
+}
+
+/// The machine: as told, by the pod's node selector, or by the accelerator's product name and the devices of a pod.
+fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
+    if let Some((product, origin)) = draft.facts.product.clone() {
+        if draft.has_section("hardware") {
+            draft.used(&origin, "the machine is said otherwise");
+        } else if let Some(name) = accelerator_of(&product, catalog) {
+            draft.set("hardware.accelerator", name, &origin);
+            let devices = draft.facts.pod_devices.as_ref().map_or(1, |(n, _)| *n);
+            draft.assume(
+                "hardware.count",
+                devices,
+                "the devices of a pod; a node may have more, and has a price: --instance TYPE",
+            );
+        } else {
+            draft.fault(origin.fault(format!(
+                "`{}` is no accelerator of the catalog (servetwin catalog list accelerators); say the machine with --instance TYPE",
+                shown(&product)
+            )));
+        }
+    }
+    if !draft.has_section("hardware") && draft.facts.product.is_none() && clean {
+        draft.fault(Fault::new(
+            first_file(draft),
+            "",
+            "no file says which machine serves; add --instance TYPE, e.g. --instance g5.2xlarge (servetwin catalog list instances), or --instance 8xH100 for a machine of \
+             your own",
+        ));
+    }
+    let ranks = ["layout.tp", "layout.pp", "layout.dp"]
+        .iter()
+        .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
+    let pods = draft.facts.group_size.as_ref().map_or(1, |(n, _)| *n);
+    if let Some((devices, origin)) = draft.facts.pod_devices.clone() {
+        let all = devices.saturating_mul(pods);
+        // Data-parallel copies of a dense model share the pod as replicas.
+        let copies = draft.facts.data_parallel.as_ref().map_or(1, |(n, _)| *n);
+        let copies = if draft.get("layout.dp").is_some() {
+            1
+        } else {
+            copies
+        };
+        let used = ranks.saturating_mul(copies);
+        let of = match pods {
+            1 => String::new(),
+            n => format!(" x {n} pods"),
+        };
+        if all != used {
+            draft.warn(format!(
+                "{}: {}: {devices} devices a pod{of}, but the engine's layout takes {used} (tp {} x pp {} x dp {}){}",
+                origin.place,
+                shown(&origin.key),
+                draft.whole("layout.tp", 1),
+                draft.whole("layout.pp", 1),
+                draft.whole("layout.dp", 1).max(copies),
+                if all > used { "; the others idle" } else { "; it would not start" }
+            ));
+        }
+        draft.used(
+            &origin,
+            format!("{devices} devices a pod{of}; the layout takes {used}"),
+        );
+    }
+    if let Some((n, origin)) = draft.facts.group_size.clone() {
+        draft.used(&origin, format!("{n} pods hold one replica"));
+    }
+}
+
+/// The product of all that multiplies replicas.
+fn replicas(draft: &mut Draft) {
+    let factors = draft.facts.replicas.clone();
+    let product = factors
+        .iter()
+        .fold(1i64, |all, (n, _)| all.saturating_mul(*n));
+    match draft.facts.servers.clone() {
+        Some((n, origin)) if factors.is_empty() => draft.set("layout.replicas", n, &origin),
+        Some((n, origin)) => {
+            if n != product {
+                draft.warn(format!(
+                    "{}: the proxy knows {n} servers, but {product} replicas are deployed",
+                    origin.place
+                ));
+            }
+            draft.used(&origin, format!("{n} servers behind the proxy"));
+        }
+        None => {}
+    }
+    if let Some((least, origin)) = draft.facts.least_replicas.clone() {
+        if product < least || factors.is_empty() {
+            for (n, from) in &factors {
+                draft.used(
+                    from,
+                    format!("{n}, but the autoscaler leaves at least {least}"),
+                );
+            }
+            draft.set("layout.replicas", least.max(1), &origin);
+            return;
+        }
+        draft.used(&origin, format!("the workload starts with {product}"));
+    }
+    if let Some((_, last)) = factors.last() {
+        for (n, origin) in &factors[..factors.len() - 1] {
+            draft.used(origin, format!("a factor of {n} in layout.replicas"));
+        }
+        if product == 0 {
+            draft.fault(last.fault(
+                "0 replicas serve nobody; write at least 1, or import the autoscaler's minimum",
+            ));
+            return;
+        }
+        draft.set("layout.replicas", product, last);
+    }
+}
+
+/// A load where no file gives one, and an end of the run.
+fn load(draft: &mut Draft) {
+    if draft.streams().is_empty() {
+        let (rate, prompt, output) = LOAD;
+        let arrival: toml::Table = [("kind", "poisson"), ("rate", rate)]
+            .map(|(k, v)| (k.to_owned(), v.into()))
+            .into_iter()
+            .collect();
+        let mut keys = toml::Table::new();
+        keys.insert("arrival".into(), arrival.into());
+        keys.insert("prompt".into(), prompt.into());
+        keys.insert("output".into(), output.into());
+        let why = "no file gives a load; import a benchmark's command beside the files, or write your traffic here";
+        draft.report.defaults.push(crate::report::Default {
+            key: "workload".into(),
+            value: format!("Poisson, {rate}, {prompt} in, {output} out"),
+            note: why.into(),
+        });
+        draft.stream(Stream {
+            keys,
+            from: format!("default: {why}"),
+        });
+    }
+    let ends = |s: &Stream| {
+        let arrival = s.keys.get("arrival").and_then(|a| a.as_table());
+        let kind = arrival.and_then(|a| a.get("kind")).and_then(|k| k.as_str());
+        s.keys.contains_key("requests") || matches!(kind, Some("burst" | "trace" | "steps"))
+    };
+    if !draft.has_section("run") && !draft.streams().iter().all(ends) {
+        draft.assume("run.requests", REQUESTS, "no file says how long the run is");
+    }
+}
+
+/// The scenario's text, once the simulator has read it.
+fn checked(draft: Draft) -> Result<Imported, Error> {
+    let mut heading = vec!["Imported from:".to_owned()];
+    let files = &draft.report.files;
+    heading.extend(files.iter().map(|f| format!("  {} ({})", f.file, f.kind)));
+    let lost = draft.report.keys.iter().filter(|k| {
+        use crate::report::Fate::{NotModelled, NotUnderstood};
+        matches!(k.fate, NotModelled | NotUnderstood)
+    });
+    let mut lost = lost.peekable();
+    if lost.peek().is_some() {
+        heading.push("Not in this scenario:".to_owned());
+    }
+    heading.extend(lost.map(|k| format!("  {}:{} {} ({})", k.file, k.line, k.key, k.note)));
+    let text = draft.text(&heading);
+    if let Err(e) = Scenario::parse(&text, "import.toml", &[]) {
+        let fault = |issue: &sim::scenario::Issue| match draft.origin(&issue.path) {
+            Some(origin) => origin.fault(format!("{}: {}", issue.path, issue.message)),
+            None => {
+                let place = Place {
+                    file: Arc::from("the scenario"),
+                    line: 0,
+                };
+                Fault::new(place, issue.path.clone(), issue.message.clone())
+            }
+        };
+        return Err(Error {
+            faults: e.issues().iter().map(fault).collect(),
+        });
+    }
+    Ok(Imported {
+        scenario: text,
+        report: draft.report,
+    })
+}

@@ -1,0 +1,259 @@
+//! Deployment files to a scenario.
+//!
+//! The way of a file: [`detect`] tells its kind by its content; a parser of [`crate::text`] reads it; the kind's importer walks it by its table of
+//! [`crate::keys`] and tells the [`draft::Draft`] what it says; [`finish`] makes a scenario of what all files say together.
+
+mod args;
+mod autoscalers;
+mod compose;
+mod configs;
+mod detect;
+mod draft;
+mod dynamo;
+mod env;
+mod finish;
+mod guidellm;
+mod helm;
+mod kserve;
+mod load;
+mod manifests;
+mod names;
+mod perf;
+mod program;
+mod prometheus;
+mod refused;
+mod tgi;
+mod tree;
+mod trtllm;
+mod vllm;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use detect::Kind;
+
+use crate::keys::Table;
+use crate::place::{Error, Fault, Place, printable};
+use crate::report::{FileKind, Report};
+use crate::text::yaml::Node;
+use detect::Content;
+use draft::{Draft, Origin};
+
+/// Most files of one import.
+const MAX_FILES: usize = 64;
+
+/// A file to import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+    /// How the scenario would name it: a path relative to the scenario.
+    pub reference: String,
+}
+
+impl Source {
+    /// A file that the scenario would name as messages do.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
+        let name = name.into();
+        Source {
+            reference: name.clone(),
+            name,
+            text: text.into(),
+        }
+    }
+}
+
+/// What the caller says in place of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The kind of every file, in place of what its content tells.
+    pub kind: Option<Kind>,
+    /// The machine: an instance type, or `8xH100`.
+    pub instance: Option<String>,
+    /// The model's name in the catalog.
+    pub model: Option<String>,
+}
+
+/// A scenario and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The scenario as TOML, each value with its file and line.
+    pub scenario: String,
+    /// What became of every key.
+    pub report: Report,
+}
+
+/// The tables of all kinds, in the order of the documentation.
+pub fn tables() -> Vec<&'static Table> {
+    vec![
+        &vllm::TABLE,
+        &tgi::TABLE,
+        &trtllm::SERVE,
+        &trtllm::BUILD,
+        &trtllm::CONVERT,
+        &configs::OPTIONS,
+        &configs::PBTXT,
+        &trtllm::LAUNCHER,
+        &manifests::WORKLOAD,
+        &manifests::POD,
+        &autoscalers::HPA,
+        &autoscalers::KEDA,
+        &kserve::INFERENCE_SERVICE,
+        &kserve::LLM_INFERENCE_SERVICE,
+        &dynamo::DYNAMO,
+        &compose::TABLE,
+        &compose::NGINX,
+        &helm::TRITON,
+        &helm::STACK,
+        &helm::STACK_ROUTER,
+        &helm::LLM_D,
+        &configs::SAGEMAKER,
+        &env::TABLE,
+        &load::VLLM_BENCH,
+        &guidellm::GUIDELLM,
+        &perf::AIPERF,
+        &prometheus::TABLE,
+    ]
+}
+
+/// Makes one scenario of the files.
+///
+/// # Errors
+/// All that is wrong with the files, each with file and line; what no file says and no option either.
+pub fn import(sources: &[Source], options: &Options) -> Result<Imported, Error> {
+    if sources.is_empty() || sources.len() > MAX_FILES {
+        let message = format!("give 1 to {MAX_FILES} files, got {}", sources.len());
+        return Err(Fault::new(Place::option("import"), "", message).into());
+    }
+    let mut draft = Draft::default();
+    let mut read: Vec<(Arc<str>, &Source, Content)> = Vec::new();
+    for source in sources {
+        let file: Arc<str> = source.name.as_str().into();
+        match detect::content(&source.name, &source.text, options.kind) {
+            Ok(content) => {
+                draft.report.files.push(FileKind {
+                    file: printable(&source.name),
+                    kind: content.kind().name().to_owned(),
+                });
+                read.push((file, source, content));
+            }
+            Err(wrong) => draft.fault(Fault::new(Place::new(&file, wrong.line), "", wrong.message)),
+        }
+    }
+    if draft.has_faults() {
+        return finish::finish(draft, options);
+    }
+    all(&read, &mut draft);
+    finish::finish(draft, options)
+}
+
+fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) {
+    let mut maps = manifests::ConfigMaps::new();
+    let mut env_files = compose::EnvFiles::new();
+    let mut used: Vec<String> = Vec::new();
+    for (file, _, content) in read {
+        match content {
+            Content::Manifests(docs) => manifests::config_maps(docs, file, &mut maps),
+            Content::Env(variables) => {
+                let origins = variables.iter().map(|v| {
+                    let origin =
+                        Origin::new(Place::new(file, v.line), v.name.clone(), v.value.clone());
+                    (v.name.clone(), origin)
+                });
+                env_files.insert(file.to_string(), origins.collect());
+            }
+            _ => {}
+        }
+    }
+    let has_compose = read
+        .iter()
+        .any(|(_, _, c)| matches!(c, Content::Compose(_)));
+    for (file, source, content) in read {
+        one(file, source, content, &maps, &env_files, &mut used, draft);
+    }
+    // A file of variables that no service names is TGI's own, or for `${NAME}` of a compose file.
+    for (name, variables) in &env_files {
+        if !used.contains(name) && !has_compose {
+            let file: Arc<str> = name.as_str().into();
+            tgi::import(&[], variables, &file, None, draft);
+        }
+    }
+}
+
+fn one(
+    file: &Arc<str>,
+    source: &Source,
+    content: &Content,
+    maps: &manifests::ConfigMaps,
+    env_files: &compose::EnvFiles,
+    used: &mut Vec<String>,
+    draft: &mut Draft,
+) {
+    let each = |docs: &[Rc<Node>], draft: &mut Draft, f: fn(&Rc<Node>, &Arc<str>, &mut Draft)| {
+        for doc in docs {
+            f(doc, file, draft);
+        }
+    };
+    match content {
+        Content::Commands(commands) => {
+            if program::script_of(commands, file, draft) == 0 {
+                draft.fault(Fault::new(
+                    Place::new(file, 1),
+                    "",
+                    "none of its commands is known: vllm serve, text-generation-launcher, trtllm-serve, trtllm-build, vllm bench serve, guidellm, aiperf, genai-perf",
+                ));
+            }
+        }
+        Content::Manifests(docs) => {
+            for doc in docs {
+                manifests::import(doc, file, maps, draft);
+            }
+        }
+        Content::Compose(docs) => {
+            for doc in docs {
+                compose::import(doc, file, env_files, used, draft);
+            }
+        }
+        Content::TritonValues(docs) => each(docs, draft, helm::triton),
+        Content::ProductionStack(docs) => each(docs, draft, helm::production_stack),
+        Content::LlmD(docs) => each(docs, draft, helm::llm_d),
+        Content::TrtllmOptions(docs) => each(docs, draft, configs::options),
+        Content::SageMaker(docs) => each(docs, draft, configs::sagemaker),
+        Content::Prometheus(docs) => each(docs, draft, prometheus::import),
+        Content::TritonConfig(fields) => configs::pbtxt(fields, file, draft),
+        Content::Nginx(directives) => compose::nginx(directives, file, draft),
+        Content::HfConfig(doc) => {
+            let line = doc.entry("model_type").map_or(1, |e| e.line);
+            let origin = Origin::new(Place::new(file, line), "config.json", "");
+            draft.facts.config = Some((source.reference.clone(), origin));
+        }
+        Content::Env(_) => {}
+    }
+}
+
+/// vLLM's arguments, for exporters.
+pub(crate) fn vllm_table() -> &'static Table {
+    &vllm::TABLE
+}
+
+/// TGI's arguments and variables, for exporters.
+pub(crate) fn tgi_table() -> &'static Table {
+    &tgi::TABLE
+}
+
+/// Arguments of `convert_checkpoint.py`, for exporters.
+pub(crate) fn trtllm_convert_table() -> &'static Table {
+    &trtllm::CONVERT
+}
+
+/// Arguments of `trtllm-build`, for exporters.
+pub(crate) fn trtllm_build_table() -> &'static Table {
+    &trtllm::BUILD
+}
+
+/// Parameters of `config.pbtxt`, for exporters.
+pub(crate) fn pbtxt_table() -> &'static Table {
+    &configs::PBTXT
+}

@@ -1,0 +1,635 @@
+//! `vllm serve` and `python -m vllm.entrypoints.openai.api_server`.
+//!
+//! Arguments: vllm-project/vllm `vllm/engine/arg_utils.py` and `vllm/entrypoints/openai/cli_args.py`, releases 0.8 to 0.17, with those that newer ones added
+//! to the scheduler.
+
+use std::sync::Arc;
+
+use sim::engines::params::VllmRelease;
+
+use super::args::{self, Args, Given};
+use super::draft::Draft;
+use crate::keys::Read::{Number, Switch, Text, Thousands, Whole, Wholes};
+use crate::keys::{Key, Table, not_modelled, not_modelled_flag, says, sets};
+use crate::place::{Place, shown};
+use crate::text::shell::Word;
+
+const ADAPTERS: &str = "LoRA adapters take memory and time that are not simulated";
+const DRAFTS: &str = "speculative decoding is not simulated: steps verify one token a request";
+const TRANSFER: &str =
+    "KV transfer and offloading are not simulated: KV lives in device memory alone";
+const CONTEXT: &str = "context parallelism is not simulated";
+const BALANCE: &str =
+    "experts stay where they are: rebalancing and overlap of micro-batches are not simulated";
+const MEDIA: &str = "prompts are tokens: images and audio are not simulated";
+
+/// The arguments.
+pub const TABLE: Table = Table {
+    kind: "vllm",
+    title: "`vllm serve MODEL ...`, `python -m vllm.entrypoints.openai.api_server ...`",
+    keys: &[
+        says(
+            "--model",
+            "`model.name`, by the catalog's aliases, or `model.config`",
+            Text,
+        ),
+        says("--tensor-parallel-size -tp", "`layout.tp`", Whole),
+        sets("--pipeline-parallel-size -pp", "layout.pp", Whole),
+        says(
+            "--data-parallel-size -dp",
+            "`layout.dp` of a mixture of experts; of a dense model a factor of `layout.replicas`",
+            Whole,
+        ),
+        says(
+            "--enable-expert-parallel -ep",
+            "`layout.ep` = dp x tp",
+            Switch,
+        ),
+        sets("--max-model-len", "engine.max_model_len", Thousands),
+        sets("--max-num-seqs", "engine.max_num_seqs", Thousands),
+        sets(
+            "--max-num-batched-tokens",
+            "engine.max_num_batched_tokens",
+            Thousands,
+        ),
+        sets(
+            "--gpu-memory-utilization",
+            "engine.gpu_memory_utilization",
+            Number,
+        ),
+        sets("--block-size", "engine.block_size", Whole),
+        sets("--num-gpu-blocks-override", "engine.kv_blocks", Whole),
+        sets(
+            "--enable-chunked-prefill",
+            "engine.enable_chunked_prefill",
+            Switch,
+        ),
+        sets(
+            "--enable-prefix-caching",
+            "engine.enable_prefix_caching",
+            Switch,
+        ),
+        sets(
+            "--long-prefill-token-threshold",
+            "engine.long_prefill_token_threshold",
+            Thousands,
+        ),
+        sets("--scheduling-policy", "engine.scheduling_policy", Text),
+        sets("--async-scheduling", "engine.async_scheduling", Switch),
+        sets(
+            "--cudagraph-capture-sizes --cuda-graph-sizes",
+            "engine.cudagraph_capture_sizes",
+            Wholes,
+        ),
+        sets("--api-server-count -asc", "engine.api_server_count", Whole),
+        sets("--max-num-queued-reqs", "engine.max_num_queued_reqs", Whole),
+        sets(
+            "--max-num-queued-tokens",
+            "engine.max_num_queued_tokens",
+            Whole,
+        ),
+        sets(
+            "--scheduler-reserve-full-isl",
+            "engine.scheduler_reserve_full_isl",
+            Switch,
+        ),
+        sets("--watermark", "engine.watermark", Number),
+        says("--enforce-eager", "`engine.cuda_graphs` = false", Switch),
+        says(
+            "--max-cudagraph-capture-size",
+            "the sizes of `engine.cudagraph_capture_sizes` up to it",
+            Whole,
+        ),
+        says(
+            "--kv-cache-dtype",
+            "`model.kv_cache`: fp8 of any sort, or the model's 16 bits",
+            Text,
+        ),
+        says("--quantization -q", "`model.weights`", Text),
+        says(
+            "--dtype",
+            "`model.weights` where it is float32; 16-bit formats cost the same",
+            Text,
+        ),
+        says(
+            "--compilation-config -O",
+            "`engine.cudagraph_capture_sizes` and `engine.cuda_graphs`, where it holds cudagraph_capture_sizes or a cudagraph_mode of NONE",
+            Text,
+        ),
+        not_modelled("--speculative-config -sc", DRAFTS),
+        not_modelled("--speculative-model", DRAFTS),
+        not_modelled("--num-speculative-tokens", DRAFTS),
+        not_modelled_flag("--enable-lora", ADAPTERS),
+        not_modelled("--max-loras", ADAPTERS),
+        not_modelled("--max-lora-rank", ADAPTERS),
+        Key {
+            takes: crate::keys::Takes::Values,
+            ..not_modelled("--lora-modules", ADAPTERS)
+        },
+        not_modelled("--max-cpu-loras", ADAPTERS),
+        not_modelled(
+            "--kv-transfer-config",
+            "prefill and decode on separate pools, and KV that moves between them, are not imported",
+        ),
+        not_modelled("--kv-offloading-size", TRANSFER),
+        not_modelled(
+            "--cpu-offload-gb",
+            "weights in the host's memory are not simulated",
+        ),
+        not_modelled("--swap-space", "preempted requests are computed again (V1)"),
+        not_modelled(
+            "--kv-cache-memory-bytes",
+            "the memory plan works with --gpu-memory-utilization; give --num-gpu-blocks-override, or engine.kv_blocks from the server's log",
+        ),
+        not_modelled("--decode-context-parallel-size -dcp", CONTEXT),
+        not_modelled("--prefill-context-parallel-size -pcp", CONTEXT),
+        not_modelled_flag("--enable-eplb", BALANCE),
+        not_modelled_flag("--enable-dbo", BALANCE),
+        not_modelled_flag("--enable-elastic-ep", BALANCE),
+        not_modelled(
+            "--max-num-partial-prefills",
+            "the V1 scheduler's own order of prefills is simulated",
+        ),
+        not_modelled(
+            "--max-long-partial-prefills",
+            "the V1 scheduler's own order of prefills is simulated",
+        ),
+        not_modelled(
+            "--num-scheduler-steps",
+            "several steps at once were a feature of V0",
+        ),
+        not_modelled(
+            "--scheduler-cls",
+            "a scheduler of one's own is not known here",
+        ),
+        not_modelled(
+            "--hf-overrides",
+            "the model's shape is the catalog's, or its config.json's",
+        ),
+        not_modelled(
+            "--rope-scaling",
+            "the model's longest context is the catalog's; set --max-model-len",
+        ),
+        not_modelled("--limit-mm-per-prompt", MEDIA),
+        not_modelled_flag(
+            "--disable-custom-all-reduce",
+            "all-reduces are costed with vLLM's own kernels where it has them",
+        ),
+        not_modelled("--stream-interval", "every token is sent as it comes"),
+        not_modelled(
+            "--attention-backend",
+            "step times are those of the profile's backend",
+        ),
+        not_modelled(
+            "--config",
+            "a YAML file of arguments: write its keys as options, or import it as part of the command",
+        ),
+    ],
+    idle: &[
+        "--host",
+        "--port",
+        "--uds",
+        "--root-path",
+        "--uvicorn-log-level",
+        "--served-model-name",
+        "--tokenizer",
+        "--tokenizer-mode",
+        "--tokenizer-revision",
+        "--revision",
+        "--code-revision",
+        "--download-dir",
+        "--load-format",
+        "--model-loader-extra-config",
+        "--safetensors-load-strategy",
+        "--ignore-patterns",
+        "--config-format",
+        "--hf-config-path",
+        "--hf-token",
+        "--seed",
+        "--api-key",
+        "--chat-template",
+        "--chat-template-content-format",
+        "--response-role",
+        "--tool-call-parser",
+        "--tool-parser-plugin",
+        "--tool-server",
+        "--reasoning-parser",
+        "--reasoning-parser-plugin",
+        "--ssl-keyfile",
+        "--ssl-certfile",
+        "--ssl-ca-certs",
+        "--ssl-cert-reqs",
+        "--allowed-origins",
+        "--allowed-methods",
+        "--allowed-headers",
+        "--allowed-local-media-path",
+        "--allowed-media-domains",
+        "--middleware",
+        "--max-log-len",
+        "--log-config-file",
+        "--otlp-traces-endpoint",
+        "--collect-detailed-traces",
+        "--show-hidden-metrics-for-version",
+        "--generation-config",
+        "--override-generation-config",
+        "--distributed-executor-backend",
+        "--worker-cls",
+        "--worker-extension-cls",
+        "--nnodes",
+        "-n",
+        "--node-rank",
+        "-r",
+        "--master-addr",
+        "--master-port",
+        "--distributed-timeout-seconds",
+        "--data-parallel-address",
+        "-dpa",
+        "--data-parallel-rpc-port",
+        "-dpp",
+        "--data-parallel-backend",
+        "-dpb",
+        "--data-parallel-size-local",
+        "-dpl",
+        "--data-parallel-start-rank",
+        "-dpr",
+        "--data-parallel-rank",
+        "-dpn",
+        "--all2all-backend",
+        "--expert-placement-strategy",
+        "--max-parallel-loading-workers",
+        "--prefix-caching-hash-algo",
+        "--max-logprobs",
+        "--logprobs-mode",
+        "--guided-decoding-backend",
+        "--structured-outputs-config",
+        "--task",
+        "--runner",
+        "--convert",
+        "--model-impl",
+        "--device",
+        "--additional-config",
+        "--max-seq-len-to-capture",
+        "--kv-events-config",
+        "--io-processor-plugin",
+        "--logits-processors",
+        "--moe-backend",
+        "--pt-load-map-location",
+    ],
+    idle_flags: &[
+        "--trust-remote-code",
+        "--disable-log-requests",
+        "--enable-log-requests",
+        "--disable-log-stats",
+        "--disable-uvicorn-access-log",
+        "--enable-auto-tool-choice",
+        "--enable-request-id-headers",
+        "--enable-prompt-tokens-details",
+        "--enable-server-load-tracking",
+        "--disable-fastapi-docs",
+        "--return-tokens-as-token-ids",
+        "--disable-frontend-multiprocessing",
+        "--allow-credentials",
+        "--headless",
+        "--enable-sleep-mode",
+        "--enable-ssl-refresh",
+        "--enable-force-include-usage",
+        "--enable-log-outputs",
+        "--log-error-stack",
+        "--use-tqdm-on-load",
+        "--skip-tokenizer-init",
+        "--data-parallel-hybrid-lb",
+        "-dph",
+        "--data-parallel-external-lb",
+        "-dpe",
+        "--enable-tokenizer-info-endpoint",
+        "--disable-sliding-window",
+        "--disable-cascade-attn",
+        "--calculate-kv-scales",
+        "--use-v2-block-manager",
+        "--ray-workers-use-nsight",
+        "--disable-async-output-proc",
+        "--exclude-tools-when-tool-choice-none",
+        "--enable-offline-docs",
+        "--disable-hybrid-kv-cache-manager",
+        "--enable-mfu-metrics",
+        "--cudagraph-metrics",
+        "--kv-cache-metrics",
+        "--enable-flashinfer-autotune",
+    ],
+};
+
+/// Reads a command's words behind `vllm serve`. `image` is the container's, whose tag says the release.
+pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, draft: &mut Draft) {
+    let args = args::read(&TABLE, words, file, draft);
+    let first = words.first().map_or(1, |w| w.line);
+    let start = super::draft::Origin::new(Place::new(file, first), "vllm", "");
+    engine(&start, image, draft);
+    model(&args, file, draft);
+    let v0 = draft.get("engine.kind").and_then(|k| k.as_str()) == Some("vllm_v0");
+    args::apply(args.given.values(), draft);
+    layout(&args, draft);
+    formats(&args, draft);
+    if v0 {
+        only_v0(draft);
+    }
+    graphs(&args, draft);
+}
+
+/// Reads the words behind `python -m dynamo.vllm`, which takes vLLM's arguments and some of its own.
+pub fn dynamo(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
+    if let Some(word) = words.iter().find(|w| {
+        w.text.starts_with("--is-prefill-worker") || w.text.starts_with("--disaggregation-mode")
+    }) {
+        let place = Place::new(file, word.line);
+        draft.fault(crate::place::Fault::new(
+            place,
+            word.text.clone(),
+            "prefill and decode on separate pools are not imported",
+        ));
+        return;
+    }
+    let own = ["--connector", "--is-decode-worker"];
+    let words: Vec<Word> = words
+        .iter()
+        .filter(|w| !own.iter().any(|o| w.text.starts_with(o)))
+        .cloned()
+        .collect();
+    import(&words, file, None, draft);
+    let line = words.first().map_or(1, |w| w.line);
+    let origin = super::draft::Origin::new(Place::new(file, line), "dynamo.vllm", "");
+    draft.set("engine.front_end", "dynamo", &origin);
+}
+
+/// Reads `pip install vllm==0.15.1`.
+pub fn installed(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
+    let found = words.iter().find_map(|w| {
+        let (_, release) = w.text.split_once("vllm==0.")?;
+        let minor = release
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()?;
+        Some((minor, w))
+    });
+    if let Some((minor, word)) = found {
+        let origin = super::draft::Origin::new(
+            Place::new(file, word.line),
+            "pip install",
+            word.text.clone(),
+        );
+        draft.facts.vllm_release = Some((minor, origin));
+    }
+}
+
+/// Which scheduler, and which release.
+fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mut Draft) {
+    let tagged = image.and_then(|(image, place)| {
+        let origin = super::draft::Origin::new(place, "image", image);
+        Some((release_of(image)?, origin))
+    });
+    match tagged.or_else(|| draft.facts.vllm_release.clone()) {
+        Some((minor, origin)) => {
+            if minor < 8 {
+                draft.set("engine.kind", "vllm_v0", &origin);
+                return;
+            }
+            draft.set("engine.kind", "vllm_v1", start);
+            draft.set("engine.version", format!("0.{minor}"), &origin);
+        }
+        None => {
+            draft.set("engine.kind", "vllm_v1", start);
+            draft.assume(
+                "engine.version",
+                VllmRelease::NEWEST.to_string(),
+                "no image with a release's tag: the newest that is modelled",
+            );
+        }
+    }
+}
+
+/// The release that an image's tag names: `vllm/vllm-openai:v0.11.0` is 11.
+pub fn release_of(image: &str) -> Option<u32> {
+    let tag = image.rsplit('/').next()?.split_once(':')?.1;
+    let digits = tag.strip_prefix('v').unwrap_or(tag).strip_prefix("0.")?;
+    digits
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn model(args: &Args, file: &Arc<str>, draft: &mut Draft) {
+    let mut positional = args.positional.iter();
+    let named = args
+        .get("--model")
+        .map(|g| (g.value.clone(), g.origin.clone()));
+    let found = positional.next().map(|w| {
+        let origin = super::draft::Origin::new(Place::new(file, w.line), "MODEL", w.text.clone());
+        (w.text.clone(), origin)
+    });
+    for word in positional {
+        let origin = super::draft::Origin::new(Place::new(file, word.line), word.text.clone(), "");
+        draft.fate(
+            &origin,
+            crate::report::Fate::NotUnderstood,
+            "a word that belongs to no option",
+        );
+    }
+    if let Some((id, origin)) = found.or(named) {
+        draft.model(id, origin);
+    }
+}
+
+fn layout(args: &Args, draft: &mut Draft) {
+    if let Some((n, origin)) = args::whole(args.get("--tensor-parallel-size"), draft) {
+        draft.set("layout.tp", n, &origin);
+    }
+    if let Some(found) = args::whole(args.get("--data-parallel-size"), draft) {
+        draft.facts.data_parallel = Some(found);
+    }
+    if let Some((true, origin)) = args::switched(args.get("--enable-expert-parallel"), draft) {
+        draft.facts.expert_parallel = Some(origin);
+    }
+}
+
+/// Formats of `--quantization` and what they are here.
+const QUANTISATION: [(&str, &str); 22] = [
+    ("fp8", "fp8"),
+    ("fbgemm_fp8", "fp8"),
+    ("ptpc_fp8", "fp8"),
+    ("modelopt", "fp8"),
+    ("fp_quant", "fp8"),
+    ("awq", "int4"),
+    ("awq_marlin", "int4"),
+    ("gptq", "int4"),
+    ("gptq_marlin", "int4"),
+    ("gptq_marlin_24", "int4"),
+    ("marlin", "int4"),
+    ("bitsandbytes", "int4"),
+    ("auto-round", "int4"),
+    ("auto_round", "int4"),
+    ("hqq", "int4"),
+    ("moe_wna16", "int4"),
+    ("gguf", "int4"),
+    ("experts_int8", "int8"),
+    ("deepspeedfp", "fp8"),
+    ("mxfp4", "mxfp4"),
+    ("gpt_oss_mxfp4", "mxfp4"),
+    ("tpu_int8", "int8"),
+];
+
+fn formats(args: &Args, draft: &mut Draft) {
+    if let Some(g) = args.get("--quantization") {
+        match QUANTISATION.iter().find(|(name, _)| *name == g.value) {
+            Some((_, format)) => draft.set("model.weights", *format, &g.origin),
+            None if matches!(g.value.as_str(), "None" | "none" | "auto") => {
+                draft.used(&g.origin, "the model's own format")
+            }
+            None => draft.fate(
+                &g.origin,
+                crate::report::Fate::NotModelled,
+                "which format the weights have is not known; set model.weights",
+            ),
+        }
+    }
+    if let Some(g) = args.get("--kv-cache-dtype") {
+        match g.value.as_str() {
+            "auto" | "bfloat16" | "float16" | "half" => {
+                draft.set("model.kv_cache", "bf16", &g.origin)
+            }
+            value if value.starts_with("fp8") => draft.set("model.kv_cache", "fp8", &g.origin),
+            "int8" => draft.set("model.kv_cache", "int8", &g.origin),
+            _ => draft.fault(args::one_of(g, "auto, bfloat16 or an fp8 format")),
+        }
+    }
+    if let Some(g) = args.get("--dtype") {
+        match g.value.as_str() {
+            "float32" | "float" => draft.set("model.weights", "fp32", &g.origin),
+            "auto" | "half" | "float16" | "bfloat16" => {
+                draft.used(&g.origin, "16 bits, or the model's own format")
+            }
+            _ => draft.fault(args::one_of(
+                g,
+                "auto, half, float16, bfloat16, float or float32",
+            )),
+        }
+    }
+}
+
+/// Batch sizes for which vLLM captures graphs up to `most`: 1, 2, 4, multiples of 8 to 256, then of 16.
+fn captured(most: i64) -> Vec<i64> {
+    let small = [1, 2, 4].into_iter();
+    let by_8 = (8..=256).step_by(8);
+    let by_16 = (272..=most.clamp(0, 4096)).step_by(16);
+    small
+        .chain(by_8)
+        .chain(by_16)
+        .filter(|n| *n <= most)
+        .collect()
+}
+
+fn graphs(args: &Args, draft: &mut Draft) {
+    if let Some((eager, origin)) = args::switched(args.get("--enforce-eager"), draft) {
+        draft.set("engine.cuda_graphs", !eager, &origin);
+    }
+    if let Some((most, origin)) = args::whole(args.get("--max-cudagraph-capture-size"), draft) {
+        draft.set("engine.cudagraph_capture_sizes", captured(most), &origin);
+    }
+    if let Some(g) = args.get("--compilation-config").cloned() {
+        compilation(&g, draft);
+    }
+}
+
+/// `--compilation-config '{"cudagraph_capture_sizes": [1, 2], "cudagraph_mode": "NONE"}'`, or a level.
+fn compilation(g: &Given, draft: &mut Draft) {
+    if g.value.parse::<u32>().is_ok() {
+        draft.used(
+            &g.origin,
+            "a level of compilation: step times are those of the profile's",
+        );
+        return;
+    }
+    let Ok(serde_json::Value::Object(keys)) = serde_json::from_str(&g.value) else {
+        draft.fault(g.origin.fault(format!(
+            "must be a JSON object or a level, got `{}`",
+            shown(&g.value)
+        )));
+        return;
+    };
+    let mut others = Vec::new();
+    for (key, value) in &keys {
+        match (key.as_str(), value) {
+            ("cudagraph_capture_sizes", serde_json::Value::Array(sizes)) => {
+                let all: Option<Vec<i64>> = sizes.iter().map(serde_json::Value::as_i64).collect();
+                match all {
+                    Some(all) => draft.set("engine.cudagraph_capture_sizes", all, &g.origin),
+                    None => draft.fault(
+                        g.origin
+                            .fault("cudagraph_capture_sizes must be a list of whole numbers"),
+                    ),
+                }
+            }
+            ("cudagraph_mode", serde_json::Value::String(mode)) => {
+                draft.set(
+                    "engine.cuda_graphs",
+                    mode.to_ascii_uppercase() != "NONE",
+                    &g.origin,
+                );
+            }
+            _ => others.push(key.as_str()),
+        }
+    }
+    if !others.is_empty() {
+        draft.fate(
+            &g.origin,
+            crate::report::Fate::NotModelled,
+            shown(&format!("not simulated: {}", others.join(", "))),
+        );
+    }
+}
+
+/// Takes away what the V0 scheduler has not.
+fn only_v0(draft: &mut Draft) {
+    const V1_ONLY: [&str; 8] = [
+        "async_scheduling",
+        "cudagraph_capture_sizes",
+        "api_server_count",
+        "max_num_queued_reqs",
+        "max_num_queued_tokens",
+        "scheduler_reserve_full_isl",
+        "watermark",
+        "scheduling_policy",
+    ];
+    for key in V1_ONLY {
+        if let Some((_, Some(origin))) = draft.take(&format!("engine.{key}")) {
+            draft.fate(
+                &origin,
+                crate::report::Fate::NotModelled,
+                "the scheduler of releases before 0.8 does not have it here",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_tag_says_the_release() {
+        for (image, minor) in [
+            ("vllm/vllm-openai:v0.11.0", Some(11)),
+            ("registry:5000/vllm:0.6.3.post1", Some(6)),
+            ("vllm/vllm-openai:latest", None),
+            ("vllm/vllm-openai", None),
+        ] {
+            assert_eq!(release_of(image), minor, "{image}");
+        }
+    }
+
+    #[test]
+    fn graphs_are_captured_as_vllm_does() {
+        assert_eq!(captured(20), [1, 2, 4, 8, 16]);
+        assert_eq!(captured(512).last(), Some(&512));
+    }
+}

@@ -1,0 +1,368 @@
+//! The controllers' turns: what each is shown, and what becomes of its decision.
+
+use rand::Rng;
+
+use super::record::{Controller, DecisionRow};
+use super::spec::MetricSource;
+use super::{Cluster, Event, Sight};
+use crate::control::cluster_autoscaler::Action;
+use crate::control::cluster_autoscaler::spec::{NodeView, Observed, PodView, Resources};
+use crate::control::hpa::spec::MetricSource as HpaSource;
+use crate::control::hpa::{Decision, Reading, Scale};
+use crate::control::keda::TriggerValue;
+use crate::control::pipeline::rule::{Counter, Counters};
+use crate::control::pipeline::{ExporterReading, Target};
+use crate::control::quantity::milli_from_f64;
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// The target that stands for the gateway.
+const GATEWAY: Target = Target {
+    pod: u64::MAX,
+    model: 0,
+};
+
+/// How long a poll takes: the next begins so much more than a period later, so that the tenth poll of 30 s after an activity lies beyond a
+/// cooldown of 300 s, as it was seen to.
+const POLL_TAKES: SimDuration = SimDuration(1_000_000);
+
+/// What a query says while Prometheus is down.
+const DOWN: &str = "prometheus: connection refused";
+
+impl Cluster {
+    /// Period of the HPA, KEDA's or its own.
+    pub(super) fn sync_period(&self) -> Option<SimDuration> {
+        let flags = (self.spec.keda.as_ref().map(|k| k.1)).or(self.spec.hpa.as_ref().map(|h| h.1));
+        flags.map(|f| f.sync_period)
+    }
+
+    /// Plans the next turn of exporters and scrapes.
+    pub(super) fn plan_scrape(&mut self) {
+        let due = self.paths.iter().flatten().map(|p| p.due()).min();
+        if let Some(due) = due.filter(|d| *d != SimTime::NEVER) {
+            self.plan(due, Event::Scrape);
+        }
+    }
+
+    /// Lets exporters and scrapes act that are due.
+    pub(super) fn scrape(&mut self, now: SimTime, sight: &dyn Sight) {
+        let is_down = now < self.outage_until;
+        let replicas: Vec<ExporterReading> = match is_down {
+            true => Vec::new(),
+            false => self.exporters(sight),
+        };
+        let gateway = [ExporterReading {
+            target: GATEWAY,
+            counters: gateway_page(sight),
+        }];
+        for (path, source) in self.paths.iter_mut().zip(&self.spec.metrics) {
+            let Some(path) = path.as_mut().filter(|p| p.due() <= now) else {
+                continue;
+            };
+            match (is_down, source) {
+                (true, _) => path.skip(now),
+                (false, MetricSource::Gateway(_)) => path.tick(now, &gateway),
+                (false, _) => path.tick(now, &replicas),
+            }
+        }
+        self.plan_scrape();
+    }
+
+    /// Pages of the exporters of all replicas whose servers are up.
+    fn exporters(&self, sight: &dyn Sight) -> Vec<ExporterReading> {
+        self.engines()
+            .map(|(unit, engine)| {
+                let vitals = sight.engine(engine);
+                let (load, t) = (vitals.load, vitals.totals);
+                let mut page: Counters = [0.0; Counter::COUNT];
+                let mut set = |c: Counter, v: f64| page[c as usize] = v;
+                set(Counter::QueueDurationUs, t.queue_ns as f64 / 1e3);
+                set(Counter::ComputeInferDurationUs, t.compute_ns as f64 / 1e3);
+                let whole = t.queue_ns + t.compute_ns;
+                set(Counter::RequestDurationUs, whole as f64 / 1e3);
+                set(Counter::RequestSuccess, t.finished as f64);
+                set(Counter::PromptTokens, t.prompt_tokens as f64);
+                set(Counter::GenerationTokens, t.output_tokens as f64);
+                set(Counter::Running, f64::from(load.running));
+                set(Counter::Waiting, f64::from(load.waiting));
+                let blocks = load.kv_total_blocks.max(1) as f64;
+                set(Counter::KvUsage, load.kv_used_blocks as f64 / blocks);
+                ExporterReading {
+                    target: Target {
+                        pod: unit as u64,
+                        model: 0,
+                    },
+                    counters: page,
+                }
+            })
+            .collect()
+    }
+
+    /// What the triggers of KEDA answer.
+    fn trigger_values(&mut self, now: SimTime, sight: &dyn Sight) -> Vec<TriggerValue> {
+        let is_down = now < self.outage_until;
+        let value = |(path, source): (&mut Option<_>, &MetricSource)| match (path, source) {
+            (_, MetricSource::QueueLength) => Ok(sight.held() as f64),
+            _ if is_down => Err(DOWN.to_owned()),
+            (Some(path), _) => {
+                let path: &mut crate::control::pipeline::MetricPath = path;
+                // KEDA takes an empty answer of Prometheus as 0 (`ignoreNullValues`).
+                Ok(path.total(now).unwrap_or(0.0))
+            }
+            (None, _) => Err("no such series".to_owned()),
+        };
+        (self.paths.iter_mut().zip(&self.spec.metrics))
+            .map(value)
+            .collect()
+    }
+
+    /// KEDA's poll.
+    pub(super) fn poll(&mut self, now: SimTime, sight: &dyn Sight) {
+        let values = self.trigger_values(now, sight);
+        let ready = self.ready_units() as u32;
+        let Some(keda) = &mut self.keda else { return };
+        let period = keda.spec().polling_interval;
+        let names: Vec<String> = keda
+            .spec()
+            .triggers
+            .iter()
+            .map(|t| t.name.clone())
+            .collect();
+        let from = self.desired;
+        let decision = keda.poll(now, from, &values);
+        self.desired = decision.scale_to.unwrap_or(from);
+        self.note(DecisionRow {
+            at: now,
+            controller: Controller::Keda,
+            about: "replicas".into(),
+            from: from.into(),
+            to: self.desired.into(),
+            ready,
+            inputs: inputs_of_triggers(&names, &values),
+            why: decision.why,
+        });
+        self.plan(now + period + POLL_TAKES, Event::Poll);
+    }
+
+    /// A reconcile of the HPA.
+    pub(super) fn sync(&mut self, now: SimTime, sight: &dyn Sight) {
+        let (ids, pods) = self.pods_for_hpa();
+        let scale = Scale {
+            spec_replicas: self.desired,
+            status_replicas: self.counted_units() as i32,
+            pods: &pods,
+        };
+        let (decision, inputs) = if self.keda.is_some() {
+            let values = self.trigger_values(now, sight);
+            let Some(keda) = &mut self.keda else { return };
+            let names: Vec<String> = keda
+                .spec()
+                .triggers
+                .iter()
+                .map(|t| t.name.clone())
+                .collect();
+            let inputs = inputs_of_triggers(&names, &values);
+            (keda.sync(now, scale, &values), inputs)
+        } else {
+            let readings = self.readings(now, &ids);
+            let Some(hpa) = &mut self.hpa else { return };
+            let names: Vec<String> = hpa.spec().metrics.iter().map(|m| m.name.clone()).collect();
+            let inputs = inputs_of_readings(&names, &readings);
+            (hpa.sync(now, scale, &readings), inputs)
+        };
+        self.apply(now, decision, inputs);
+        if let Some(period) = self.sync_period() {
+            self.plan(now + period, Event::Sync);
+        }
+    }
+
+    fn apply(&mut self, now: SimTime, decision: Decision, inputs: String) {
+        let from = self.desired;
+        self.desired = decision.scale_to.unwrap_or(from);
+        let ready = self.ready_units() as u32;
+        self.note(DecisionRow {
+            at: now,
+            controller: Controller::Hpa,
+            about: "replicas".into(),
+            from: from.into(),
+            to: self.desired.into(),
+            ready,
+            inputs,
+            why: decision.why,
+        });
+    }
+
+    /// What the metrics APIs answer to the HPA, in the order of its metrics.
+    fn readings(&mut self, now: SimTime, ids: &[u64]) -> Vec<Reading> {
+        let is_down = now < self.outage_until;
+        let Some(hpa) = &self.hpa else {
+            return Vec::new();
+        };
+        let reading = |(path, metric): (&mut Option<_>, &crate::control::hpa::spec::MetricSpec)| {
+            let path: &mut Option<crate::control::pipeline::MetricPath> = path;
+            let Some(path) = path.as_mut().filter(|_| !is_down) else {
+                return Reading::Unavailable(DOWN.to_owned());
+            };
+            if metric.source == HpaSource::Pods {
+                return Reading::Pods(path.query(now, ids));
+            }
+            match path.total(now) {
+                Some(total) => Reading::Series(vec![milli_from_f64(total)]),
+                None => Reading::Unavailable("no matching metrics found".to_owned()),
+            }
+        };
+        (self.paths.iter_mut().zip(&hpa.spec().metrics))
+            .map(reading)
+            .collect()
+    }
+
+    /// A loop of the Cluster Autoscaler.
+    pub(super) fn scan(&mut self, now: SimTime) {
+        let nodes = self.nodes_for_autoscaler();
+        let unschedulable: Vec<PodView> = self.pending.iter().map(|p| self.pod_view(*p)).collect();
+        let draw = self.expander.next_u64();
+        let Some(autoscaler) = &mut self.autoscaler else {
+            return;
+        };
+        let scan = autoscaler.scan(
+            now,
+            Observed {
+                nodes: &nodes,
+                unschedulable: &unschedulable,
+                draw,
+            },
+        );
+        let inputs = format!(
+            "{} unschedulable pods, {} nodes",
+            unschedulable.len(),
+            nodes.len()
+        );
+        let ready = self.ready_units() as u32;
+        let mut row = DecisionRow {
+            at: now,
+            controller: Controller::ClusterAutoscaler,
+            about: "nodes".into(),
+            from: 0,
+            to: 0,
+            ready,
+            inputs,
+            why: scan.why,
+        };
+        if scan.actions.is_empty() {
+            self.note(row.clone());
+        }
+        for action in scan.actions {
+            match action {
+                Action::SetGroupSize { group, size } => {
+                    row.about.clone_from(&self.spec.groups[group].name);
+                    row.from = self.groups[group].target as i64;
+                    row.to = size as i64;
+                    self.note(row.clone());
+                    self.set_group_size(now, group, size);
+                }
+                Action::RemoveNode { node, evict_at } => {
+                    let n = node as usize;
+                    let group = self.nodes[n].group;
+                    row.about.clone_from(&self.spec.groups[group].name);
+                    row.from = self.groups[group].target as i64;
+                    row.to = row.from - 1;
+                    self.note(row.clone());
+                    self.groups[group].target = self.groups[group].target.saturating_sub(1);
+                    self.taint(now, n, "ToBeDeletedByClusterAutoscaler");
+                    self.nodes[n].why_gone = "removed by the Cluster Autoscaler".into();
+                    self.plan(evict_at, Event::NodeEvict(n));
+                }
+            }
+        }
+        let period = self.spec.cluster_autoscaler.map(|f| f.scan_interval);
+        if let Some(period) = period {
+            self.plan(now + period, Event::Scan);
+        }
+    }
+
+    fn pod_view(&self, p: usize) -> PodView {
+        PodView {
+            id: p as u64,
+            requests: self.spec.pod.requests,
+            created: self.pods[p].created,
+            is_movable: true,
+        }
+    }
+
+    fn nodes_for_autoscaler(&self) -> Vec<NodeView> {
+        let view = |n: usize| {
+            let node = &self.nodes[n];
+            let template = self.spec.groups[node.group].template;
+            let is_usable = node.usable != SimTime::NEVER;
+            NodeView {
+                id: n as u64,
+                group: node.group,
+                is_ready: true,
+                allocatable: if is_usable {
+                    template
+                } else {
+                    Resources {
+                        gpus: 0,
+                        ..template
+                    }
+                },
+                pods: node.pods.iter().map(|p| self.pod_view(*p)).collect(),
+            }
+        };
+        (self.present.iter().copied())
+            .filter(|n| self.nodes[*n].is_registered() && !self.nodes[*n].is_tainted())
+            .map(view)
+            .collect()
+    }
+}
+
+fn gateway_page(sight: &dyn Sight) -> Counters {
+    let mut page: Counters = [0.0; Counter::COUNT];
+    let held = sight.held();
+    let unanswered = sight.offered().saturating_sub(sight.ended());
+    page[Counter::Waiting as usize] = held as f64;
+    page[Counter::Running as usize] = unanswered.saturating_sub(held) as f64;
+    page[Counter::RequestSuccess as usize] = sight.offered() as f64;
+    page
+}
+
+fn inputs_of_triggers(names: &[String], values: &[TriggerValue]) -> String {
+    let one = |(name, value): (&String, &TriggerValue)| match value {
+        Ok(value) => format!("{name} {value}"),
+        Err(why) => format!("{name}: {why}"),
+    };
+    let all: Vec<String> = names.iter().zip(values).map(one).collect();
+    all.join("; ")
+}
+
+fn inputs_of_readings(names: &[String], readings: &[Reading]) -> String {
+    let figure = |milli: i64| format!("{}", milli as f64 / 1e3);
+    let one = |(name, reading): (&String, &Reading)| match reading {
+        Reading::Pods(samples) => {
+            let values: Vec<String> = (samples.of_pods.iter())
+                .map(|s| s.map_or("-".to_owned(), |s| figure(s.value_milli)))
+                .collect();
+            format!("{name} [{}]", shortened(&values))
+        }
+        Reading::Series(series) => {
+            let values: Vec<String> = series.iter().map(|v| figure(*v)).collect();
+            format!("{name} {}", values.join(", "))
+        }
+        Reading::Resource { .. } => name.clone(),
+        Reading::Unavailable(why) => format!("{name}: {why}"),
+    };
+    let all: Vec<String> = names.iter().zip(readings).map(one).collect();
+    all.join("; ")
+}
+
+/// Values of the first pods, and how many more there are.
+fn shortened(values: &[String]) -> String {
+    const SHOWN: usize = 8;
+    if values.len() <= SHOWN {
+        return values.join(" ");
+    }
+    format!(
+        "{} and {} more",
+        values[..SHOWN].join(" "),
+        values.len() - SHOWN
+    )
+}

@@ -1,0 +1,304 @@
+//! Nodes: asked of the cloud, booted, usable once their accelerators are known, tainted, gone.
+
+use super::record::Controller;
+use super::{Cluster, Event};
+use crate::control::cluster_autoscaler::spec::Resources;
+use crate::kernel::time::{SimDuration, SimTime};
+
+use super::spec::{FaultKind, When};
+
+/// Taint of a spot node that is taken away.
+pub(super) const RECLAIMED: &str = "aws-node-termination-handler/spot-itn";
+
+/// A node, or the request for one.
+pub(super) struct Node {
+    pub group: usize,
+    pub name: String,
+    pub requested: SimTime,
+    pub ready: SimTime,
+    pub usable: SimTime,
+    pub tainted: SimTime,
+    /// Why it is tainted: what the scheduler says of it.
+    pub taint: &'static str,
+    pub gone: SimTime,
+    pub why_gone: String,
+    pub is_refused: bool,
+    /// When its image is there; [`SimTime::NEVER`]: nobody has asked for it.
+    pub image_at: SimTime,
+    pub pods: Vec<usize>,
+    /// How much longer steps take on it.
+    pub slowdown: f64,
+    pub serving_gpu_ns: u128,
+}
+
+impl Node {
+    /// Asked for and not Ready.
+    pub fn is_booting(&self) -> bool {
+        self.ready == SimTime::NEVER && self.gone == SimTime::NEVER
+    }
+
+    /// Ready and not gone.
+    pub fn is_registered(&self) -> bool {
+        self.ready != SimTime::NEVER && self.gone == SimTime::NEVER
+    }
+
+    /// Whether pods can be placed on it.
+    pub fn is_usable(&self) -> bool {
+        self.usable != SimTime::NEVER && !self.is_tainted() && self.gone == SimTime::NEVER
+    }
+
+    pub fn is_tainted(&self) -> bool {
+        self.tainted != SimTime::NEVER
+    }
+}
+
+impl Cluster {
+    fn new_node(&mut self, now: SimTime, group: usize) -> usize {
+        let n = self.nodes.len();
+        let name = format!("{}-{n}", self.spec.groups[group].name);
+        self.nodes.push(Node {
+            group,
+            name,
+            requested: now,
+            ready: SimTime::NEVER,
+            usable: SimTime::NEVER,
+            tainted: SimTime::NEVER,
+            taint: "",
+            gone: SimTime::NEVER,
+            why_gone: String::new(),
+            is_refused: false,
+            image_at: SimTime::NEVER,
+            pods: Vec::new(),
+            slowdown: 1.0,
+            serving_gpu_ns: 0,
+        });
+        self.present.push(n);
+        n
+    }
+
+    /// A node that was there before the run.
+    pub(super) fn add_node_at_start(&mut self, now: SimTime, group: usize) {
+        let n = self.new_node(now, group);
+        let node = &mut self.nodes[n];
+        (node.ready, node.usable) = (now, now);
+        if self.spec.is_warm {
+            node.image_at = now;
+        }
+        self.set_node_faults(now, n);
+    }
+
+    /// Asks the cloud for an instance.
+    fn launch(&mut self, now: SimTime, group: usize) {
+        let n = self.new_node(now, group);
+        let spec = &self.spec.groups[group];
+        let has_capacity = now >= self.groups[group].no_capacity_until;
+        let draw = super::delay::Delay::Uniform { min: 0.0, max: 1.0 };
+        let lot = draw.draw(self.seed, &format!("cluster/capacity/{n}"));
+        if !has_capacity || lot.as_secs() < spec.refused {
+            let after = spec
+                .refused_after
+                .draw(self.seed, &format!("cluster/refuse/{n}"));
+            self.nodes[n].is_refused = true;
+            self.plan(now + after, Event::NodeRefused(n));
+            return;
+        }
+        let boot = spec.boot.draw(self.seed, &format!("cluster/boot/{n}"));
+        self.plan(now + boot, Event::NodeReady(n));
+    }
+
+    /// Asks for as many instances as the group has too few, after a node was lost or the target raised.
+    pub(super) fn fill(&mut self, now: SimTime, group: usize) {
+        let there = self.count(group, |n| !n.is_tainted());
+        for _ in there..self.groups[group].target {
+            self.launch(now, group);
+        }
+    }
+
+    pub(super) fn count(&self, group: usize, which: impl Fn(&Node) -> bool) -> usize {
+        (self.present.iter())
+            .filter(|n| self.nodes[**n].group == group && which(&self.nodes[**n]))
+            .count()
+    }
+
+    /// Sets the size of a group: more are asked for; of those that are too many, requests are withdrawn, the youngest first.
+    pub(super) fn set_group_size(&mut self, now: SimTime, group: usize, size: usize) {
+        self.groups[group].target = size;
+        let booting: Vec<usize> = (self.present.iter().rev())
+            .filter(|n| self.nodes[**n].group == group && self.nodes[**n].is_booting())
+            .copied()
+            .collect();
+        let there = self.count(group, |n| !n.is_tainted());
+        for n in booting.into_iter().take(there.saturating_sub(size)) {
+            self.forget_node(now, n, "its request was withdrawn");
+        }
+        self.fill(now, group);
+    }
+
+    /// Nodes that are too many are drained, empty and young ones first: the group was made smaller by hand.
+    pub(super) fn shrink(&mut self, now: SimTime, group: usize, size: usize) {
+        self.set_group_size(now, group, size);
+        let mut there: Vec<usize> = (self.present.iter())
+            .filter(|n| self.nodes[**n].group == group && !self.nodes[**n].is_tainted())
+            .copied()
+            .collect();
+        there.sort_by_key(|n| (!self.nodes[*n].pods.is_empty(), std::cmp::Reverse(*n)));
+        let many = there.len().saturating_sub(size);
+        for n in there.into_iter().take(many) {
+            self.taint(now, n, "node.kubernetes.io/unschedulable");
+            self.nodes[n].why_gone = "its group was made smaller".into();
+            self.evict(now, n);
+        }
+    }
+
+    fn forget_node(&mut self, now: SimTime, n: usize, why: &str) {
+        let node = &mut self.nodes[n];
+        if node.gone != SimTime::NEVER {
+            return;
+        }
+        node.gone = now;
+        if node.why_gone.is_empty() {
+            why.clone_into(&mut node.why_gone);
+        }
+        self.present.retain(|other| *other != n);
+    }
+
+    pub(super) fn node_refused(&mut self, now: SimTime, n: usize) {
+        let group = self.nodes[n].group;
+        if self.nodes[n].gone != SimTime::NEVER {
+            return;
+        }
+        self.forget_node(now, n, "refused: the cloud has no capacity");
+        let from = self.groups[group].target;
+        let registered = self.count(group, |n| n.is_registered() && !n.is_tainted());
+        if let Some(autoscaler) = &mut self.autoscaler {
+            autoscaler.refused(now, group, registered);
+            self.set_group_size(now, group, registered);
+        } else {
+            // An Auto Scaling Group tries again for as long as it has too few.
+            self.fill(now, group);
+        }
+        let name = self.spec.groups[group].name.clone();
+        let why = format!("{name}: the cloud has no capacity for another instance");
+        let to = self.groups[group].target;
+        self.decided(now, Controller::Fault, &name, (from as i64, to as i64), why);
+    }
+
+    pub(super) fn node_ready(&mut self, now: SimTime, n: usize) {
+        if self.nodes[n].gone != SimTime::NEVER {
+            return;
+        }
+        self.nodes[n].ready = now;
+        let group = &self.spec.groups[self.nodes[n].group];
+        let plugin = group
+            .device_plugin
+            .draw(self.seed, &format!("cluster/plugin/{n}"));
+        self.plan(now + plugin, Event::NodeUsable(n));
+        self.set_node_faults(now, n);
+    }
+
+    pub(super) fn node_usable(&mut self, now: SimTime, n: usize) {
+        if self.nodes[n].gone == SimTime::NEVER {
+            self.nodes[n].usable = now;
+        }
+    }
+
+    /// Each node has lives of its own, as long as the faults with a mean time between failures give.
+    fn set_node_faults(&mut self, now: SimTime, n: usize) {
+        for fault in 0..self.spec.faults.len() {
+            let spec = &self.spec.faults[fault];
+            let of_nodes = matches!(
+                spec.kind,
+                FaultKind::Node { .. } | FaultKind::Spot { .. } | FaultKind::Straggler { .. }
+            );
+            let spared = matches!(spec.kind, FaultKind::Spot { .. })
+                && !self.spec.groups[self.nodes[n].group].is_spot;
+            if let When::After(delay) = spec.when
+                && of_nodes
+                && !spared
+            {
+                let life = delay.draw(self.seed, &format!("cluster/fault/{fault}/node/{n}"));
+                self.plan(now + life, Event::NodeFault { node: n, fault });
+            }
+        }
+    }
+
+    pub(super) fn taint(&mut self, now: SimTime, n: usize, taint: &'static str) {
+        if !self.nodes[n].is_tainted() {
+            self.nodes[n].tainted = now;
+            self.nodes[n].taint = taint;
+        }
+    }
+
+    /// Evicts the pods of a node that is to go; without pods it goes at once.
+    pub(super) fn evict(&mut self, now: SimTime, n: usize) {
+        if self.nodes[n].gone != SimTime::NEVER {
+            return;
+        }
+        let mut units: Vec<usize> = self.nodes[n]
+            .pods
+            .iter()
+            .map(|p| self.pods[*p].unit)
+            .collect();
+        units.dedup();
+        for unit in units {
+            self.remove(now, unit, "evicted: its node is to go");
+        }
+        self.release_node(now, n);
+    }
+
+    /// A node that is to go and has no pod any more is shut down.
+    pub(super) fn release_node(&mut self, now: SimTime, n: usize) {
+        let node = &self.nodes[n];
+        // A node that is reclaimed is paid for until it is.
+        let is_reclaimed = node.taint == RECLAIMED;
+        if node.is_tainted() && !is_reclaimed && node.pods.is_empty() && node.gone == SimTime::NEVER
+        {
+            let group = &self.spec.groups[node.group];
+            let shutdown = group
+                .shutdown
+                .draw(self.seed, &format!("cluster/shutdown/{n}"));
+            self.plan(now + shutdown, Event::NodeGone(n));
+        }
+    }
+
+    pub(super) fn node_gone(&mut self, now: SimTime, n: usize) {
+        self.forget_node(now, n, "not needed");
+        let group = self.nodes[n].group;
+        self.fill(now, group);
+    }
+
+    /// A node is lost at once with all that runs on it.
+    pub(super) fn node_lost(&mut self, now: SimTime, n: usize, noticed: SimDuration, why: &str) {
+        if self.nodes[n].gone != SimTime::NEVER {
+            return;
+        }
+        let mut units: Vec<usize> = self.nodes[n]
+            .pods
+            .iter()
+            .map(|p| self.pods[*p].unit)
+            .collect();
+        units.dedup();
+        for unit in units {
+            self.lose(now, unit, noticed);
+        }
+        self.taint(now, n, "node.kubernetes.io/unreachable");
+        self.nodes[n].pods.clear();
+        self.nodes[n].why_gone = why.to_owned();
+        self.forget_node(now, n, why);
+        let group = self.nodes[n].group;
+        // Whoever keeps the group at its size replaces the instance.
+        self.fill(now, group);
+    }
+
+    /// What is free on a node.
+    pub(super) fn free(&self, n: usize) -> Resources {
+        let node = &self.nodes[n];
+        let mut free = self.spec.groups[node.group].template;
+        if node.usable == SimTime::NEVER {
+            free.gpus = 0;
+        }
+        node.pods
+            .iter()
+            .fold(free, |free, _| free.less(self.spec.pod.requests))
+    }
+}

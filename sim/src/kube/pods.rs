@@ -1,0 +1,616 @@
+//! Pods and replicas: created by their Deployment or LeaderWorkerSet, placed, started phase by phase, drained, ended.
+
+use super::record::{PodRow, ReplicaRow};
+use super::spec::{FaultKind, When};
+use super::{Cluster, Event, Order, Sight};
+use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// How often the kubelet looks whether a container that was told to end has.
+const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
+/// Longest pause before a container that crashed is started again.
+const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
+
+/// A pod.
+pub(super) struct Pod {
+    pub unit: usize,
+    pub name: String,
+    pub node: Option<usize>,
+    pub created: SimTime,
+    pub scheduled: SimTime,
+    pub started: SimTime,
+    pub loaded: SimTime,
+    pub gang_loaded: SimTime,
+    pub up: SimTime,
+    pub ready: SimTime,
+    pub gone: SimTime,
+    pub restarts: u32,
+    pub unschedulable: String,
+}
+
+impl From<Pod> for PodRow {
+    fn from(p: Pod) -> PodRow {
+        PodRow {
+            name: p.name,
+            replica: p.unit,
+            node: p.node,
+            created: p.created,
+            scheduled: p.scheduled,
+            started: p.started,
+            loaded: p.loaded,
+            gang_loaded: p.gang_loaded,
+            up: p.up,
+            ready: p.ready,
+            gone: p.gone,
+            restarts: p.restarts,
+            unschedulable: p.unschedulable,
+        }
+    }
+}
+
+/// Where a replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its pods are Pending or start.
+    Starting,
+    /// The router may choose it.
+    Serving,
+    /// It was told to end.
+    Draining,
+    /// It is no more, which nobody has noticed.
+    Lost,
+    Gone,
+}
+
+/// A replica: a pod, or the group of a LeaderWorkerSet.
+pub(super) struct Unit {
+    /// Number in its name: of a LeaderWorkerSet the lowest that is free.
+    ordinal: u32,
+    name: String,
+    pods: Vec<usize>,
+    state: State,
+    /// Raised with each start, so that what was planned for an earlier one is stale.
+    epoch: u32,
+    created: SimTime,
+    ready: SimTime,
+    draining: SimTime,
+    gone: SimTime,
+    why_gone: String,
+    /// The engine that serves it, or has.
+    pub engine: Option<u32>,
+    served: Vec<(u32, SimTime, SimTime)>,
+}
+
+impl Unit {
+    /// Whether its controller counts it.
+    pub fn counts(&self) -> bool {
+        matches!(self.state, State::Starting | State::Serving | State::Lost)
+    }
+
+    pub fn is_serving(&self) -> bool {
+        self.state == State::Serving
+    }
+
+    /// Whether its exporter can be scraped.
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Serving | State::Draining) && self.engine.is_some()
+    }
+}
+
+impl From<Unit> for ReplicaRow {
+    fn from(u: Unit) -> ReplicaRow {
+        ReplicaRow {
+            name: u.name,
+            pods: u.pods,
+            created: u.created,
+            served: u.served,
+            draining: u.draining,
+            gone: u.gone,
+            why_gone: u.why_gone,
+        }
+    }
+}
+
+impl Cluster {
+    /// Index of the replica whose start `epoch` is under way.
+    pub(super) fn is_current(&self, unit: usize, epoch: u32) -> bool {
+        let u = &self.units[unit];
+        u.epoch == epoch && !matches!(u.state, State::Gone | State::Lost)
+    }
+
+    pub(super) fn ready_units(&self) -> usize {
+        (self.live.iter())
+            .filter(|u| self.units[**u].is_serving())
+            .count()
+    }
+
+    /// Replicas that the Deployment or LeaderWorkerSet counts: `status.replicas`.
+    pub(super) fn counted_units(&self) -> usize {
+        (self.live.iter())
+            .filter(|u| self.units[**u].counts())
+            .count()
+    }
+
+    pub(super) fn is_set_of_groups(&self) -> bool {
+        self.spec.pod.size > 1
+    }
+
+    /// Lets the Deployment or LeaderWorkerSet have as many replicas as are wanted.
+    pub(super) fn reconcile(&mut self, now: SimTime) {
+        let wanted = self.desired.max(0) as usize;
+        let mut there = self.counted_units();
+        while there < wanted {
+            self.create(now);
+            there += 1;
+        }
+        while there > wanted {
+            let Some(victim) = self.victim() else { return };
+            self.remove(now, victim, "not wanted any more");
+            there -= 1;
+        }
+    }
+
+    fn create(&mut self, now: SimTime) {
+        let unit = self.units.len();
+        let ordinal = if self.is_set_of_groups() {
+            let taken: Vec<u32> = (self.live.iter())
+                .filter(|u| self.units[**u].counts())
+                .map(|u| self.units[*u].ordinal)
+                .collect();
+            (0..).find(|o| !taken.contains(o)).unwrap_or(0)
+        } else {
+            unit as u32
+        };
+        let name = format!("{}-{ordinal}", self.spec.pod.name);
+        let mut pods = Vec::new();
+        for k in 0..self.spec.pod.size {
+            let pod = self.pods.len();
+            self.pods.push(Pod {
+                unit,
+                name: if k == 0 {
+                    name.clone()
+                } else {
+                    format!("{name}-{k}")
+                },
+                node: None,
+                created: now,
+                scheduled: SimTime::NEVER,
+                started: SimTime::NEVER,
+                loaded: SimTime::NEVER,
+                gang_loaded: SimTime::NEVER,
+                up: SimTime::NEVER,
+                ready: SimTime::NEVER,
+                gone: SimTime::NEVER,
+                restarts: 0,
+                unschedulable: String::new(),
+            });
+            self.pending.push(pod);
+            pods.push(pod);
+        }
+        self.live.push(unit);
+        self.units.push(Unit {
+            ordinal,
+            name,
+            pods,
+            state: State::Starting,
+            epoch: 0,
+            created: now,
+            ready: SimTime::NEVER,
+            draining: SimTime::NEVER,
+            gone: SimTime::NEVER,
+            why_gone: String::new(),
+            engine: None,
+            served: Vec::new(),
+        });
+    }
+
+    /// Which replica goes first: of a LeaderWorkerSet the highest index; of a Deployment one without a node, then one that is not ready,
+    /// then the one that became ready last.
+    fn victim(&self) -> Option<usize> {
+        let counted = self
+            .live
+            .iter()
+            .copied()
+            .filter(|u| self.units[*u].counts());
+        if self.is_set_of_groups() {
+            return counted.max_by_key(|u| self.units[*u].ordinal);
+        }
+        counted.max_by_key(|u| {
+            let unit = &self.units[*u];
+            let placed = unit.pods.iter().all(|p| self.pods[*p].node.is_some());
+            (!placed, unit.state != State::Serving, unit.ready, *u)
+        })
+    }
+
+    /// Places pods, in the order of their creation, on nodes with room: the fullest first.
+    pub(super) fn schedule(&mut self, now: SimTime) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut left = Vec::new();
+        let mut reason = None;
+        for pod in std::mem::take(&mut self.pending) {
+            if self.pods[pod].gone != SimTime::NEVER {
+                continue;
+            }
+            // All pods ask for the same: where one found no room, none of those after it does.
+            let node = match reason {
+                Some(_) => None,
+                None => self.node_with_room(),
+            };
+            match node {
+                Some(node) => self.place(now, pod, node),
+                None => {
+                    let text: &String = reason.get_or_insert_with(|| self.why_no_room());
+                    self.pods[pod].unschedulable.clone_from(text);
+                    left.push(pod);
+                }
+            }
+        }
+        self.pending = left;
+    }
+
+    /// Places pods at the start of a warm run and lets them be ready.
+    pub(super) fn schedule_warm(&mut self, now: SimTime) {
+        self.schedule(now);
+        for unit in self.live.clone() {
+            let pods = self.units[unit].pods.clone();
+            if pods.iter().any(|p| self.pods[*p].node.is_none()) {
+                continue;
+            }
+            for p in pods {
+                let pod = &mut self.pods[p];
+                (pod.started, pod.loaded) = (now, now);
+                (pod.gang_loaded, pod.up, pod.ready) = (now, now, now);
+            }
+            self.units[unit].epoch += 1;
+            let epoch = self.units[unit].epoch;
+            self.unit_ready(now, unit, epoch);
+        }
+    }
+
+    fn node_with_room(&self) -> Option<usize> {
+        let requests = self.spec.pod.requests;
+        (self.present.iter().copied())
+            .filter(|n| self.nodes[*n].is_usable())
+            .map(|n| (self.free(n), n))
+            .filter(|(free, _)| free.holds(requests))
+            .min_by_key(|(free, n)| (free.gpus, *n))
+            .map(|(_, n)| n)
+    }
+
+    /// What the scheduler says, as `kubectl describe pod` shows it.
+    fn why_no_room(&self) -> String {
+        let mut reasons: std::collections::BTreeMap<String, usize> = Default::default();
+        let registered = (self.present.iter()).filter(|n| self.nodes[**n].is_registered());
+        let mut all = 0;
+        for &n in registered {
+            all += 1;
+            let node = &self.nodes[n];
+            let reason = if node.is_tainted() {
+                format!("node(s) had untolerated taint {{{}: }}", node.taint)
+            } else {
+                let requests = self.spec.pod.requests;
+                let free = self.free(n);
+                if free.gpus < requests.gpus {
+                    format!("Insufficient {}", self.spec.pod.resource)
+                } else if free.cpu_milli < requests.cpu_milli {
+                    "Insufficient cpu".into()
+                } else {
+                    "Insufficient memory".into()
+                }
+            };
+            *reasons.entry(reason).or_default() += 1;
+        }
+        let mut text = format!("0/{all} nodes are available");
+        for (i, (reason, n)) in reasons.iter().enumerate() {
+            text += if i == 0 { ": " } else { ", " };
+            text += &format!("{n} {reason}");
+        }
+        if all == 0 {
+            text = "no nodes available to schedule pods".into();
+        }
+        text
+    }
+
+    fn place(&mut self, now: SimTime, p: usize, n: usize) {
+        let spec = &self.spec.pod;
+        let draw = |delay: &super::delay::Delay, what: &str| {
+            delay.draw(self.seed, &format!("cluster/{what}/{p}"))
+        };
+        let attached = now + draw(&spec.volume_attach, "attach");
+        let node = &mut self.nodes[n];
+        if node.image_at == SimTime::NEVER {
+            let pull = if self.spec.groups[node.group].has_image {
+                draw(&spec.image_cached, "pull")
+            } else {
+                draw(&spec.image_pull, "pull")
+            };
+            // Others that come to the node meanwhile wait for the same pull.
+            node.image_at = attached + pull;
+        }
+        let started = attached.max(node.image_at);
+        node.pods.push(p);
+        let pod = &mut self.pods[p];
+        pod.node = Some(n);
+        pod.scheduled = now;
+        let epoch = self.units[pod.unit].epoch;
+        self.plan(started, Event::PodStarted { pod: p, epoch });
+    }
+
+    pub(super) fn pod_started(&mut self, now: SimTime, p: usize, epoch: u32) {
+        if !self.is_current(self.pods[p].unit, epoch) {
+            return;
+        }
+        self.pods[p].started = now;
+        let restarts = self.pods[p].restarts;
+        let load = self
+            .spec
+            .pod
+            .weights_load
+            .draw(self.seed, &format!("cluster/weights/{p}/{restarts}"));
+        self.plan(now + load, Event::PodLoaded { pod: p, epoch });
+    }
+
+    pub(super) fn pod_loaded(&mut self, now: SimTime, p: usize, epoch: u32) {
+        let unit = self.pods[p].unit;
+        if !self.is_current(unit, epoch) {
+            return;
+        }
+        self.pods[p].loaded = now;
+        let pods = self.units[unit].pods.clone();
+        if pods.iter().any(|p| self.pods[*p].loaded == SimTime::NEVER) {
+            return;
+        }
+        for p in pods {
+            self.pods[p].gang_loaded = now;
+        }
+        let init = self
+            .spec
+            .pod
+            .engine_init
+            .draw(self.seed, &format!("cluster/init/{unit}/{epoch}"));
+        self.plan(now + init, Event::UnitUp { unit, epoch });
+    }
+
+    pub(super) fn unit_up(&mut self, now: SimTime, unit: usize, epoch: u32) {
+        if !self.is_current(unit, epoch) {
+            return;
+        }
+        let mut ready = now;
+        for p in self.units[unit].pods.clone() {
+            self.pods[p].up = now;
+            ready = ready.max(self.probe_after(self.pods[p].started, now));
+        }
+        self.plan(ready, Event::UnitReady { unit, epoch });
+    }
+
+    /// The first readiness probe of a container started at `started` that finds the server at `up`.
+    fn probe_after(&self, started: SimTime, up: SimTime) -> SimTime {
+        let first = started + self.spec.pod.probe_delay;
+        let period = self.spec.pod.probe_period.0.max(1);
+        first + SimDuration(up.since(first).0.div_ceil(period).saturating_mul(period))
+    }
+
+    pub(super) fn unit_ready(&mut self, now: SimTime, unit: usize, epoch: u32) {
+        if !self.is_current(unit, epoch) {
+            return;
+        }
+        let mut slowdown = 1.0;
+        for p in self.units[unit].pods.clone() {
+            self.pods[p].ready = now;
+            if let Some(n) = self.pods[p].node {
+                // The slowest of a gang sets its pace.
+                slowdown = f64::max(slowdown, self.nodes[n].slowdown);
+            }
+        }
+        let u = &mut self.units[unit];
+        u.state = State::Serving;
+        u.ready = now;
+        u.engine = None;
+        self.orders.push(Order::Start { unit, slowdown });
+        for fault in 0..self.spec.faults.len() {
+            let spec = &self.spec.faults[fault];
+            if let (FaultKind::Replica, When::After(delay)) = (&spec.kind, spec.when) {
+                let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
+                let at = now + delay.draw(self.seed, &name);
+                self.plan(at, Event::UnitFault { unit, epoch, fault });
+            }
+        }
+    }
+
+    /// The engine `index` was started for replica `unit` at `now`.
+    pub fn started(&mut self, now: SimTime, unit: usize, index: u32) {
+        self.units[unit].engine = Some(index);
+        self.units[unit].served.push((index, now, SimTime::NEVER));
+    }
+
+    /// Ends the time for which a replica has been ready.
+    pub(super) fn stop_serving(&mut self, now: SimTime, unit: usize) {
+        let u = &mut self.units[unit];
+        let Some(last) = u.served.last_mut().filter(|s| s.2 == SimTime::NEVER) else {
+            return;
+        };
+        last.2 = now;
+        let ns = u128::from(now.since(last.1).0) * self.spec.pod.requests.gpus.max(0) as u128;
+        for p in &u.pods {
+            if let Some(n) = self.pods[*p].node {
+                self.nodes[n].serving_gpu_ns += ns;
+            }
+        }
+    }
+
+    /// Tells a replica to end: one that serves answers what it has, for as long as its grace period allows.
+    pub(super) fn remove(&mut self, now: SimTime, unit: usize, why: &str) {
+        let u = &mut self.units[unit];
+        if !u.counts() {
+            return;
+        }
+        why.clone_into(&mut u.why_gone);
+        u.draining = now;
+        let (state, engine) = (u.state, u.engine);
+        match (state, engine) {
+            (State::Serving, Some(engine)) => {
+                u.state = State::Draining;
+                self.stop_serving(now, unit);
+                self.orders.push(Order::Drain(engine));
+                self.plan(now + self.spec.pod.grace, Event::Deadline(unit));
+                if !self.looks {
+                    self.looks = true;
+                    self.plan(now, Event::LookAtDraining);
+                }
+            }
+            _ => self.end(now, unit),
+        }
+    }
+
+    /// A replica and its pods have ended.
+    fn end(&mut self, now: SimTime, unit: usize) {
+        self.stop_serving(now, unit);
+        let u = &mut self.units[unit];
+        u.state = State::Gone;
+        u.gone = now;
+        u.epoch += 1;
+        let pods = u.pods.clone();
+        self.live.retain(|other| *other != unit);
+        for p in pods {
+            self.pods[p].gone = now;
+            if let Some(n) = self.pods[p].node {
+                self.nodes[n].pods.retain(|other| *other != p);
+                self.release_node(now, n);
+            }
+        }
+    }
+
+    pub(super) fn look_at_draining(&mut self, now: SimTime, sight: &dyn Sight) {
+        let mut left = false;
+        for unit in self.live.clone() {
+            let u = &self.units[unit];
+            if u.state != State::Draining {
+                continue;
+            }
+            match u.engine.map(|e| sight.engine(e).gone) {
+                Some(None) => left = true,
+                _ => self.end(now, unit),
+            }
+        }
+        self.looks = left;
+        if left {
+            self.plan(now + KUBELET_LOOKS, Event::LookAtDraining);
+        }
+    }
+
+    /// The grace period of a replica is over.
+    pub(super) fn deadline(&mut self, now: SimTime, unit: usize) {
+        if self.units[unit].state == State::Draining {
+            if let Some(engine) = self.units[unit].engine {
+                self.orders.push(Order::Kill(engine));
+            }
+            self.units[unit].why_gone += "; killed at the end of its grace period";
+            self.end(now, unit);
+        }
+    }
+
+    /// A replica is lost with its node; its controller counts it until that is noticed.
+    pub(super) fn lose(&mut self, now: SimTime, unit: usize, noticed: SimDuration) {
+        let u = &self.units[unit];
+        if matches!(u.state, State::Gone | State::Lost) {
+            return;
+        }
+        if let Some(engine) = u.engine {
+            self.orders.push(Order::Kill(engine));
+        }
+        let was_draining = u.state == State::Draining;
+        self.stop_serving(now, unit);
+        let u = &mut self.units[unit];
+        u.epoch += 1;
+        u.state = State::Lost;
+        u.why_gone = "lost with its node".into();
+        if was_draining {
+            self.end(now, unit);
+        } else {
+            self.plan(now + noticed, Event::UnitNoticed(unit));
+        }
+    }
+
+    pub(super) fn unit_noticed(&mut self, now: SimTime, unit: usize) {
+        if self.units[unit].state == State::Lost {
+            self.end(now, unit);
+        }
+    }
+
+    /// The engine of a replica crashes. Its container starts again on the same node; a group of several pods is made anew
+    /// (RecreateGroupOnPodRestart).
+    pub(super) fn crash(&mut self, now: SimTime, unit: usize) {
+        let u = &self.units[unit];
+        if !matches!(u.state, State::Serving | State::Draining) {
+            return;
+        }
+        if let Some(engine) = u.engine {
+            self.orders.push(Order::Kill(engine));
+        }
+        let is_draining = u.state == State::Draining;
+        self.stop_serving(now, unit);
+        let u = &mut self.units[unit];
+        u.why_gone = "crashed".into();
+        if is_draining || self.spec.pod.size > 1 {
+            self.end(now, unit);
+            return;
+        }
+        let u = &mut self.units[unit];
+        u.state = State::Starting;
+        u.epoch += 1;
+        u.engine = None;
+        u.why_gone.clear();
+        let epoch = u.epoch;
+        let p = u.pods[0];
+        let pod = &mut self.pods[p];
+        let doubled = self.spec.pod.restart_backoff.0 << pod.restarts.min(8);
+        let pause = SimDuration(doubled).min(LONGEST_BACKOFF);
+        pod.restarts += 1;
+        (pod.loaded, pod.gang_loaded) = (SimTime::NEVER, SimTime::NEVER);
+        (pod.up, pod.ready) = (SimTime::NEVER, SimTime::NEVER);
+        self.plan(now + pause, Event::PodStarted { pod: p, epoch });
+    }
+
+    /// The pods that the HPA's selector matches, leaders alone, by replica.
+    pub(super) fn pods_for_hpa(&self) -> (Vec<u64>, Vec<PodState>) {
+        let mut ids = Vec::new();
+        let mut states = Vec::new();
+        for &unit in &self.live {
+            let u = &self.units[unit];
+            let leader = &self.pods[u.pods[0]];
+            let is_running = leader.started != SimTime::NEVER;
+            let set = |t: SimTime| (t != SimTime::NEVER).then_some(t);
+            ids.push(unit as u64);
+            states.push(PodState {
+                phase: if is_running {
+                    PodPhase::Running
+                } else {
+                    PodPhase::Pending
+                },
+                deleted: u.state == State::Draining,
+                started: set(leader.scheduled),
+                ready: set(leader.scheduled).map(|scheduled| ReadyCondition {
+                    is_ready: u.state == State::Serving,
+                    since: set(u.ready).unwrap_or(scheduled),
+                }),
+            });
+        }
+        (ids, states)
+    }
+
+    /// Units whose engines can be looked at, with their engines.
+    pub(super) fn engines(&self) -> impl Iterator<Item = (usize, u32)> {
+        (self.live.iter())
+            .filter(|u| self.units[**u].is_up())
+            .filter_map(|u| Some((*u, self.units[*u].engine?)))
+    }
+
+    /// Replicas that are ready, in the order in which they came.
+    pub(super) fn serving(&self) -> Vec<usize> {
+        (self.live.iter().copied())
+            .filter(|u| self.units[*u].is_serving())
+            .collect()
+    }
+}

@@ -1,0 +1,245 @@
+//! What a run leaves of its cluster: nodes, pods, replicas, decisions, and the state over time.
+
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// A node, from the request of its instance to its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Name of its group.
+    pub group: String,
+    /// Its instance type.
+    pub instance: String,
+    /// Whether it can be reclaimed.
+    pub is_spot: bool,
+    /// Accelerators it has.
+    pub gpus: i64,
+    /// Price [USD/h], where known.
+    pub usd_per_hour: Option<f64>,
+    /// The instance was asked for.
+    pub requested: SimTime,
+    /// Its node is Ready.
+    pub ready: SimTime,
+    /// Its accelerators can be allocated.
+    pub usable: SimTime,
+    /// Nothing new is placed on it: it is to go.
+    pub tainted: SimTime,
+    /// It is not paid for any more; [`SimTime::NEVER`]: it was there when the run ended.
+    pub gone: SimTime,
+    /// Why it went, or that it was refused.
+    pub why_gone: String,
+    /// The cloud had no capacity: it never was.
+    pub is_refused: bool,
+    /// Sum over its accelerators of the time during which ready replicas held them [ns].
+    pub serving_gpu_ns: u128,
+}
+
+/// The phases of a pod's start, in their order.
+pub const PHASES: [&str; 8] = [
+    "pending",
+    "node_boot",
+    "device_plugin",
+    "image_pull",
+    "weights_load",
+    "gang_wait",
+    "engine_init",
+    "readiness",
+];
+
+/// A pod. Instants that it did not reach are [`SimTime::NEVER`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodRow {
+    /// Its name.
+    pub name: String,
+    /// Index of its replica.
+    pub replica: usize,
+    /// Index of its node, once it is scheduled.
+    pub node: Option<usize>,
+    /// It was created.
+    pub created: SimTime,
+    /// A node was found.
+    pub scheduled: SimTime,
+    /// Its image is there and its container starts (volume attached before).
+    pub started: SimTime,
+    /// Its weights are loaded.
+    pub loaded: SimTime,
+    /// The weights of all pods of its replica are.
+    pub gang_loaded: SimTime,
+    /// Its engine answers.
+    pub up: SimTime,
+    /// Its readiness probe succeeded.
+    pub ready: SimTime,
+    /// It has ended.
+    pub gone: SimTime,
+    /// Times that its container crashed and was started again; the instants above are of the last start.
+    pub restarts: u32,
+    /// What the scheduler last said of it while it was Pending.
+    pub unschedulable: String,
+}
+
+impl PodRow {
+    /// Time spent in each of [`PHASES`] up to `end`; `node` is the one that it was placed on.
+    pub fn phases(&self, node: Option<&NodeRow>, end: SimTime) -> [SimDuration; PHASES.len()] {
+        let end = end.min(self.gone);
+        let mut out = [SimDuration::ZERO; PHASES.len()];
+        let overlap =
+            |a: SimTime, b: SimTime, from: SimTime, to: SimTime| b.min(to).since(a.max(from));
+        let waited = self.scheduled.min(end).since(self.created);
+        if let Some(node) = node {
+            let (from, to) = (self.created, self.scheduled.min(end));
+            out[1] = overlap(node.requested, node.ready, from, to);
+            out[2] = overlap(node.ready, node.usable, from, to);
+        }
+        out[0] = SimDuration(waited.0.saturating_sub(out[1].0 + out[2].0));
+        let steps = [
+            self.scheduled,
+            self.started,
+            self.loaded,
+            self.gang_loaded,
+            self.up,
+            self.ready,
+        ];
+        for (phase, pair) in (3..).zip(steps.windows(2)) {
+            out[phase] = pair[1].min(end).since(pair[0].min(end));
+        }
+        out
+    }
+}
+
+/// A replica: a pod, or the group of a LeaderWorkerSet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaRow {
+    /// Its name: that of its pod, or of its leader.
+    pub name: String,
+    /// Its pods.
+    pub pods: Vec<usize>,
+    /// It was created.
+    pub created: SimTime,
+    /// Each time that it was ready: its index among the engines of the run, from when, and until it was sent nothing more.
+    pub served: Vec<(u32, SimTime, SimTime)>,
+    /// It was told to end.
+    pub draining: SimTime,
+    /// Its last pod has ended.
+    pub gone: SimTime,
+    /// Why.
+    pub why_gone: String,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// The Horizontal Pod Autoscaler, KEDA's too.
+    Hpa,
+    /// KEDA's own way to zero and back.
+    Keda,
+    /// The Cluster Autoscaler.
+    ClusterAutoscaler,
+    /// An operator, by a line of the scenario.
+    Operator,
+    /// The cloud, or what broke.
+    Fault,
+}
+
+impl Controller {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Controller::Hpa => "hpa",
+            Controller::Keda => "keda",
+            Controller::ClusterAutoscaler => "cluster-autoscaler",
+            Controller::Operator => "operator",
+            Controller::Fault => "fault",
+        }
+    }
+}
+
+/// A decision, or that nothing was changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionRow {
+    /// When.
+    pub at: SimTime,
+    /// Whose.
+    pub controller: Controller,
+    /// What it is about: `replicas`, or a node group's name.
+    pub about: String,
+    /// Size before.
+    pub from: i64,
+    /// Size after.
+    pub to: i64,
+    /// Replicas that were ready then.
+    pub ready: u32,
+    /// What it was told: each metric's value.
+    pub inputs: String,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// The cluster at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleRow {
+    /// When.
+    pub at: SimTime,
+    /// Requests offered so far.
+    pub offered: u64,
+    /// Requests held at the gateway.
+    pub held: u64,
+    /// Requests in the engines' batches.
+    pub running: u64,
+    /// Requests that wait in engines.
+    pub waiting: u64,
+    /// Replicas wanted.
+    pub desired: u32,
+    /// Replicas there are, ready or not.
+    pub replicas: u32,
+    /// Replicas that are ready.
+    pub ready: u32,
+    /// Pods without a node.
+    pub pending_pods: u32,
+    /// Instances asked for that are not Ready.
+    pub booting_nodes: u32,
+    /// Nodes that are Ready.
+    pub nodes: u32,
+}
+
+/// What became of the cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterRecord {
+    /// Nodes, in the order of their requests.
+    pub nodes: Vec<NodeRow>,
+    /// Pods, in the order of their creation.
+    pub pods: Vec<PodRow>,
+    /// Replicas, in the order of their creation.
+    pub replicas: Vec<ReplicaRow>,
+    /// Changes; of what controllers left as it was, each reason once, when it began to hold.
+    pub decisions: Vec<DecisionRow>,
+    /// The state over time.
+    pub samples: Vec<SampleRow>,
+    /// Accelerators of a pod.
+    pub gpus_per_pod: i64,
+    /// End of the run.
+    pub end: SimTime,
+}
+
+impl ClusterRecord {
+    /// How long node `n` was paid for.
+    pub fn lifetime(&self, n: usize) -> SimDuration {
+        let node = &self.nodes[n];
+        if node.is_refused {
+            return SimDuration::ZERO;
+        }
+        node.gone.min(self.end).since(node.requested)
+    }
+
+    /// What all nodes cost [USD], by the second; none where a price is not known.
+    pub fn usd(&self) -> Option<f64> {
+        (0..self.nodes.len())
+            .map(|n| Some(self.nodes[n].usd_per_hour? * self.lifetime(n).as_secs() / 3600.0))
+            .sum()
+    }
+
+    /// Node of a pod.
+    pub fn node_of(&self, pod: &PodRow) -> Option<&NodeRow> {
+        pod.node.map(|n| &self.nodes[n])
+    }
+}

@@ -1,0 +1,499 @@
+//! The cluster of a run in its report: what it cost, where start-up time went, who decided what and why, and how service was over time.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::time::SimTime;
+use crate::kube::record::{ClusterRecord, DecisionRow, PHASES, SampleRow};
+use crate::metrics::definition;
+use crate::record::RunRecord;
+use crate::report::text::{field, figure, secs};
+use crate::request::Outcome;
+
+/// Most rows of each list in the JSON report; the tables of `--csv` hold all.
+const MAX_ROWS: usize = 1000;
+/// Stretches of time that the course of the service is told in.
+const STRETCHES: u64 = 48;
+/// Decisions that the text shows.
+const SHOWN: usize = 24;
+
+/// A cluster, summarised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ClusterReport {
+    /// What all nodes cost, by the second, from the request of each instance to its end [USD]; null where a price is not known.
+    pub usd: Option<f64>,
+    /// Lifetimes of all nodes [h].
+    pub node_hours: f64,
+    /// Share of the accelerators' paid time that ready replicas held them [0, 1].
+    pub serving_ratio: f64,
+    /// Replicas.
+    pub replicas: ReplicaCounts,
+    /// Nodes.
+    pub nodes: NodeCounts,
+    /// Where the start of the pods that became ready spent its time.
+    pub start: Vec<PhaseReport>,
+    /// Changes of sizes, faults and what operators did, in the order of time.
+    pub decisions: Vec<DecisionReport>,
+    /// Times that a controller left a size as it was for another reason than before; `scaling.csv` has them.
+    pub kept: u64,
+    /// How requests fared over time.
+    pub course: Vec<Stretch>,
+    /// Nodes, in the order of their requests.
+    pub node_list: Vec<NodeReport>,
+    /// Pods, in the order of their creation.
+    pub pod_list: Vec<PodReport>,
+    /// Pods that were Pending at the end, and what the scheduler says of them.
+    pub pending: Vec<PendingReport>,
+}
+
+/// Replicas over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReplicaCounts {
+    /// Replicas that were created.
+    pub created: u64,
+    /// Most that were ready at once, as sampled.
+    pub most_ready: u64,
+    /// Fewest that were ready at once, as sampled.
+    pub least_ready: u64,
+    /// Ready ones on average over the run.
+    pub mean_ready: f64,
+    /// Most that were wanted.
+    pub most_wanted: u64,
+}
+
+/// Nodes over time.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct NodeCounts {
+    /// Instances that were asked for, those at the start included.
+    pub requested: u64,
+    /// Requests that the cloud refused.
+    pub refused: u64,
+    /// Nodes that ended before the run did.
+    pub ended: u64,
+    /// Most that were Ready at once, as sampled.
+    pub most: u64,
+}
+
+/// One phase of the start of pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PhaseReport {
+    /// Its name.
+    pub phase: String,
+    /// Pods that became ready during the run.
+    pub pods: u64,
+    /// Mean over them [s].
+    pub mean_s: f64,
+    /// Longest [s].
+    pub max_s: f64,
+}
+
+/// A decision.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct DecisionReport {
+    /// When [s].
+    pub at_s: f64,
+    /// Whose: hpa, keda, cluster-autoscaler, operator, fault.
+    pub controller: String,
+    /// `replicas`, or the name of a node group.
+    pub about: String,
+    /// Size before.
+    pub from: i64,
+    /// Size after.
+    pub to: i64,
+    /// Replicas that were ready.
+    pub ready: u32,
+    /// What the controller was told.
+    pub inputs: String,
+    /// Why.
+    pub why: String,
+}
+
+/// How requests that were sent in a stretch of time fared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Stretch {
+    /// Its start [s].
+    pub from_s: f64,
+    /// Its end [s].
+    pub to_s: f64,
+    /// Requests sent in it.
+    pub offered: u64,
+    /// Of those, requests that finished.
+    pub finished: u64,
+    /// Share of those sent that met the objective [0, 1]; null without an objective or requests.
+    pub attainment_ratio: Option<f64>,
+    /// Median of their time to first token [ms].
+    pub ttft_p50_ms: Option<f64>,
+    /// Ready replicas, mean of the samples.
+    pub ready: f64,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its group.
+    pub group: String,
+    /// Its instance type.
+    pub instance: String,
+    /// When it was asked for [s].
+    pub requested_s: f64,
+    /// When it was Ready [s].
+    pub ready_s: Option<f64>,
+    /// When its accelerators could be used [s].
+    pub usable_s: Option<f64>,
+    /// When it ended [s].
+    pub gone_s: Option<f64>,
+    /// Why.
+    pub why_gone: String,
+    /// What it cost [USD].
+    pub usd: Option<f64>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PodReport {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: Option<String>,
+    /// When it was created [s].
+    pub created_s: f64,
+    /// When it was ready [s].
+    pub ready_s: Option<f64>,
+    /// When it ended [s].
+    pub gone_s: Option<f64>,
+    /// Time in each phase of its start [s], in the order of `start`.
+    pub phases_s: Vec<f64>,
+    /// Times that its container crashed.
+    pub restarts: u32,
+}
+
+/// A Pending pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PendingReport {
+    /// Its name.
+    pub name: String,
+    /// Since when it has waited [s].
+    pub since_s: f64,
+    /// Why, as Kubernetes says it.
+    pub reason: String,
+}
+
+fn at(t: SimTime) -> f64 {
+    t.0 as f64 / 1e9
+}
+
+fn reached(t: SimTime) -> Option<f64> {
+    (t != SimTime::NEVER).then(|| at(t))
+}
+
+impl ClusterReport {
+    /// The report of the cluster of `record`, where the run had one.
+    pub fn of(record: &RunRecord) -> Option<ClusterReport> {
+        let c = record.cluster.as_ref()?;
+        let lifetimes: Vec<f64> = (0..c.nodes.len())
+            .map(|n| c.lifetime(n).as_secs())
+            .collect();
+        let paid: f64 = (c.nodes.iter().zip(&lifetimes))
+            .map(|(n, life)| n.gpus as f64 * life)
+            .sum();
+        let served: f64 = c.nodes.iter().map(|n| n.serving_gpu_ns as f64 / 1e9).sum();
+        let (changes, kept): (Vec<&DecisionRow>, Vec<&DecisionRow>) =
+            c.decisions.iter().partition(|d| is_told(d));
+        Some(ClusterReport {
+            usd: c.usd(),
+            node_hours: lifetimes.iter().sum::<f64>() / 3600.0,
+            serving_ratio: if paid > 0.0 { served / paid } else { 0.0 },
+            replicas: replicas(c),
+            nodes: NodeCounts {
+                requested: c.nodes.len() as u64,
+                refused: c.nodes.iter().filter(|n| n.is_refused).count() as u64,
+                ended: (c.nodes.iter())
+                    .filter(|n| n.gone != SimTime::NEVER && !n.is_refused)
+                    .count() as u64,
+                most: most(c, |s| s.nodes),
+            },
+            start: start(c),
+            decisions: changes.iter().take(MAX_ROWS).map(|d| decision(d)).collect(),
+            kept: kept.len() as u64,
+            course: course(record, c),
+            node_list: (0..c.nodes.len().min(MAX_ROWS))
+                .map(|n| node(c, n))
+                .collect(),
+            pod_list: c.pods.iter().take(MAX_ROWS).map(|p| pod(c, p)).collect(),
+            pending: pending(c),
+        })
+    }
+}
+
+/// Whether a decision changed something, or tells of something that happened.
+fn is_told(d: &DecisionRow) -> bool {
+    use crate::kube::record::Controller;
+    d.from != d.to || matches!(d.controller, Controller::Operator | Controller::Fault)
+}
+
+fn most(c: &ClusterRecord, of: impl Fn(&SampleRow) -> u32) -> u64 {
+    c.samples
+        .iter()
+        .map(|s| u64::from(of(s)))
+        .max()
+        .unwrap_or(0)
+}
+
+fn replicas(c: &ClusterRecord) -> ReplicaCounts {
+    let served: f64 = (c.replicas.iter())
+        .flat_map(|r| &r.served)
+        .map(|(_, from, to)| to.min(&c.end).since(*from).as_secs())
+        .sum();
+    let time = at(c.end);
+    ReplicaCounts {
+        created: c.replicas.len() as u64,
+        most_ready: most(c, |s| s.ready),
+        least_ready: c
+            .samples
+            .iter()
+            .map(|s| u64::from(s.ready))
+            .min()
+            .unwrap_or(0),
+        mean_ready: if time > 0.0 { served / time } else { 0.0 },
+        most_wanted: most(c, |s| s.desired),
+    }
+}
+
+fn start(c: &ClusterRecord) -> Vec<PhaseReport> {
+    // Pods that were ready from the start have no start.
+    let ready: Vec<_> = (c.pods.iter())
+        .filter(|p| p.ready != SimTime::NEVER && p.ready > p.created)
+        .map(|p| p.phases(c.node_of(p), c.end))
+        .collect();
+    let phase = |(i, name): (usize, &&str)| {
+        let times: Vec<f64> = ready.iter().map(|p| p[i].as_secs()).collect();
+        let n = times.len().max(1) as f64;
+        PhaseReport {
+            phase: (*name).to_owned(),
+            pods: times.len() as u64,
+            mean_s: times.iter().sum::<f64>() / n,
+            max_s: times.iter().copied().fold(0.0, f64::max),
+        }
+    };
+    PHASES.iter().enumerate().map(phase).collect()
+}
+
+fn decision(d: &DecisionRow) -> DecisionReport {
+    DecisionReport {
+        at_s: at(d.at),
+        controller: d.controller.name().to_owned(),
+        about: d.about.clone(),
+        from: d.from,
+        to: d.to,
+        ready: d.ready,
+        inputs: d.inputs.clone(),
+        why: d.why.clone(),
+    }
+}
+
+fn node(c: &ClusterRecord, n: usize) -> NodeReport {
+    let row = &c.nodes[n];
+    NodeReport {
+        name: row.name.clone(),
+        group: row.group.clone(),
+        instance: row.instance.clone(),
+        requested_s: at(row.requested),
+        ready_s: reached(row.ready),
+        usable_s: reached(row.usable),
+        gone_s: reached(row.gone),
+        why_gone: row.why_gone.clone(),
+        usd: row
+            .usd_per_hour
+            .map(|p| p * c.lifetime(n).as_secs() / 3600.0),
+    }
+}
+
+fn pod(c: &ClusterRecord, p: &crate::kube::record::PodRow) -> PodReport {
+    PodReport {
+        name: p.name.clone(),
+        node: c.node_of(p).map(|n| n.name.clone()),
+        created_s: at(p.created),
+        ready_s: reached(p.ready),
+        gone_s: reached(p.gone),
+        phases_s: p.phases(c.node_of(p), c.end).map(|d| d.as_secs()).to_vec(),
+        restarts: p.restarts,
+    }
+}
+
+fn pending(c: &ClusterRecord) -> Vec<PendingReport> {
+    (c.pods.iter())
+        .filter(|p| p.scheduled == SimTime::NEVER && p.node.is_none() && p.gone == SimTime::NEVER)
+        .take(MAX_ROWS)
+        .map(|p| PendingReport {
+            name: p.name.clone(),
+            since_s: at(p.created),
+            reason: p.unschedulable.clone(),
+        })
+        .collect()
+}
+
+/// How requests fared, by when they were sent; nothing where rows of requests were not kept.
+fn course(record: &RunRecord, c: &ClusterRecord) -> Vec<Stretch> {
+    let Some(rows) = &record.request_rows else {
+        return Vec::new();
+    };
+    let width = c.end.0.div_ceil(STRETCHES).max(1);
+    let n = c.end.0.div_ceil(width).max(1) as usize;
+    let mut stretches = vec![Stretch::default(); n];
+    let mut good = vec![0u64; n];
+    let mut ttft: Vec<Vec<u64>> = vec![Vec::new(); n];
+    for row in rows {
+        let i = ((row.arrival.0 / width) as usize).min(n - 1);
+        stretches[i].offered += 1;
+        if row.outcome == Outcome::Finished {
+            stretches[i].finished += 1;
+            good[i] += u64::from(record.slo.met_by(row));
+        }
+        ttft[i].extend(definition::ttft(row).map(|t| t.0));
+    }
+    for (i, s) in stretches.iter_mut().enumerate() {
+        s.from_s = at(SimTime(i as u64 * width));
+        s.to_s = at(SimTime(((i as u64 + 1) * width).min(c.end.0)));
+        if !record.slo.is_empty() && s.offered > 0 {
+            s.attainment_ratio = Some(good[i] as f64 / s.offered as f64);
+        }
+        ttft[i].sort_unstable();
+        let p50 = crate::metrics::distribution::quantile_of_sorted(&ttft[i], 0.5);
+        s.ttft_p50_ms = p50.map(|ns| ns / 1e6);
+        let inside = || (c.samples.iter()).filter(|r| (r.at.0 / width) as usize == i);
+        s.ready =
+            inside().map(|r| f64::from(r.ready)).sum::<f64>() / inside().count().max(1) as f64;
+    }
+    stretches
+}
+
+/// The lines of the cluster in a text report.
+///
+/// # Errors
+/// None: writing to a `String` cannot fail.
+pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
+    let price = c
+        .usd
+        .map_or("price unknown".to_owned(), |usd| format!("{usd:.2} USD"));
+    field(
+        out,
+        "cluster",
+        &format!(
+            "{price} for {} node hours; ready replicas held {:.1} % of the accelerator time paid for",
+            figure(c.node_hours),
+            100.0 * c.serving_ratio
+        ),
+    )?;
+    let r = &c.replicas;
+    field(
+        out,
+        "ready",
+        &format!(
+            "{} replicas on average, {} to {}; at most {} wanted, {} created",
+            figure(r.mean_ready),
+            r.least_ready,
+            r.most_ready,
+            r.most_wanted,
+            r.created
+        ),
+    )?;
+    let n = &c.nodes;
+    field(
+        out,
+        "nodes",
+        &format!(
+            "{} requested, {} refused, {} ended; at most {}",
+            n.requested, n.refused, n.ended, n.most
+        ),
+    )?;
+    start_line(out, c)?;
+    worst_stretch(out, c)?;
+    for p in c.pending.iter().take(4) {
+        let since = secs(p.since_s);
+        field(
+            out,
+            "Pending",
+            &format!("{} since {since}: {}", p.name, p.reason),
+        )?;
+    }
+    decisions(out, c)
+}
+
+fn start_line(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
+    let pods = c.start.first().map_or(0, |p| p.pods);
+    if pods == 0 {
+        return Ok(());
+    }
+    let whole: f64 = c.start.iter().map(|p| p.mean_s).sum();
+    let parts: Vec<String> = (c.start.iter())
+        .filter(|p| p.max_s > 0.0)
+        .map(|p| format!("{} {}", p.phase.replace('_', " "), whole_secs(p.mean_s)))
+        .collect();
+    field(
+        out,
+        "start",
+        &format!(
+            "{pods} pods became ready {} after their creation on average: {}",
+            whole_secs(whole),
+            parts.join(", ")
+        ),
+    )
+}
+
+/// Seconds to a tenth.
+fn whole_secs(s: f64) -> String {
+    format!("{:.1} s", s)
+}
+
+/// The stretch of time in which the objective was met least.
+fn worst_stretch(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
+    let of = |s: &Stretch| s.attainment_ratio;
+    let with = c.course.iter().filter(|s| of(s).is_some());
+    let Some(worst) = with.min_by(|a, b| of(a).unwrap_or(1.0).total_cmp(&of(b).unwrap_or(1.0)))
+    else {
+        return Ok(());
+    };
+    let ratio = worst.attainment_ratio.unwrap_or(1.0);
+    field(
+        out,
+        "worst stretch",
+        &format!(
+            "{} to {}: {:.1} % of {} requests met the SLO, {} replicas ready",
+            secs(worst.from_s),
+            secs(worst.to_s),
+            100.0 * ratio,
+            worst.offered,
+            figure(worst.ready)
+        ),
+    )
+}
+
+fn decisions(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
+    if c.decisions.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n  time [s]  who                 what           from   to  why"
+    )?;
+    for d in c.decisions.iter().take(SHOWN) {
+        writeln!(
+            out,
+            "  {:>8.1}  {:<18}  {:<12}  {:>5}  {:>3}  {}",
+            d.at_s, d.controller, d.about, d.from, d.to, d.why
+        )?;
+    }
+    let left = c.decisions.len().saturating_sub(SHOWN);
+    if left > 0 {
+        writeln!(
+            out,
+            "  and {left} more: --json and scaling.csv of --csv have them"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,660 @@
+//! From `[cluster]`, `[autoscaler]`, `[[fault]]` and `[[change]]` to a [`ClusterSpec`]: defaults filled in, everything checked.
+
+use hwmodels::EngineKind;
+use hwmodels::catalog::Catalog;
+use hwmodels::units::Secs;
+
+use super::Scenario;
+use super::cluster_file::{
+    AutoscalerFile, ChangeFile, ClusterFile, DelayFile, DelayKind, FaultFile, FaultKindFile,
+    NodeGroupFile, PodFile, StartFile,
+};
+use super::error::ScenarioError;
+use super::file::ScenarioFile;
+use crate::control::cluster_autoscaler::spec::Resources;
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::delay::Delay;
+use crate::kube::spec::{
+    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, GroupSpec, PodSpec, When,
+};
+
+type Result<T> = std::result::Result<T, ScenarioError>;
+
+/// From the request of an instance until its accelerators can be used: median of 93 s (GKE, g2), 167 s (EKS with Karpenter) and 195 s (EC2,
+/// launch until the agent answers), of which the device plugin takes [`DEVICE_PLUGIN`] (10 to 60 s).
+const BOOT: f64 = 137.0;
+/// Middle of the 10 to 60 s that device plugins take after a node is Ready.
+const DEVICE_PLUGIN: f64 = 30.0;
+/// Median of the pulls of 9 to 18 GB without a cache: 216, 224, 333 and 338 s.
+const IMAGE_PULL: f64 = 280.0;
+/// Median of the pulls with image streaming: 2.6 and 4.5 s.
+const IMAGE_CACHED: f64 = 4.0;
+/// Qwen3-8B from S3 on ml.g6.2xlarge, nothing else using the network.
+const WEIGHTS_LOAD: f64 = 77.0;
+/// Median of the engine starts of vLLM on one GPU: 14, 34, 39 and 46 s.
+const ENGINE_INIT: f64 = 37.0;
+/// Instances answer, or are refused, in about this time.
+const REFUSED_AFTER: f64 = 30.0;
+
+/// Most nodes of a group.
+const MAX_NODES: u32 = 100_000;
+/// Most pods of a replica.
+const MAX_PODS: u32 = 4096;
+
+/// The cluster of a scenario, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterChoice {
+    /// `[cluster]`.
+    pub cluster: ClusterFile,
+    /// `[autoscaler]`.
+    pub autoscaler: Option<AutoscalerFile>,
+    /// `[[fault]]`.
+    pub faults: Vec<FaultFile>,
+    /// `[[change]]`.
+    pub changes: Vec<ChangeFile>,
+}
+
+fn secs(value: f64) -> Secs {
+    Secs::new(value).unwrap_or_default()
+}
+
+fn fixed(value: f64) -> DelayFile {
+    DelayFile::Fixed(secs(value))
+}
+
+/// The cluster that a file describes, with defaults that need no catalog; `replicas` is that of the layout.
+pub(super) fn filled(
+    file: &ScenarioFile,
+    engine: EngineKind,
+    replicas: u32,
+) -> std::result::Result<Option<ClusterChoice>, (&'static str, String)> {
+    let Some(cluster) = &file.cluster else {
+        for (key, is_given) in [
+            ("autoscaler", file.autoscaler.is_some()),
+            ("fault", !file.fault.is_empty()),
+            ("change", !file.change.is_empty()),
+        ] {
+            if is_given {
+                let message = "needs a [cluster] with at least one [[cluster.node_group]]";
+                return Err((key, message.to_owned()));
+            }
+        }
+        return Ok(None);
+    };
+    let mut cluster = cluster.clone();
+    cluster.replicas.get_or_insert(replicas);
+    cluster.start.get_or_insert(StartFile::Warm);
+    cluster.sample.get_or_insert(secs(15.0));
+    cluster.patience.get_or_insert(secs(3600.0));
+    for (i, group) in cluster.node_group.iter_mut().enumerate() {
+        fill_group(group, i);
+    }
+    fill_pod(cluster.pod.get_or_insert_default());
+    let mut autoscaler = file.autoscaler.clone();
+    if let Some(autoscaler) = &mut autoscaler {
+        super::autoscaler::fill(autoscaler, engine);
+    }
+    let mut faults = file.fault.clone();
+    faults.iter_mut().for_each(fill_fault);
+    Ok(Some(ClusterChoice {
+        cluster,
+        autoscaler,
+        faults,
+        changes: file.change.clone(),
+    }))
+}
+
+fn fill_group(group: &mut NodeGroupFile, i: usize) {
+    group.name.get_or_insert_with(|| format!("nodes-{i}"));
+    group.min.get_or_insert(0);
+    group.boot.get_or_insert_with(|| fixed(BOOT));
+    group
+        .device_plugin
+        .get_or_insert_with(|| fixed(DEVICE_PLUGIN));
+    group.shutdown.get_or_insert_with(|| fixed(0.0));
+    group.spot.get_or_insert(false);
+    group.priority.get_or_insert(0);
+    group.has_image.get_or_insert(false);
+    group.refused.get_or_insert_default();
+    group
+        .refused_after
+        .get_or_insert_with(|| fixed(REFUSED_AFTER));
+}
+
+fn fill_pod(pod: &mut PodFile) {
+    pod.name.get_or_insert_with(|| "server".into());
+    pod.volume_attach.get_or_insert_with(|| fixed(0.0));
+    pod.image_pull.get_or_insert_with(|| fixed(IMAGE_PULL));
+    pod.image_cached.get_or_insert_with(|| fixed(IMAGE_CACHED));
+    pod.weights_load.get_or_insert_with(|| fixed(WEIGHTS_LOAD));
+    pod.engine_init.get_or_insert_with(|| fixed(ENGINE_INIT));
+    pod.initial_delay_seconds.get_or_insert(0);
+    pod.period_seconds.get_or_insert(10);
+    pod.termination_grace_period_seconds.get_or_insert(30);
+    pod.restart_backoff.get_or_insert(secs(10.0));
+}
+
+fn fill_fault(fault: &mut FaultFile) {
+    match fault.kind {
+        FaultKindFile::Replica => {}
+        FaultKindFile::Node => {
+            fault.noticed_after.get_or_insert(secs(340.0));
+        }
+        FaultKindFile::Spot => {
+            fault.notice.get_or_insert(secs(120.0));
+        }
+        FaultKindFile::Straggler => {
+            fault.factor.get_or_insert(1.5);
+        }
+        FaultKindFile::MetricsOutage | FaultKindFile::NoCapacity => {
+            fault.duration.get_or_insert(secs(600.0));
+        }
+    }
+}
+
+fn nanos(value: Option<Secs>) -> SimDuration {
+    SimDuration::from_secs(value.unwrap_or_default().secs())
+}
+
+/// What a pod needs and a node of the scenario's own hardware has.
+struct Shape {
+    /// Accelerator's name, where there is hardware.
+    accelerator: Option<String>,
+    /// Name of its Kubernetes resource.
+    resource: String,
+    /// Pods of a replica.
+    size: u32,
+    /// Accelerators of each.
+    per_pod: u32,
+}
+
+impl Scenario {
+    /// The cluster of the scenario, where it has one.
+    ///
+    /// # Errors
+    /// What is wrong, at its key.
+    pub fn cluster_spec(&self) -> Result<Option<ClusterSpec>> {
+        let Some(choice) = &self.cluster else {
+            return Ok(None);
+        };
+        let catalog = self.catalog()?;
+        let shape = self.shape(&catalog)?;
+        let groups = choice.cluster.node_group.iter().enumerate();
+        let mut specs: Vec<GroupSpec> = Vec::new();
+        for (i, group) in groups {
+            let path = format!("cluster.node_group[{i}]");
+            let spec = self.group(group, &path, &shape, &catalog)?;
+            if specs.iter().any(|other| other.name == spec.name) {
+                let message = format!("there are two node groups named `{}`", spec.name);
+                return self.wrong(&path, message);
+            }
+            specs.push(spec);
+        }
+        if choice.cluster.max_outstanding == Some(0) {
+            return self.wrong("cluster.max_outstanding", "must be at least 1");
+        }
+        if specs.is_empty() {
+            return self.wrong(
+                "cluster",
+                "has no nodes: write at least one [[cluster.node_group]] with max = 4",
+            );
+        }
+        let replicas = choice.cluster.replicas.unwrap_or(1);
+        let is_warm = choice.cluster.start != Some(StartFile::Cold);
+        self.fill_nodes(
+            &choice.cluster,
+            &mut specs,
+            &shape,
+            if is_warm { replicas } else { 0 },
+        )?;
+        let mut spec = ClusterSpec {
+            pod: self.pod(&choice.cluster, &shape)?,
+            replicas: i32::try_from(replicas).unwrap_or(i32::MAX),
+            is_warm,
+            hpa: None,
+            keda: None,
+            metrics: Vec::new(),
+            cluster_autoscaler: None,
+            faults: Vec::new(),
+            changes: Vec::new(),
+            max_outstanding: choice.cluster.max_outstanding,
+            sample: self.period(choice.cluster.sample, "cluster.sample")?,
+            patience: nanos(choice.cluster.patience),
+            groups: specs,
+        };
+        if let Some(autoscaler) = &choice.autoscaler {
+            self.autoscaler(autoscaler, &mut spec)?;
+        }
+        for (i, fault) in choice.faults.iter().enumerate() {
+            let fault = self.fault(fault, &format!("fault[{i}]"), &spec)?;
+            spec.faults.push(fault);
+        }
+        for (i, change) in choice.changes.iter().enumerate() {
+            let change = self.change(change, &format!("change[{i}]"), &spec)?;
+            spec.changes.push(change);
+        }
+        Ok(Some(spec))
+    }
+
+    pub(super) fn wrong<T>(&self, path: &str, message: impl Into<String>) -> Result<T> {
+        Err(self.places.error(path, message))
+    }
+
+    /// A time between two turns.
+    pub(super) fn period(&self, value: Option<Secs>, path: &str) -> Result<SimDuration> {
+        let period = nanos(value);
+        if period < SimDuration(1_000_000) {
+            return self.wrong(path, "must be at least 1 ms");
+        }
+        Ok(period)
+    }
+
+    fn shape(&self, catalog: &Catalog) -> Result<Shape> {
+        let pod = self
+            .cluster
+            .as_ref()
+            .and_then(|c| c.cluster.pod.clone())
+            .unwrap_or_default();
+        let ranks = self.layout.devices();
+        let (accelerator, per_node, devices) = match &self.hardware {
+            Some(h) => {
+                let (name, count) = match &h.machine {
+                    Some(machine) => (machine.accelerator.clone(), machine.count),
+                    None => {
+                        let instance = catalog
+                            .instance(&h.instance)
+                            .map_err(|e| self.places.error("hardware.instance", e.to_string()))?;
+                        (instance.accelerator.clone(), instance.devices)
+                    }
+                };
+                let chip = catalog
+                    .accelerator(&name)
+                    .map_err(|e| self.places.error("hardware", e.to_string()))?;
+                let devices = ranks.div_ceil(chip.ranks_per_device.max(1));
+                (Some(chip.name.clone()), count.max(1), devices)
+            }
+            None => (None, ranks.max(1), ranks),
+        };
+        let size = pod.size.unwrap_or(devices.div_ceil(per_node)).max(1);
+        if size > MAX_PODS || pod.size == Some(0) {
+            return self.wrong("cluster.pod.size", format!("must be from 1 to {MAX_PODS}"));
+        }
+        let is_neuron = self.engine.params.kind() == EngineKind::TgiNeuron;
+        let resource = if is_neuron {
+            "aws.amazon.com/neuron"
+        } else {
+            "nvidia.com/gpu"
+        };
+        Ok(Shape {
+            accelerator,
+            resource: resource.to_owned(),
+            size,
+            per_pod: pod.accelerators.unwrap_or(devices.div_ceil(size)),
+        })
+    }
+
+    fn group(
+        &self,
+        group: &NodeGroupFile,
+        path: &str,
+        shape: &Shape,
+        catalog: &Catalog,
+    ) -> Result<GroupSpec> {
+        let at = |key: &str| format!("{path}.{key}");
+        let own = self.hardware.as_ref();
+        let own_name = own
+            .filter(|h| h.machine.is_none())
+            .map(|h| h.instance.clone());
+        let (instance, template, catalog_price) = match (&group.instance, group.accelerators) {
+            (Some(_), Some(_)) => {
+                return self.wrong(
+                    &at("accelerators"),
+                    "belongs to the instance type; give one of them",
+                );
+            }
+            (None, Some(n)) => (format!("{n} accelerators"), gpus(n), None),
+            (name, None) => match name.clone().or(own_name.clone()) {
+                Some(name) => {
+                    let i = catalog
+                        .instance(&name)
+                        .map_err(|e| self.places.error(&at("instance"), e.to_string()))?;
+                    self.same_accelerator(&i.accelerator, shape, catalog, &at("instance"))?;
+                    let template = Resources {
+                        cpu_milli: i64::from(i.vcpus) * 1000,
+                        memory_bytes: i64::try_from(i.ram_bytes).unwrap_or(i64::MAX),
+                        gpus: i.devices.into(),
+                    };
+                    let price = i.price().map(|p| p.usd.usd_per_hour());
+                    (i.name.clone(), template, price)
+                }
+                None => {
+                    let n = own
+                        .and_then(|h| h.machine.as_ref())
+                        .map_or(shape.per_pod.max(1), |m| m.count);
+                    (format!("{n} accelerators"), gpus(n), None)
+                }
+            },
+        };
+        let Some(max) = group.max else {
+            return self.wrong(path, "`max` is missing; write e.g. max = 4");
+        };
+        let min = group.min.unwrap_or(0);
+        if max > MAX_NODES {
+            return self.wrong(
+                &at("max"),
+                format!("must be at most {MAX_NODES}, got {max}"),
+            );
+        }
+        if max < min {
+            return self.wrong(
+                &at("max"),
+                format!("must be at least min ({min}), got {max}"),
+            );
+        }
+        let is_own = group.instance.is_none() || group.instance == own_name;
+        let own_price = own.and_then(|h| h.price).filter(|_| is_own);
+        let price = group.price.or(own_price).map(|p| p.usd_per_hour());
+        Ok(GroupSpec {
+            name: group.name.clone().unwrap_or_default(),
+            instance,
+            min: min as usize,
+            max: max as usize,
+            nodes: group.nodes.unwrap_or(min) as usize,
+            template,
+            boot: self.delay(&group.boot, &at("boot"))?,
+            device_plugin: self.delay(&group.device_plugin, &at("device_plugin"))?,
+            shutdown: self.delay(&group.shutdown, &at("shutdown"))?,
+            usd_per_hour: price.or(catalog_price),
+            is_spot: group.spot.unwrap_or(false),
+            priority: group.priority.unwrap_or(0),
+            has_image: group.has_image.unwrap_or(false),
+            refused: group.refused.unwrap_or_default().get(),
+            refused_after: self.delay(&group.refused_after, &at("refused_after"))?,
+        })
+    }
+
+    /// Step times are those of one accelerator, so nodes have that.
+    fn same_accelerator(
+        &self,
+        name: &str,
+        shape: &Shape,
+        catalog: &Catalog,
+        path: &str,
+    ) -> Result<()> {
+        let theirs = catalog
+            .accelerator(name)
+            .map_err(|e| self.places.error(path, e.to_string()))?;
+        match &shape.accelerator {
+            Some(ours) if *ours != theirs.name => self.wrong(
+                path,
+                format!(
+                    "has {} accelerators, but the step times are those of {ours} (hardware): a replica runs on one kind",
+                    theirs.name
+                ),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives groups the nodes that the replicas of a warm start need, and checks that a replica fits at all.
+    fn fill_nodes(
+        &self,
+        file: &ClusterFile,
+        specs: &mut [GroupSpec],
+        shape: &Shape,
+        replicas: u32,
+    ) -> Result<()> {
+        let per_node = |g: &GroupSpec| match shape.per_pod {
+            0 => 110,
+            n => g.template.gpus / i64::from(n),
+        };
+        let largest = specs.iter().map(|g| g.template.gpus).max().unwrap_or(0);
+        if specs.iter().all(|g| per_node(g) == 0) {
+            return self.wrong(
+                "cluster.node_group",
+                format!(
+                    "no node has room for a pod: it requests {} {}, the largest node has {largest}; a pod would stay Pending with \
+                     \"Insufficient {}\"",
+                    shape.per_pod, shape.resource, shape.resource
+                ),
+            );
+        }
+        let most: i64 = specs.iter().map(|g| per_node(g) * g.max as i64).sum();
+        if most < i64::from(shape.size) {
+            return self.wrong(
+                "cluster.node_group[0].max",
+                format!(
+                    "a replica has {} pods, and the groups have room for {most} at most: it would never be ready; raise max",
+                    shape.size
+                ),
+            );
+        }
+        let wanted = i64::from(replicas) * i64::from(shape.size);
+        let mut left = wanted;
+        for spec in specs.iter() {
+            left -= per_node(spec) * spec.nodes as i64;
+        }
+        for (i, spec) in specs.iter_mut().enumerate() {
+            let is_given = file.node_group[i].nodes.is_some();
+            if !is_given && left > 0 && per_node(spec) > 0 {
+                let more = (left as u64).div_ceil(per_node(spec) as u64) as usize;
+                let more = more.min(spec.max.saturating_sub(spec.nodes));
+                spec.nodes += more;
+                left -= per_node(spec) * more as i64;
+            }
+            if spec.nodes > spec.max || spec.nodes < spec.min {
+                return self.wrong(
+                    &format!("cluster.node_group[{i}].nodes"),
+                    format!(
+                        "must be from min ({}) to max ({}), got {}",
+                        spec.min, spec.max, spec.nodes
+                    ),
+                );
+            }
+        }
+        if left > 0 {
+            return self.wrong(
+                "cluster.replicas",
+                format!(
+                    "{replicas} replicas are to be ready at the start, and the groups have room for {} of their {wanted} pods; lower it, \
+                     raise max, or write start = \"cold\"",
+                    wanted - left
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    fn pod(&self, file: &ClusterFile, shape: &Shape) -> Result<PodSpec> {
+        let pod = file.pod.clone().unwrap_or_default();
+        let at = |key: &str| format!("cluster.pod.{key}");
+        let whole = |n: Option<u32>| SimDuration(u64::from(n.unwrap_or(0)) * 1_000_000_000);
+        if pod.period_seconds == Some(0) {
+            return self.wrong(&at("periodSeconds"), "must be at least 1");
+        }
+        Ok(PodSpec {
+            name: pod.name.clone().unwrap_or_default(),
+            size: shape.size as usize,
+            requests: gpus(shape.per_pod),
+            resource: shape.resource.clone(),
+            volume_attach: self.delay(&pod.volume_attach, &at("volume_attach"))?,
+            image_pull: self.delay(&pod.image_pull, &at("image_pull"))?,
+            image_cached: self.delay(&pod.image_cached, &at("image_cached"))?,
+            weights_load: self.delay(&pod.weights_load, &at("weights_load"))?,
+            engine_init: self.delay(&pod.engine_init, &at("engine_init"))?,
+            probe_delay: whole(pod.initial_delay_seconds),
+            probe_period: whole(pod.period_seconds),
+            grace: whole(pod.termination_grace_period_seconds),
+            restart_backoff: nanos(pod.restart_backoff),
+        })
+    }
+
+    /// A duration or distribution; its default was filled in.
+    fn delay(&self, file: &Option<DelayFile>, path: &str) -> Result<Delay> {
+        let table = match file {
+            None => return Ok(Delay::Fixed(0.0)),
+            Some(DelayFile::Fixed(secs)) => return Ok(Delay::Fixed(secs.secs())),
+            Some(DelayFile::Table(table)) => table,
+        };
+        let need = |value: Option<Secs>, key: &str| match value {
+            Some(v) => Ok(v.secs()),
+            None => self.wrong(
+                path,
+                format!("`{key}` is missing; write e.g. {key} = \"90 s\""),
+            ),
+        };
+        let number = |value: Option<f64>, key: &str, least: f64| match value {
+            Some(v) if v >= least && v <= 100.0 => Ok(v),
+            Some(v) => self.wrong(path, format!("{key}: must be from {least} to 100, got {v}")),
+            None => self.wrong(path, format!("`{key}` is missing; write e.g. {key} = 0.5")),
+        };
+        Ok(match table.kind {
+            DelayKind::Uniform => {
+                let (min, max) = (need(table.min, "min")?, need(table.max, "max")?);
+                if max < min {
+                    return self.wrong(path, "max must be at least min");
+                }
+                Delay::Uniform { min, max }
+            }
+            DelayKind::Normal => Delay::Normal {
+                mean: need(table.mean, "mean")?,
+                std: need(table.std, "std")?,
+            },
+            DelayKind::Lognormal => Delay::Lognormal {
+                median: need(table.median, "median")?,
+                sigma: number(table.sigma, "sigma", 0.0)?,
+            },
+            DelayKind::Exponential => Delay::Exponential {
+                mean: need(table.mean, "mean")?,
+            },
+            DelayKind::Weibull => Delay::Weibull {
+                scale: need(table.scale, "scale")?,
+                shape: number(table.shape, "shape", 0.1)?,
+            },
+        })
+    }
+
+    fn group_named(&self, name: &Option<String>, path: &str, spec: &ClusterSpec) -> Result<usize> {
+        let Some(name) = name else { return Ok(0) };
+        match spec.groups.iter().position(|g| g.name == *name) {
+            Some(i) => Ok(i),
+            None => {
+                let known: Vec<&str> = spec.groups.iter().map(|g| g.name.as_str()).collect();
+                let message = super::schema::unknown("node group", name, &known);
+                self.wrong(&format!("{path}.node_group"), message)
+            }
+        }
+    }
+
+    fn fault(&self, fault: &FaultFile, path: &str, spec: &ClusterSpec) -> Result<FaultSpec> {
+        let at_key = |key: &str| format!("{path}.{key}");
+        let kind = match fault.kind {
+            FaultKindFile::Replica => FaultKind::Replica,
+            FaultKindFile::Node => FaultKind::Node {
+                noticed_after: nanos(fault.noticed_after),
+            },
+            FaultKindFile::Spot => FaultKind::Spot {
+                notice: nanos(fault.notice),
+            },
+            FaultKindFile::Straggler => {
+                let factor = fault.factor.unwrap_or(1.5);
+                if !(0.1..=100.0).contains(&factor) {
+                    return self.wrong(
+                        &at_key("factor"),
+                        format!("must be from 0.1 to 100, got {factor}"),
+                    );
+                }
+                FaultKind::Straggler { factor }
+            }
+            FaultKindFile::MetricsOutage => FaultKind::MetricsOutage {
+                duration: nanos(fault.duration),
+            },
+            FaultKindFile::NoCapacity => FaultKind::NoCapacity {
+                group: self.group_named(&fault.node_group, path, spec)?,
+                duration: nanos(fault.duration),
+            },
+        };
+        if fault.kind == FaultKindFile::Spot && spec.groups.iter().all(|g| !g.is_spot) {
+            return self.wrong(path, "no node group has spot = true");
+        }
+        let is_of_one = !matches!(
+            fault.kind,
+            FaultKindFile::MetricsOutage | FaultKindFile::NoCapacity
+        );
+        let when = match (fault.at, &fault.mtbf) {
+            (Some(at), None) => When::At {
+                at: SimTime::from_secs(at.secs()),
+                target: fault.target.map(|t| t as usize),
+            },
+            (None, Some(_)) if !is_of_one => {
+                return self.wrong(&at_key("mtbf"), "belongs to replicas and nodes; give `at`");
+            }
+            (None, Some(DelayFile::Fixed(mean))) => {
+                When::After(Delay::Exponential { mean: mean.secs() })
+            }
+            (None, Some(_)) => When::After(self.delay(&fault.mtbf, &at_key("mtbf"))?),
+            _ => {
+                return self.wrong(
+                    path,
+                    "needs `at` or `mtbf`, and not both; write e.g. at = \"10 min\"",
+                );
+            }
+        };
+        Ok(FaultSpec { kind, when })
+    }
+
+    fn change(&self, change: &ChangeFile, path: &str, spec: &ClusterSpec) -> Result<ChangeSpec> {
+        let Some(at) = change.at else {
+            return self.wrong(path, "`at` is missing; write e.g. at = \"10 min\"");
+        };
+        let is_of_bounds = change.min_replicas.is_some() || change.max_replicas.is_some();
+        let is_of_group = change.min.is_some() || change.max.is_some() || change.nodes.is_some();
+        let what = match (change.replicas, is_of_bounds, is_of_group) {
+            (Some(n), false, false) => ChangeKind::Replicas(i32::try_from(n).unwrap_or(i32::MAX)),
+            (None, true, false) => {
+                if spec.hpa.is_none() && spec.keda.is_none() {
+                    return self.wrong(path, "there is no [autoscaler.hpa] or [autoscaler.keda] whose bounds it could change");
+                }
+                ChangeKind::Bounds {
+                    min: change.min_replicas,
+                    max: change.max_replicas,
+                }
+            }
+            (None, false, true) => {
+                let group = self.group_named(&change.node_group, path, spec)?;
+                let size = |n: Option<u32>| n.map(|n| n.min(MAX_NODES) as usize);
+                if let (Some(min), Some(max)) = (change.min, change.max)
+                    && max < min
+                {
+                    return self.wrong(
+                        &format!("{path}.max"),
+                        format!("must be at least min ({min}), got {max}"),
+                    );
+                }
+                ChangeKind::Group {
+                    group,
+                    min: size(change.min),
+                    max: size(change.max),
+                    nodes: size(change.nodes),
+                }
+            }
+            _ => {
+                return self.wrong(
+                    path,
+                    "changes one thing: replicas, or minReplicas and maxReplicas, or a node group's min, max and nodes",
+                );
+            }
+        };
+        Ok(ChangeSpec {
+            at: SimTime::from_secs(at.secs()),
+            what,
+        })
+    }
+}
+
+fn gpus(n: u32) -> Resources {
+    Resources {
+        gpus: n.into(),
+        ..Resources::default()
+    }
+}

@@ -1,0 +1,743 @@
+//! `[cluster]`, `[autoscaler]`, `[[fault]]` and `[[change]]` as written. Keys of controllers have the names that manifests and flags give
+//! them. [`super::cluster`] makes a [`crate::kube::spec::ClusterSpec`] of them.
+
+use std::fmt;
+
+use hwmodels::units::{Ratio, Secs, UsdPerHour};
+use schemars::JsonSchema;
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+
+/// Nodes and pods around the replicas. With this section replicas come and go in the run; without it they are there from start to end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterFile {
+    /// Replicas wanted at the start, 0 or more. Default: `layout.replicas`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// Whether those are ready at the start (warm) or begin as Pending pods (cold). Default: "warm".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartFile>,
+    /// Groups of like nodes; at least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_group: Vec<NodeGroupFile>,
+    /// The pods of a replica, and how long each phase of their start takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodFile>,
+    /// Requests that each ready replica may have unanswered; those beyond wait at the gateway, as in a list that workers take them from.
+    /// Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_outstanding: Option<u32>,
+    /// How often the state of the cluster is noted for reports. Default: "15 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Secs>,
+    /// How long the run goes on while requests wait for a replica and nothing else is under way. Default: "1 h".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<Secs>,
+}
+
+/// How a run begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StartFile {
+    /// The replicas are ready.
+    #[default]
+    Warm,
+    /// The replicas are Pending pods, and no node has the image.
+    Cold,
+}
+
+/// A group of like nodes (an Auto Scaling Group, a managed instance group).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeGroupFile {
+    /// Its name; unique. Default: "nodes-0", "nodes-1", ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Instance type in the catalog, with the accelerator of `hardware`. Default: `hardware.instance`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Accelerators of a node, where there is no instance type. Default: as many as a pod needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerators: Option<u32>,
+    /// Fewest nodes. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Most nodes. Needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Nodes at the start. Default: `min`, or as many as the replicas of a warm start need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// From the request of an instance until its node is Ready. Default: "137 s" (docs/autoscaling.md says of each default where it comes from).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot: Option<DelayFile>,
+    /// From there until the device plugin has told of the accelerators. Default: "30 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_plugin: Option<DelayFile>,
+    /// From the end of its last pod until a node that is to go is not paid for any more. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown: Option<DelayFile>,
+    /// Price of a node. Default: the catalog's for its instance type, or `hardware.price`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<UsdPerHour>,
+    /// Whether instances are spot ones, which faults of kind spot take away. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spot: Option<bool>,
+    /// For the priority expander; higher comes first. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Whether nodes come with the image: image streaming, a secondary boot disk, an image in the AMI. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_image: Option<bool>,
+    /// Share of requests for an instance that the cloud refuses, 0 to 1. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Ratio>,
+    /// How long the cloud takes to refuse. Default: "30 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_after: Option<DelayFile>,
+}
+
+/// The pods of a replica. The start of a pod is the sum of its phases: pending, node boot, device plugin, image pull, weights load, gang
+/// wait, engine init, readiness.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PodFile {
+    /// Name of the Deployment or LeaderWorkerSet. Default: "server".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Pods of a replica (`leaderWorkerTemplate.size`): 1 is a Deployment, more are a LeaderWorkerSet. Default: as many nodes as the layout needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// Accelerators that each pod requests. Default: those of the layout, spread over its pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerators: Option<u32>,
+    /// From being scheduled until the volume with the weights is attached. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_attach: Option<DelayFile>,
+    /// Image pull on a node that does not have the image; once for each node. Default: "280 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_pull: Option<DelayFile>,
+    /// Image pull on a node that comes with it (`node_group.has_image`). Default: "4 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_cached: Option<DelayFile>,
+    /// From the container's start until the weights are loaded. Default: "77 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights_load: Option<DelayFile>,
+    /// Compilation, warm-up and graph capture, until the server answers; begins when all pods of the replica have their weights. Default: "37 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine_init: Option<DelayFile>,
+    /// `readinessProbe.initialDelaySeconds`. Default: 0.
+    #[serde(
+        rename = "initialDelaySeconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub initial_delay_seconds: Option<u32>,
+    /// `readinessProbe.periodSeconds`. Default: 10.
+    #[serde(rename = "periodSeconds", skip_serializing_if = "Option::is_none")]
+    pub period_seconds: Option<u32>,
+    /// Time that a pod has for its last requests once it is to end. Default: 30.
+    #[serde(
+        rename = "terminationGracePeriodSeconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub termination_grace_period_seconds: Option<u32>,
+    /// Pause before a container that crashed starts again; doubles with each crash, up to 5 minutes. Default: "10 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_backoff: Option<Secs>,
+}
+
+/// Who changes the number of replicas and nodes. Without it operators alone do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AutoscalerFile {
+    /// The way of a metric: how often each stage looks at the one before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricPathFile>,
+    /// A HorizontalPodAutoscaler (autoscaling/v2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hpa: Option<HpaFile>,
+    /// A ScaledObject of KEDA, which makes an HPA of its own; in place of `hpa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keda: Option<KedaFile>,
+    /// The Cluster Autoscaler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_autoscaler: Option<ClusterAutoscalerFile>,
+}
+
+/// The way of a metric: exporter, scrape, recording rule, adapter. The phases of the stages are drawn from the seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetricPathFile {
+    /// How often the exporter's page is written anew (Triton: `--metrics-interval-ms`). "0 s": it shows the present. Default: "0 s", of trt_llm
+    /// and static "2 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exporter_interval: Option<Secs>,
+    /// `scrape_interval` of Prometheus. Default: "30 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrape_interval: Option<Secs>,
+    /// `evaluation_interval` of recording rules. Default: "30 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluation_interval: Option<Secs>,
+    /// `--metrics-relist-interval` of prometheus-adapter. Default: "1 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_relist_interval: Option<Secs>,
+}
+
+/// A HorizontalPodAutoscaler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HpaFile {
+    /// Fewest replicas. Default: 1.
+    #[serde(rename = "minReplicas", skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<i32>,
+    /// Most replicas. Needed.
+    #[serde(rename = "maxReplicas", skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<i32>,
+    /// What it looks at; at least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<HpaMetricFile>,
+    /// How fast it may scale. Default: highest recommendation of 5 minutes, at most twice the replicas or 4 in one reconcile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<BehaviorFile>,
+    /// Flags of kube-controller-manager.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flags: Option<HpaFlagsFile>,
+}
+
+/// Flags of kube-controller-manager, `--horizontal-pod-autoscaler-...`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HpaFlagsFile {
+    /// Time between two reconciles. Default: "15 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_period: Option<Secs>,
+    /// Deviation of the ratio from 1 that changes nothing. Default: 0.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+    /// Window of scale-down where `behavior` sets none. Default: "5 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downscale_stabilization: Option<Secs>,
+}
+
+/// One entry of an HPA's `metrics`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HpaMetricFile {
+    /// Where it comes from. Default: "Pods".
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<HpaMetricType>,
+    /// Its name as the exporter or a recording rule has it, e.g. "vllm:num_requests_waiting". Needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// Target for the mean over the pods. This or `value` is needed.
+    #[serde(rename = "averageValue", skip_serializing_if = "Option::is_none")]
+    pub average_value: Option<QuantityFile>,
+    /// Target for the whole (Object, External).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<QuantityFile>,
+    /// Function of a recording rule over the series. Default: none for gauges, rate for counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleFile>,
+    /// Range of that function. Default: "1 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Secs>,
+}
+
+/// Where a metric of an HPA comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HpaMetricType {
+    /// A value of each pod; takes averageValue.
+    #[default]
+    Pods,
+    /// A value of one Kubernetes object.
+    Object,
+    /// A value from outside: the sum over all series.
+    External,
+}
+
+/// A function of a recording rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleFile {
+    /// Growth a second.
+    Rate,
+    /// Mean of the samples.
+    AvgOverTime,
+    /// Largest sample.
+    MaxOverTime,
+}
+
+/// `behavior`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BehaviorFile {
+    /// Upwards. Default: no window; 4 pods or 100 percent in 15 s, whichever is more.
+    #[serde(rename = "scaleUp", skip_serializing_if = "Option::is_none")]
+    pub scale_up: Option<ScalingRulesFile>,
+    /// Downwards. Default: the flag's window; 100 percent in 15 s.
+    #[serde(rename = "scaleDown", skip_serializing_if = "Option::is_none")]
+    pub scale_down: Option<ScalingRulesFile>,
+}
+
+/// `behavior.scaleUp` or `behavior.scaleDown`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScalingRulesFile {
+    /// Window over which the most cautious recommendation holds [s]. Default: 0 upwards, the flag's downwards.
+    #[serde(
+        rename = "stabilizationWindowSeconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub stabilization_window_seconds: Option<u32>,
+    /// Which of several policies holds. Default: "Max".
+    #[serde(rename = "selectPolicy", skip_serializing_if = "Option::is_none")]
+    pub select_policy: Option<SelectPolicyFile>,
+    /// How much may change in what time. Default: those of the direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Vec<ScalingPolicyFile>>,
+    /// Deviation of the ratio from 1 that changes nothing in this direction. Default: the flag's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+}
+
+/// `selectPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SelectPolicyFile {
+    /// The largest change.
+    Max,
+    /// The smallest change.
+    Min,
+    /// No change in this direction.
+    Disabled,
+}
+
+/// One of `policies`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScalingPolicyFile {
+    /// What is counted.
+    #[serde(rename = "type")]
+    pub kind: PolicyTypeFile,
+    /// How many pods or percent.
+    pub value: i32,
+    /// In what time [s].
+    #[serde(rename = "periodSeconds")]
+    pub period_seconds: u32,
+}
+
+/// What a policy counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PolicyTypeFile {
+    /// Pods.
+    Pods,
+    /// Percent of the replicas.
+    Percent,
+}
+
+/// A ScaledObject of KEDA.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct KedaFile {
+    /// Time between two polls [s]. Default: 30.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub polling_interval: Option<u32>,
+    /// Time after the last activity before the way to 0 or idle [s]. Default: 300.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cooldown_period: Option<u32>,
+    /// The same after the start of the run where no trigger was active yet [s]. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_cooldown_period: Option<u32>,
+    /// Size without activity, less than minReplicaCount. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_replica_count: Option<i32>,
+    /// Fewest replicas. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_replica_count: Option<i32>,
+    /// Most replicas. Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_replica_count: Option<i32>,
+    /// What holds while triggers fail. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<FallbackFile>,
+    /// What it looks at; at least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerFile>,
+    /// `advanced.horizontalPodAutoscalerConfig.behavior`. Default: as of an HPA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<BehaviorFile>,
+    /// Flags of the controller of its HPA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flags: Option<HpaFlagsFile>,
+}
+
+/// `fallback`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct FallbackFile {
+    /// Consecutive failures that are borne.
+    pub failure_threshold: u32,
+    /// Replicas from then on.
+    pub replicas: i32,
+}
+
+/// One of `triggers`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TriggerFile {
+    /// Where the value comes from. Default: "prometheus".
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<TriggerType>,
+    /// The series, summed over all pods (prometheus), e.g. "vllm:num_requests_waiting". Needed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// Target: `threshold`, or `listLength` of redis. Needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
+    /// The trigger is active above this. Default: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation_threshold: Option<f64>,
+    /// Whether the target is for each replica or the whole. Default: "AverageValue".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_type: Option<MetricTypeFile>,
+    /// The HPA is told the last poll's value. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_cached_metrics: Option<bool>,
+    /// Function of a recording rule over the series. Default: none for gauges, rate for counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleFile>,
+    /// Range of that function. Default: "1 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Secs>,
+}
+
+/// Scalers of KEDA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TriggerType {
+    /// A query of Prometheus.
+    #[default]
+    Prometheus,
+    /// The length of the list that the gateway holds requests in, as it is.
+    Redis,
+}
+
+/// `metricType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MetricTypeFile {
+    /// For each replica.
+    AverageValue,
+    /// For the whole.
+    Value,
+}
+
+/// The Cluster Autoscaler: its flags.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ClusterAutoscalerFile {
+    /// Time between two loops. Default: "10 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scan_interval: Option<Secs>,
+    /// Pods younger than this are not looked at. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_pod_scale_up_delay: Option<Secs>,
+    /// How long pods with accelerators wait before a node is asked for: a constant of the original, 2 s on GKE. Default: "30 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_pod_buffer: Option<Secs>,
+    /// An instance that has not registered by then is given up. Default: "15 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_node_provision_time: Option<Secs>,
+    /// Which of several groups grows. Default: "random".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expander: Option<ExpanderFile>,
+    /// How long a node must not be needed. Default: "10 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_down_unneeded_time: Option<Secs>,
+    /// No node is removed for so long after one was added. Default: "10 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_down_delay_after_add: Option<Secs>,
+    /// No node is removed for so long after one was removed. Default: "0 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_down_delay_after_delete: Option<Secs>,
+    /// Share of its accelerators in use below which a node is not needed. Default: 0.5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_down_gpu_utilization_threshold: Option<f64>,
+    /// Most nodes removed in one loop. Default: 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_scale_down_parallelism: Option<u32>,
+    /// First pause after a group could not grow. Default: "5 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_node_group_backoff_duration: Option<Secs>,
+    /// Longest such pause. Default: "30 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_node_group_backoff_duration: Option<Secs>,
+}
+
+/// `--expander`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExpanderFile {
+    /// Any.
+    #[default]
+    Random,
+    /// The one that leaves the least CPU idle.
+    LeastWaste,
+    /// The one that helps the most pods.
+    MostPods,
+    /// The cheapest.
+    Price,
+    /// The one of the highest priority.
+    Priority,
+}
+
+/// Something that breaks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FaultFile {
+    /// What.
+    pub kind: FaultKindFile,
+    /// When. This or `mtbf` is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Secs>,
+    /// Time that each replica or node lives, from when it came (replica, node, spot, straggler): a duration is the mean of an exponential one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtbf: Option<DelayFile>,
+    /// Which replica or node, counted from 0 in the order in which they came, of those there are then. Default: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<u32>,
+    /// Time from the notice to the end (spot). Default: "2 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Secs>,
+    /// Time until the pods of a lost node are replaced (node): the monitor's 40 s and the pods' toleration of 5 min, unless the cloud says
+    /// earlier that the instance is gone. Default: "340 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noticed_after: Option<Secs>,
+    /// Factor on the time of each step (straggler). Default: 1.5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// For how long (metrics_outage, no_capacity). Default: "10 min".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Secs>,
+    /// Which group (no_capacity). Default: the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_group: Option<String>,
+}
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKindFile {
+    /// The engine of a replica crashes; its container, or its whole group, starts again.
+    #[default]
+    Replica,
+    /// A node is lost with all that runs on it.
+    Node,
+    /// A spot node is taken away after a notice, at which its pods are evicted.
+    Spot,
+    /// From then on, engines that start on the node are slow.
+    Straggler,
+    /// Prometheus is down.
+    MetricsOutage,
+    /// The cloud has no instance for a node group.
+    NoCapacity,
+}
+
+/// What an operator does during the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeFile {
+    /// When. Needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Secs>,
+    /// `kubectl scale --replicas`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// `kubectl patch` of minReplicas (KEDA: minReplicaCount).
+    #[serde(rename = "minReplicas", skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<i32>,
+    /// `kubectl patch` of maxReplicas (KEDA: maxReplicaCount).
+    #[serde(rename = "maxReplicas", skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<i32>,
+    /// The node group whose size is changed. Default: the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_group: Option<String>,
+    /// Its fewest nodes from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<u32>,
+    /// Its most nodes from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Nodes that it is to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+}
+
+/// A duration, or a distribution of durations.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DelayFile {
+    /// Always the same.
+    Fixed(Secs),
+    /// A distribution.
+    Table(DelayTable),
+}
+
+/// A distribution of durations. Which of the keys apply depends on `kind`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DelayTable {
+    /// The distribution.
+    pub kind: DelayKind,
+    /// Shortest (uniform).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<Secs>,
+    /// Longest (uniform).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<Secs>,
+    /// Mean (normal, exponential).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Secs>,
+    /// Standard deviation (normal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub std: Option<Secs>,
+    /// Median (lognormal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<Secs>,
+    /// Standard deviation of the logarithm (lognormal).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sigma: Option<f64>,
+    /// 63 % are shorter (weibull).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Secs>,
+    /// Below 1: fails early, above 1: wears out (weibull).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<f64>,
+}
+
+/// Distributions of durations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DelayKind {
+    /// Every duration from min to max alike. Keys: min, max.
+    Uniform,
+    /// Bell curve, cut at zero. Keys: mean, std.
+    Normal,
+    /// Skewed to the right. Keys: median, sigma.
+    #[default]
+    Lognormal,
+    /// Memoryless. Keys: mean.
+    Exponential,
+    /// Times between failures. Keys: scale, shape.
+    Weibull,
+}
+
+impl Serialize for DelayFile {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            DelayFile::Fixed(secs) => secs.serialize(s),
+            DelayFile::Table(table) => table.serialize(s),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DelayFile {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct DelayVisitor;
+        impl<'de> Visitor<'de> for DelayVisitor {
+            type Value = DelayFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as \"90 s\", or a table such as { kind = \"lognormal\", median = \"90 s\", sigma = 0.3 }")
+            }
+
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<DelayFile, E> {
+                v.parse().map(DelayFile::Fixed).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DelayFile, A::Error> {
+                DelayTable::deserialize(MapAccessDeserializer::new(map)).map(DelayFile::Table)
+            }
+        }
+        d.deserialize_any(DelayVisitor)
+    }
+}
+
+impl JsonSchema for DelayFile {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Delay".into()
+    }
+
+    fn json_schema(g: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let (secs, table) = (g.subschema_for::<Secs>(), g.subschema_for::<DelayTable>());
+        schemars::json_schema!({
+            "description": "a duration, or a distribution of durations",
+            "anyOf": [secs, table],
+        })
+    }
+}
+
+/// A Kubernetes quantity: a number, or text such as "500m".
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantityFile {
+    /// As it was written.
+    pub text: String,
+    /// Milli-units.
+    pub milli: i64,
+}
+
+impl QuantityFile {
+    fn parse<E: de::Error>(text: String) -> Result<QuantityFile, E> {
+        let milli = crate::control::quantity::parse_milli(&text).map_err(E::custom)?;
+        Ok(QuantityFile { text, milli })
+    }
+}
+
+impl Serialize for QuantityFile {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for QuantityFile {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct QuantityVisitor;
+        impl Visitor<'_> for QuantityVisitor {
+            type Value = QuantityFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity such as 5, 0.5 or \"500m\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<QuantityFile, E> {
+                QuantityFile::parse(v.to_string())
+            }
+
+            fn visit_u64<E: de::Error>(self, v: u64) -> Result<QuantityFile, E> {
+                QuantityFile::parse(v.to_string())
+            }
+
+            fn visit_f64<E: de::Error>(self, v: f64) -> Result<QuantityFile, E> {
+                QuantityFile::parse(hwmodels::units::plain(v))
+            }
+
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<QuantityFile, E> {
+                QuantityFile::parse(v.to_owned())
+            }
+        }
+        d.deserialize_any(QuantityVisitor)
+    }
+}
+
+impl JsonSchema for QuantityFile {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Quantity".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "a Kubernetes quantity",
+            "examples": ["500m"],
+            "anyOf": [{ "type": "number" }, { "type": "string" }],
+        })
+    }
+}

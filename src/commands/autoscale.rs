@@ -1,0 +1,277 @@
+//! `servetwin autoscale`: settings of a scenario's autoscaler tried against its load.
+
+use anyhow::Context as _;
+use rayon::prelude::*;
+use sim::report::autoscale::{AutoscaleReport, RunOf, Trial};
+use sim::scenario::Scenario;
+use sim::scenario::cluster_file::{BehaviorFile, QuantityFile, ScalingRulesFile};
+
+use crate::commands::BadInput;
+use crate::exit_code;
+use crate::output::{print, print_json};
+use crate::progress;
+use crate::simulate::{Keep, Path, ScenarioArgs, simulate};
+
+/// Most runs of one command.
+const MAX_RUNS: usize = 10_000;
+
+/// Try settings of a scenario's autoscaler, and show cost against the share of requests within the objective.
+///
+/// Every setting sees the same requests, boots and failures. Without options the target is halved and doubled, one and two replicas are
+/// added to the minimum, and the window before scaling down is 1, 5 and 10 minutes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  servetwin autoscale scenarios/cluster-flash-crowd.toml
+  servetwin autoscale scenarios/cluster-flash-crowd.toml --target 2,4,8 --min 2,3,4 --window 300 --attainment 0.95
+  servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json
+
+Exit codes: 0 ok, 1 failure, 2 bad input.")]
+pub struct Args {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Metric to scale by, in place of the scenario's first. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    metric: Vec<String>,
+    /// Targets of that metric for each replica (KEDA: threshold).
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    target: Vec<f64>,
+    /// Fewest replicas (minReplicas, minReplicaCount): warm spares.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    min: Vec<i32>,
+    /// Windows before scaling down [s] (behavior.scaleDown.stabilizationWindowSeconds).
+    #[arg(long, value_name = "S,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=3600))]
+    window: Vec<u32>,
+    /// Share of the requests that are to meet the objective, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
+    attainment: f64,
+    /// Runs of each setting, with seeds counting up from the scenario's.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Print one JSON object (docs/machine-contracts.md).
+    #[arg(long)]
+    json: bool,
+}
+
+/// One setting; what is `None` stays as the scenario has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Setting {
+    metric: Option<String>,
+    target: Option<f64>,
+    min: Option<i32>,
+    window: Option<u32>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    let scenario = args.scenario.load()?;
+    if !(0.0..=1.0).contains(&args.attainment) {
+        return Err(BadInput(format!(
+            "--attainment: must be from 0 to 1, got {}",
+            args.attainment
+        ))
+        .into());
+    }
+    let present = present(&scenario)?;
+    let settings = settings(&args, &present);
+    let runs = settings.len() * args.seeds as usize;
+    if runs > MAX_RUNS {
+        return Err(BadInput(format!(
+            "{} settings with {} seeds each are {runs} runs, more than {MAX_RUNS}; name fewer values",
+            settings.len(),
+            args.seeds
+        ))
+        .into());
+    }
+    let seeds: Vec<u64> = (0..args.seeds)
+        .map(|i| scenario.seed.wrapping_add(i))
+        .collect();
+    let variants: Vec<Scenario> = settings.iter().map(|s| applied(&scenario, s)).collect();
+    // Refused before anything runs.
+    for variant in &variants {
+        variant.build().map_err(|e| BadInput(e.to_string()))?;
+    }
+    let bar = progress::runs(runs as u64, "runs");
+    // In the order of settings and seeds, whatever the threads do.
+    let done = (0..runs)
+        .into_par_iter()
+        .map(|i| {
+            let (setting, seed) = (i / seeds.len(), seeds[i % seeds.len()]);
+            let done = simulate(&variants[setting], seed, Keep::Requests, Path::Auto, None)?;
+            bar.inc(1);
+            RunOf::of(&done.record).context("the run had no cluster")
+        })
+        .collect::<anyhow::Result<Vec<RunOf>>>()?;
+    bar.finish_and_clear();
+    let trials = settings
+        .iter()
+        .zip(done.chunks(seeds.len()))
+        .map(|(setting, runs)| Trial::new(in_words(setting), is_present(setting, &present), runs));
+    let report = AutoscaleReport::new(&scenario.name, args.attainment, seeds, trials.collect());
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.render())?;
+    }
+    Ok(exit_code::OK)
+}
+
+/// What the scenario has.
+fn present(scenario: &Scenario) -> anyhow::Result<Setting> {
+    let bad = |what: &str| anyhow::Error::from(BadInput(what.to_owned()));
+    if scenario.slo == sim::scenario::SloChoice::default() {
+        return Err(bad(
+            "settings are held against an objective, and the scenario has none; write [slo] with e.g. ttft = \"1 s\"",
+        ));
+    }
+    let autoscaler = scenario
+        .cluster
+        .as_ref()
+        .and_then(|c| c.autoscaler.as_ref());
+    let behavior = |b: &Option<BehaviorFile>| {
+        let down = b.as_ref().and_then(|b| b.scale_down.as_ref());
+        down.and_then(|d| d.stabilization_window_seconds)
+            .unwrap_or(300)
+    };
+    if let Some(hpa) = autoscaler.and_then(|a| a.hpa.as_ref()) {
+        let first = hpa
+            .metrics
+            .first()
+            .ok_or_else(|| bad("[autoscaler.hpa] has no metric"))?;
+        let target = first.average_value.as_ref().or(first.value.as_ref());
+        return Ok(Setting {
+            metric: first.metric.clone(),
+            target: target.map(|q| q.milli as f64 / 1000.0),
+            min: hpa.min_replicas,
+            window: Some(behavior(&hpa.behavior)),
+        });
+    }
+    if let Some(keda) = autoscaler.and_then(|a| a.keda.as_ref()) {
+        let first = keda
+            .triggers
+            .first()
+            .ok_or_else(|| bad("[autoscaler.keda] has no trigger"))?;
+        return Ok(Setting {
+            metric: first.metric.clone(),
+            target: first.threshold,
+            min: keda.min_replica_count,
+            window: Some(behavior(&keda.behavior)),
+        });
+    }
+    Err(bad(
+        "the scenario has no [autoscaler.hpa] or [autoscaler.keda] whose settings could be tried",
+    ))
+}
+
+/// Every combination of what is to be tried.
+fn settings(args: &Args, present: &Setting) -> Vec<Setting> {
+    let min = present.min.unwrap_or(1);
+    let factors = [0.5, 1.0, 2.0];
+    let targets: Vec<Option<f64>> = match (args.target.is_empty(), present.target) {
+        (false, _) => args.target.iter().map(|t| Some(*t)).collect(),
+        (true, Some(t)) => factors.iter().map(|f| Some(f * t)).collect(),
+        (true, None) => vec![None],
+    };
+    let mins: Vec<i32> = match args.min.is_empty() {
+        false => args.min.clone(),
+        true => vec![min, min + 1, min + 2],
+    };
+    let windows: Vec<u32> = match args.window.is_empty() {
+        false => args.window.clone(),
+        true => vec![60, 300, 600],
+    };
+    let metrics: Vec<Option<String>> = match args.metric.is_empty() {
+        false => args.metric.iter().map(|m| Some(m.clone())).collect(),
+        true => vec![present.metric.clone()],
+    };
+    let mut all = Vec::new();
+    for metric in &metrics {
+        for target in &targets {
+            for min in &mins {
+                for window in &windows {
+                    all.push(Setting {
+                        metric: metric.clone(),
+                        target: *target,
+                        min: Some(*min),
+                        window: Some(*window),
+                    });
+                }
+            }
+        }
+    }
+    if !all.contains(present) {
+        all.push(present.clone());
+    }
+    all
+}
+
+fn is_present(setting: &Setting, present: &Setting) -> bool {
+    setting == present
+}
+
+fn in_words(s: &Setting) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(target) = s.target {
+        let metric = s.metric.as_deref().unwrap_or("listLength");
+        out.push(format!("{metric} {target}"));
+    }
+    out.extend(s.min.map(|min| format!("min {min}")));
+    out.extend(s.window.map(|w| format!("window {w} s")));
+    out
+}
+
+/// The scenario with a setting.
+fn applied(scenario: &Scenario, s: &Setting) -> Scenario {
+    let mut out = scenario.clone();
+    let Some(cluster) = &mut out.cluster else {
+        return out;
+    };
+    // Warm spares are there from the start.
+    if let (Some(min), Some(replicas)) = (s.min, cluster.cluster.replicas) {
+        cluster.cluster.replicas = Some(replicas.max(u32::try_from(min).unwrap_or(0)));
+    }
+    let Some(autoscaler) = &mut cluster.autoscaler else {
+        return out;
+    };
+    let wait = |behavior: &mut Option<BehaviorFile>| {
+        if s.window.is_some() {
+            let down = behavior
+                .get_or_insert_default()
+                .scale_down
+                .get_or_insert_with(ScalingRulesFile::default);
+            down.stabilization_window_seconds = s.window;
+        }
+    };
+    if let Some(hpa) = &mut autoscaler.hpa {
+        hpa.min_replicas = s.min.or(hpa.min_replicas);
+        let has_own = hpa.behavior.is_some();
+        // The default window needs no behavior, which has rates of its own.
+        if has_own || s.window != Some(300) {
+            wait(&mut hpa.behavior);
+        }
+        if let Some(first) = hpa.metrics.first_mut() {
+            first.metric = s.metric.clone().or(first.metric.take());
+            if let Some(target) = s.target {
+                let quantity = Some(QuantityFile {
+                    text: target.to_string(),
+                    milli: (target * 1000.0).ceil() as i64,
+                });
+                match first.value.is_some() {
+                    true => first.value = quantity,
+                    false => first.average_value = quantity,
+                }
+            }
+        }
+    }
+    if let Some(keda) = &mut autoscaler.keda {
+        keda.min_replica_count = s.min.or(keda.min_replica_count);
+        let has_own = keda.behavior.is_some();
+        if has_own || s.window != Some(300) {
+            wait(&mut keda.behavior);
+        }
+        if let Some(first) = keda.triggers.first_mut() {
+            first.metric = s.metric.clone().or(first.metric.take());
+            first.threshold = s.target.or(first.threshold);
+        }
+    }
+    out
+}
