@@ -13,6 +13,7 @@ use sim::record::RunRecord;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioRunError;
+use sim::scenario::built::Built;
 use sim::simulation::{self, RunError, RunOptions};
 
 use crate::commands::BadInput;
@@ -137,12 +138,47 @@ pub fn simulate(
     path: Path,
     progress: Option<&Arc<AtomicU64>>,
 ) -> anyhow::Result<Simulated> {
+    let built = built(scenario, seeds.into())?;
+    let start = Instant::now();
+    let record = built
+        .run(&options(keep, path, progress))
+        .map_err(in_words)?;
+    Ok(Simulated {
+        record,
+        wall_s: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The same, with what a record file holds.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_recorded(
+    scenario: &Scenario,
+    keep: Keep,
+    path: Path,
+    progress: Option<&Arc<AtomicU64>>,
+) -> anyhow::Result<(Simulated, store::Record)> {
+    let built = built(scenario, scenario.seed.into())?;
+    let start = Instant::now();
+    let options = options(keep, path, progress);
+    let wall_s = || start.elapsed().as_secs_f64();
+    let (record, stored) =
+        store::run(built, &options, store::Limits::default(), wall_s).map_err(in_words)?;
+    let wall_s = stored.report.stats.wall_s;
+    Ok((Simulated { record, wall_s }, stored))
+}
+
+fn built(scenario: &Scenario, seeds: Seeds) -> anyhow::Result<Built> {
     let mut scenario = scenario.clone();
-    let seeds = seeds.into();
     scenario.seed = seeds.load;
     let mut built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
     built.simulation.seed = seeds.cluster;
-    let options = RunOptions {
+    Ok(built)
+}
+
+fn options(keep: Keep, path: Path, progress: Option<&Arc<AtomicU64>>) -> RunOptions {
+    RunOptions {
         path: path.into(),
         progress: progress.cloned(),
         record: RecordOptions {
@@ -153,19 +189,17 @@ pub fn simulate(
             ..RecordOptions::default()
         },
         ..RunOptions::default()
-    };
-    let start = Instant::now();
-    let record = built.run(&options).map_err(|e| match e {
+    }
+}
+
+fn in_words(error: ScenarioRunError) -> anyhow::Error {
+    match error {
         ScenarioRunError::Scenario(e) => BadInput(e.to_string()).into(),
         ScenarioRunError::Run(e @ (RunError::NotFast { .. } | RunError::TooManyRequests)) => {
             BadInput(e.to_string()).into()
         }
         e => anyhow::Error::from(e),
-    })?;
-    Ok(Simulated {
-        record,
-        wall_s: start.elapsed().as_secs_f64(),
-    })
+    }
 }
 
 /// `scenario` with the `i`-th draw of the parameters of its step times that are known within a standard error only

@@ -10,7 +10,7 @@ use sim::report::RunReport;
 use sim::report::compare::{Comparison, MOST, Side};
 use sim::scenario::Scenario;
 
-use crate::commands::BadInput;
+use crate::commands::{BadInput, report};
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;
@@ -27,10 +27,12 @@ const SEEDS: u64 = 5;
     scenarios/llama2-7b-g5.48xlarge-tgi.toml --seeds 3
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.2xlarge-tgi.toml \\
     --set-b 'workload[0].arrival.rate=1 req/s' --draws 20
+  servetwin compare before.servetwin after.servetwin   # two records, as they were run
 
 Exit codes: 0 ok, 1 failure, 2 bad input, 4 no request finished.")]
 pub struct Args {
-    /// Scenario files, at least two: the first (A) is the base that the others (B, C, ...) are held against.
+    /// Scenario files or records (.servetwin, as they were run), at least two: the first (A) is the base that the others (B, C, ...)
+    /// are held against.
     #[arg(value_name = "FILE", num_args = 2..=MOST, required = true)]
     files: Vec<PathBuf>,
     /// Override a value of all, e.g. 'run.requests=500'. Repeatable.
@@ -66,6 +68,9 @@ struct Job {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
+    if args.files.iter().any(|f| report::is_record(f)) {
+        return shown(recorded(&args)?, args.json);
+    }
     let scenarios = load(&args)?;
     let uncertain = match args.draws {
         Some(_) => uncertain(&scenarios)?,
@@ -93,18 +98,55 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             Some(_) => side.draws.push(report),
         }
     }
+    shown(sides, args.json)
+}
+
+/// The runs of records, as they are.
+fn recorded(args: &Args) -> anyhow::Result<Vec<Side>> {
+    if let Some(file) = args.files.iter().find(|f| !report::is_record(f)) {
+        return Err(BadInput(format!(
+            "{} is a scenario and others are records; record it too: servetwin run {} --record OUT.servetwin",
+            file.display(),
+            file.display()
+        ))
+        .into());
+    }
+    let overrides = [&args.set, &args.set_a, &args.set_b];
+    if overrides.iter().any(|s| !s.is_empty())
+        || args.seeds.is_some()
+        || args.draws.is_some()
+        || args.same_load
+    {
+        return Err(BadInput(
+            "records are compared as they were run; --set, --seeds, --same-load and --draws are for scenarios".into(),
+        )
+        .into());
+    }
+    let side = |file: &PathBuf| -> anyhow::Result<Side> {
+        let (report, config) = report::read(file)?;
+        Ok(Side {
+            config,
+            runs: vec![report],
+            ..Side::default()
+        })
+    };
+    args.files.iter().map(side).collect()
+}
+
+/// Prints the comparison of `sides`.
+fn shown(sides: Vec<Side>, json: bool) -> anyhow::Result<u8> {
     let mut sides = sides.into_iter();
     let (Some(a), Some(b)) = (sides.next(), sides.next()) else {
         return Err(BadInput("compare needs two scenarios at least".into()).into());
     };
     let comparison = Comparison::new(a, b, sides.collect());
-    if args.json {
+    if json {
         print_json(&comparison)?;
     } else {
         print(&comparison.render())?;
     }
     if comparison.nothing_finished() {
-        if args.json {
+        if json {
             note!("warning: a run finished nothing: there are no latencies to compare");
         }
         return Ok(exit_code::NOTHING_FINISHED);

@@ -25,6 +25,7 @@ pub mod merge;
 pub mod model;
 pub mod plan;
 pub mod replay;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod serve;
@@ -33,6 +34,7 @@ pub mod sweep;
 pub mod trace;
 pub mod twin;
 pub mod validate;
+pub mod view;
 pub mod whatif;
 
 /// Simulator and digital twin of LLM serving clusters.
@@ -60,6 +62,8 @@ enum Command {
     Capacity(capacity::Args),
     Sweep(sweep::Args),
     Merge(merge::Args),
+    Report(report::Args),
+    View(view::Args),
     Scenario(scenario::Args),
     Catalog(catalog::Args),
     Validate(validate::Args),
@@ -95,6 +99,8 @@ impl Cli {
             Command::Capacity(args) => capacity::run(args),
             Command::Sweep(args) => sweep::run(args),
             Command::Merge(args) => merge::run(args),
+            Command::Report(args) => report::run(&args),
+            Command::View(args) => view::run(&args),
             Command::Scenario(args) => scenario::run(args),
             Command::Catalog(args) => catalog::run(args),
             Command::Validate(args) => validate::run(args),

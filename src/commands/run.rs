@@ -11,6 +11,7 @@ use sim::report::replications::Replications;
 use sim::report::text::Detail;
 use sim::report::trace::Limit;
 use sim::report::{Expectation, RunReport, cluster_csv, csv, outcomes, text, trace};
+use store::StoreError;
 
 use crate::cluster_plot;
 use crate::commands::BadInput;
@@ -18,7 +19,9 @@ use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::picture;
 use crate::progress;
-use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, simulate};
+use crate::simulate::{
+    Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, simulate, simulate_recorded,
+};
 
 /// Most replications: each keeps its report in memory.
 const MAX_SEEDS: u64 = 10_000;
@@ -41,6 +44,7 @@ const CLUSTER_TABLES: [&str; 4] = ["scaling.csv", "pods.csv", "nodes.csv", "repl
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --set 'workload[0].arrival.rate=1 req/s' --expect 'ttft.p99 < 2 s'
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --trace trace.json   # open at https://ui.perfetto.dev
+  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --record run.servetwin   # open with servetwin view
 
 Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met, 4 no request finished.")]
 pub struct Args {
@@ -63,6 +67,9 @@ pub struct Args {
     /// '60 s..90 s', or none: all of it.
     #[arg(long, value_name = "LIMIT", requires = "trace", default_value_t = Limit::DEFAULT)]
     trace_limit: Limit,
+    /// Write the record of the run, which `servetwin view` and `servetwin report` open (docs/record.md): OUT.servetwin.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "draws"])]
+    record: Option<PathBuf>,
     /// A condition such as 'ttft.p99 < 500 ms'; exit code 3 when one is not met. Repeatable.
     #[arg(long, value_name = "CONDITION")]
     expect: Vec<String>,
@@ -111,6 +118,9 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     if let Some(file) = &args.trace {
         output::check(file)?;
     }
+    if let Some(file) = &args.record {
+        output::check(file)?;
+    }
     if let Some(file) = &args.plot {
         if scenario.cluster.is_none() {
             return Err(BadInput(
@@ -126,10 +136,19 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
         Keep::Requests
     };
     let (bar, ended) = progress::requests(scenario.limits.requests);
-    let done = simulate(&scenario, scenario.seed, keep, args.path, Some(&ended));
+    let done = match &args.record {
+        None => {
+            simulate(&scenario, scenario.seed, keep, args.path, Some(&ended)).map(|d| (d, None))
+        }
+        Some(_) => simulate_recorded(&scenario, keep, args.path, Some(&ended))
+            .map(|(done, stored)| (done, Some(stored))),
+    };
     bar.finish();
-    let Simulated { record, wall_s } = done?;
+    let (Simulated { record, wall_s }, stored) = done?;
     let report = RunReport::new(&record, wall_s);
+    if let (Some(file), Some(stored)) = (&args.record, &stored) {
+        write_record(file, stored)?;
+    }
     if let Some(dir) = &args.csv {
         write_csv(dir, &record, &report)?;
     }
@@ -302,6 +321,19 @@ fn write_trace(file: &Path, record: &RunRecord, limit: Limit) -> anyhow::Result<
             "note: {} holds {shown}: --trace-limit {limit}; `none` writes all, '60 s..90 s' a stretch, 1/20 every 20th",
             file.display()
         );
+    }
+    Ok(())
+}
+
+fn write_record(file: &Path, record: &store::Record) -> anyhow::Result<()> {
+    write_file(file, |out| {
+        store::write(out, record).map_err(|e| match e {
+            StoreError::Io(e) => e,
+            e => std::io::Error::other(e),
+        })
+    })?;
+    if let Some(thinned) = record.info.thinned() {
+        note!("note: {} {thinned}", file.display());
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod docs;
 mod hpa;
 mod output;
 mod planner;
+mod record;
 mod run;
 mod serve;
 mod startup;

@@ -27,6 +27,7 @@ use crate::engines::Started;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kube::spec::ClusterSpec;
 use crate::metrics::definition::Slo;
+use crate::observer::Observer;
 use crate::record::{ReplicaInfo, RunInfo, RunRecord};
 use crate::run::Run;
 use crate::simulation::{ReplicaSpec, RunError, RunOptions, Simulation};
@@ -81,7 +82,19 @@ impl Built {
     ///
     /// # Errors
     /// See [`ScenarioRunError`].
-    pub fn run(mut self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+    pub fn run(self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
+        self.run_watched(options, None)
+    }
+
+    /// The same, with somebody who is told of all that happens.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn run_watched(
+        mut self,
+        options: &RunOptions,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<RunRecord, ScenarioRunError> {
         let mut options = options.clone();
         options.record.warmup = self.warmup;
         options.record.slo = self.slo;
@@ -93,17 +106,16 @@ impl Built {
         let cut = self.workload.cut();
         let names = self.info.streams.clone();
         let max_tokens = self.max_tokens;
-        let mut record = match &self.cluster {
-            None => self
-                .simulation
-                .run(&mut self.workload, &options, self.info)?,
-            Some(cluster) => {
-                let load = Box::new(&mut self.workload);
-                let mut run = Run::in_cluster(&self.simulation, load, &options, cluster, None)?;
-                run.run_to_end()?;
-                run.finish(self.info)?
+        let load = Box::new(&mut self.workload);
+        let mut run = match (&self.cluster, observer) {
+            (Some(cluster), observer) => {
+                Run::in_cluster(&self.simulation, load, &options, cluster, observer)?
             }
+            (None, Some(observer)) => Run::watched(&self.simulation, load, &options, observer)?,
+            (None, None) => Run::new(&self.simulation, load, &options)?,
         };
+        run.run_to_end()?;
+        let mut record = run.finish(self.info)?;
         if let Some(extent) = &self.extent {
             record.info.warnings.extend(extent.warnings());
         }

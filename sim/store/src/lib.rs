@@ -1,0 +1,46 @@
+//! Record files: what a run leaves, in one file that can be read in parts.
+//!
+//! ```text
+//!  Run --Observer--> Collector --+
+//!                                +--> Record --write--> FILE.servetwin --Reader--> Record, or parts of it
+//!  RunRecord, RunReport ---------+
+//! ```
+//!
+//! - [`Record`] what is kept: the report, rows of requests, levels of steps, counts over time, events of the fleet
+//! - [`Collector`] takes it in while a run goes on, in bounded memory
+//! - [`resample`] series and distributions of it, as curves
+//! - [`fn@write`] and [`Reader`] the file: a zip of NumPy arrays, described in `docs/record.md`
+//!
+//! Rows beyond the limits are thinned, and the record says how: of the requests every 2^n-th is kept, of the steps 2^n neighbours of one
+//! replica become one [`StepSpan`] with their sums. Nothing is dropped silently, and counts over time are exact.
+
+mod collect;
+mod columns;
+mod error;
+mod levels;
+mod npy;
+mod read;
+mod record;
+pub mod resample;
+mod run;
+mod write;
+
+pub use collect::{Collected, Collector, Limits};
+pub use error::StoreError;
+pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
+pub use read::{Reader, is_record, read};
+pub use record::{Bin, Event, EventKind, Info, Rates, Record, Replica, SloLimits, Stat, StepSpan};
+pub use run::run;
+pub use write::write;
+
+/// Version of the format; raised when a reader of the former one would misread a file.
+pub const FORMAT: u32 = 1;
+
+/// How the name of a record file ends.
+pub const EXTENSION: &str = "servetwin";
+
+/// Rows of a table that lie in one chunk.
+pub const CHUNK_ROWS: usize = 1 << 16;
+
+/// Most rows of a table that a reader takes in: a file that says more is refused.
+pub const MAX_ROWS: usize = 1 << 22;

@@ -1,0 +1,313 @@
+//! Reading a record file, or parts of it.
+
+use std::io::{Read, Seek};
+
+use serde::de::DeserializeOwned;
+use sim::record::RequestRow;
+use sim::report::RunReport;
+use zip::ZipArchive;
+
+use crate::columns::Row;
+use crate::levels::MAX_LEVELS;
+use crate::npy::Values;
+use crate::{
+    Bin, CHUNK_ROWS, FORMAT, Info, MAX_ROWS, Rates, Record, StepLevel, StepSpan, StoreError,
+};
+
+/// Most that a text in the archive may be [bytes].
+const MAX_TEXT: u64 = 64 << 20;
+
+/// Most parts of the archive.
+const MAX_PARTS: usize = 100_000;
+
+/// Most replicas.
+const MAX_REPLICAS: usize = 1 << 20;
+
+/// No replica served the request.
+const NO_REPLICA: u32 = u32::MAX;
+
+/// Whether bytes at the start of a file say that it may be a record.
+pub fn is_record(start: &[u8]) -> bool {
+    start.starts_with(b"PK\x03\x04")
+}
+
+/// An open record file. Parts are read when they are asked for.
+pub struct Reader<R> {
+    archive: ZipArchive<R>,
+    info: Info,
+}
+
+impl<R: Read + Seek> Reader<R> {
+    /// Reads what was run; nothing else yet.
+    ///
+    /// # Errors
+    /// [`StoreError`]: no record, a newer one, a damaged one.
+    pub fn open(input: R) -> Result<Reader<R>, StoreError> {
+        let archive = ZipArchive::new(input).map_err(|e| StoreError::NotARecord(e.to_string()))?;
+        if archive.len() > MAX_PARTS {
+            return Err(StoreError::TooLarge {
+                what: "parts",
+                found: archive.len() as u64,
+                most: MAX_PARTS as u64,
+            });
+        }
+        let mut reader = Reader {
+            archive,
+            info: Info::default(),
+        };
+        if reader.archive.index_for_name("info.json").is_none() {
+            return Err(StoreError::NotARecord("no `info.json` in it".to_owned()));
+        }
+        let text = reader.text("info.json")?;
+        refuse_newer(&text)?;
+        reader.info = parse(&text, "info.json")?;
+        check(&reader.info)?;
+        Ok(reader)
+    }
+
+    /// What was run, and what the file holds of it.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The figures of the run. A number may differ from what was written in its last bit.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn report(&mut self) -> Result<RunReport, StoreError> {
+        let text = self.text("report.json")?;
+        parse(&text, "report.json")
+    }
+
+    /// The same as the JSON text that was written.
+    ///
+    /// # Errors
+    /// [`StoreError`]; also where it does not hold a report.
+    pub fn report_json(&mut self) -> Result<String, StoreError> {
+        self.report()?;
+        self.text("report.json")
+    }
+
+    /// Rows of requests, in the order of their ends.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn requests(&mut self) -> Result<Vec<RequestRow>, StoreError> {
+        let rows: Vec<RequestRow> = self.table("requests", self.info.request_rows)?;
+        let (replicas, streams) = (self.info.replicas.len(), self.info.streams.len());
+        let wrong = |r: &RequestRow| {
+            (r.replica as usize >= replicas && r.replica != NO_REPLICA)
+                || usize::from(r.stream) >= streams.max(1)
+        };
+        match rows.iter().position(wrong) {
+            Some(i) => Err(StoreError::damaged(
+                "requests",
+                format!("row {i} names a replica or a stream that is not there"),
+            )),
+            None => Ok(rows),
+        }
+    }
+
+    /// Levels of steps that there are; 0 is the finest.
+    pub fn levels(&self) -> usize {
+        self.info.step_rows.len()
+    }
+
+    /// Level `level` of the steps.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn steps(&mut self, level: usize) -> Result<StepLevel, StoreError> {
+        let place = format!("steps/{level}");
+        let Some(n) = self.info.step_rows.get(level) else {
+            return Err(StoreError::Missing(place));
+        };
+        let rows: Vec<StepSpan> = self.table(&place, *n)?;
+        let replicas = self.info.replicas.len();
+        if let Some(i) = rows.iter().position(|r| r.replica as usize >= replicas) {
+            return Err(StoreError::damaged(
+                place,
+                format!("row {i} names replica {} of {replicas}", rows[i].replica),
+            ));
+        }
+        if !rows.is_sorted_by_key(|r| (r.replica, r.start)) {
+            return Err(StoreError::damaged(place, "its rows are not in order"));
+        }
+        Ok(StepLevel::new(rows, replicas))
+    }
+
+    /// Counts over time.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn rates(&mut self) -> Result<Rates, StoreError> {
+        let mut chunks = 0;
+        while self.has(&format!("rates/{chunks}/sent.npy")) {
+            chunks += 1;
+        }
+        if chunks > 1 {
+            return Err(StoreError::damaged("rates", "it has more than one chunk"));
+        }
+        let bins: Vec<Bin> = match chunks {
+            0 => Vec::new(),
+            _ => {
+                let rows = self.rows_of("rates/0/sent.npy")?;
+                self.table("rates", rows as u64)?
+            }
+        };
+        Ok(Rates {
+            width: self.info.bin_width.max(1),
+            bins,
+        })
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn all(mut self) -> Result<Record, StoreError> {
+        let steps = (0..self.levels())
+            .map(|l| self.steps(l))
+            .collect::<Result<_, _>>()?;
+        Ok(Record {
+            report: self.report()?,
+            requests: self.requests()?,
+            steps,
+            rates: self.rates()?,
+            info: self.info,
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.archive.index_for_name(name).is_some()
+    }
+
+    fn text(&mut self, name: &str) -> Result<String, StoreError> {
+        let part = self.part(name)?;
+        let mut text = String::new();
+        part.take(MAX_TEXT + 1)
+            .read_to_string(&mut text)
+            .map_err(|e| StoreError::damaged(name, e.to_string()))?;
+        if text.len() as u64 > MAX_TEXT {
+            return Err(StoreError::damaged(name, "it is too long"));
+        }
+        Ok(text)
+    }
+
+    fn part(&mut self, name: &str) -> Result<zip::read::ZipFile<'_, R>, StoreError> {
+        self.archive.by_name(name).map_err(|e| match e {
+            zip::result::ZipError::FileNotFound => StoreError::Missing(name.to_owned()),
+            e => StoreError::damaged(name, e.to_string()),
+        })
+    }
+
+    /// Rows of a column of 64-bit numbers, by its size.
+    fn rows_of(&mut self, name: &str) -> Result<usize, StoreError> {
+        let bytes = self.part(name)?.size();
+        // The header has 128 bytes.
+        let rows = bytes.saturating_sub(128) / 8;
+        match usize::try_from(rows) {
+            Ok(rows) if rows <= CHUNK_ROWS => Ok(rows),
+            _ => Err(StoreError::damaged(name, "it is too long")),
+        }
+    }
+
+    /// The `rows` rows of a table.
+    fn table<T: Row>(&mut self, table: &str, rows: u64) -> Result<Vec<T>, StoreError> {
+        let rows = usize::try_from(rows).ok().filter(|n| *n <= MAX_ROWS);
+        let Some(rows) = rows else {
+            return Err(StoreError::TooLarge {
+                what: "rows of a table",
+                found: u64::MAX,
+                most: MAX_ROWS as u64,
+            });
+        };
+        let mut all = Vec::new();
+        for chunk in 0..rows.div_ceil(CHUNK_ROWS) {
+            let n = CHUNK_ROWS.min(rows - chunk * CHUNK_ROWS);
+            let place = format!("{table}/{chunk}");
+            let mut columns = Vec::with_capacity(T::NAMES.len());
+            for name in T::NAMES {
+                let name = format!("{place}/{name}.npy");
+                let mut part = self.part(&name)?;
+                columns.push(Values::read(&mut part, n, &name)?);
+            }
+            T::append(columns, &mut all).map_err(|e| e.within(&place))?;
+        }
+        Ok(all)
+    }
+}
+
+/// Reads a whole record.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn read(input: impl Read + Seek) -> Result<Record, StoreError> {
+    Reader::open(input)?.all()
+}
+
+fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError::damaged(name, e.to_string()))
+}
+
+/// Before anything else is read: a newer format may look different in all but this.
+fn refuse_newer(text: &str) -> Result<(), StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        format: u32,
+        #[serde(default)]
+        version: String,
+    }
+    let head: Head = parse(text, "info.json")?;
+    if head.format > FORMAT {
+        return Err(StoreError::Newer {
+            found: head.format,
+            known: FORMAT,
+            version: head.version.chars().take(40).collect(),
+        });
+    }
+    if head.format == 0 {
+        return Err(StoreError::damaged("info.json", "there is no format 0"));
+    }
+    Ok(())
+}
+
+fn check(info: &Info) -> Result<(), StoreError> {
+    let too_large = |what, found: u64, most: usize| StoreError::TooLarge {
+        what,
+        found,
+        most: most as u64,
+    };
+    if info.replicas.len() > MAX_REPLICAS {
+        return Err(too_large(
+            "replicas",
+            info.replicas.len() as u64,
+            MAX_REPLICAS,
+        ));
+    }
+    if info.step_rows.len() > MAX_LEVELS {
+        let found = info.step_rows.len() as u64;
+        return Err(too_large("levels of steps", found, MAX_LEVELS));
+    }
+    // All levels together: a level has an eighth of the rows of the one before it.
+    let rows = info
+        .step_rows
+        .iter()
+        .fold(info.request_rows, |a, b| a.saturating_add(*b));
+    if rows > 3 * MAX_ROWS as u64 {
+        return Err(too_large("rows", rows, 3 * MAX_ROWS));
+    }
+    let known = |replica: u32| (replica as usize) < info.replicas.len();
+    if let Some(e) = info.events.iter().find(|e| !known(e.replica)) {
+        let why = format!(
+            "an event names replica {} of {}",
+            e.replica,
+            info.replicas.len()
+        );
+        return Err(StoreError::damaged("info.json", why));
+    }
+    if info.end == u64::MAX {
+        return Err(StoreError::damaged("info.json", "the run never ends"));
+    }
+    Ok(())
+}

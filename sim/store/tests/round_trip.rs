@@ -1,0 +1,229 @@
+//! Records of real runs: written, read back, thinned, mutated.
+
+use std::io::Cursor;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
+use store::{Limits, Reader, Record, StoreError};
+
+const SCENARIO: &str = r#"
+name = "two replicas"
+
+[layout]
+replicas = 2
+
+[engine]
+kind = "vllm_v1"
+kv_blocks = 400
+max_num_seqs = 16
+
+[step]
+base = "5 ms"
+per_token = "20 us"
+
+[[workload]]
+prompt = 200
+output = { kind = "uniform", min = 10, max = 60 }
+arrival = { kind = "poisson", rate = "40 req/s" }
+
+[run]
+requests = 300
+
+[slo]
+ttft = "200 ms"
+"#;
+
+fn recorded(limits: Limits) -> (sim::record::RunRecord, Record) {
+    let scenario = Scenario::parse(SCENARIO, "test.toml", &[]).unwrap();
+    let built = scenario.build().unwrap();
+    store::run(built, &RunOptions::default(), limits, || 0.25).unwrap()
+}
+
+fn bytes(record: &Record) -> Vec<u8> {
+    let mut out = Cursor::new(Vec::new());
+    store::write(&mut out, record).unwrap();
+    out.into_inner()
+}
+
+fn file() -> &'static Vec<u8> {
+    static FILE: OnceLock<Vec<u8>> = OnceLock::new();
+    FILE.get_or_init(|| bytes(&recorded(Limits::default()).1))
+}
+
+/// Equal, but for the last bits of the report's numbers.
+fn assert_same(read: &Record, written: &Record) {
+    let text =
+        |r: &Record| sim::report::text::render(&r.report, sim::report::text::Detail::Verbose);
+    assert_eq!(text(read), text(written));
+    let read = Record {
+        report: written.report.clone(),
+        ..read.clone()
+    };
+    assert_eq!(&read, written);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let (run, record) = recorded(Limits::default());
+    let file = bytes(&record);
+    assert_eq!(file, bytes(&record), "the same bytes every time");
+    let read = store::read(Cursor::new(&file)).unwrap();
+    assert_same(&read, &record);
+    let json = Reader::open(Cursor::new(&file)).unwrap().report_json();
+    let printed = serde_json::to_string_pretty(&record.report).unwrap();
+    assert_eq!(json.unwrap(), printed + "\n");
+    assert_eq!(Some(&read.requests), run.request_rows.as_ref());
+    assert_eq!(read.info.steps, run.steps);
+    assert_eq!(read.steps[0].rows.len() as u64, run.steps);
+    assert_eq!(read.info.thinned(), None);
+    let sent: u64 = read.rates.bins.iter().map(|b| b.sent).sum();
+    let tokens: u64 = read.rates.bins.iter().map(|b| b.output_tokens).sum();
+    assert_eq!((sent, tokens), (run.counts.offered, run.tokens.output));
+    // The scenario in it runs, to the same end.
+    let again = Scenario::parse(&read.info.scenario, "record", &[]).unwrap();
+    let again = again.run(&RunOptions::default()).unwrap();
+    assert_eq!(
+        format!("{:016x}", again.fingerprint),
+        read.report.fingerprint
+    );
+}
+
+#[test]
+fn watching_a_run_does_not_change_it() {
+    let scenario = Scenario::parse(SCENARIO, "test.toml", &[]).unwrap();
+    let plain = scenario.run(&RunOptions::default()).unwrap();
+    assert_eq!(plain.fingerprint, recorded(Limits::default()).0.fingerprint);
+}
+
+#[test]
+fn beyond_the_limits_rows_are_thinned_and_sums_stay() {
+    let all = recorded(Limits::default()).1;
+    let limits = Limits {
+        requests: 100,
+        steps: 64,
+        bins: 16,
+    };
+    let few = recorded(limits).1;
+    assert!(few.info.request_stride >= 4 && few.requests.len() <= 100);
+    assert!(few.info.step_merge > 1 && few.steps[0].rows.len() <= 64);
+    assert!(few.info.thinned().unwrap().contains("of 300 requests"));
+    let sums = |r: &Record| -> (u64, u64, u64, u64) {
+        let rows = &r.steps[0].rows;
+        (
+            rows.iter().map(|s| u64::from(s.steps)).sum(),
+            rows.iter().map(|s| s.decode_tokens).sum(),
+            rows.iter().map(|s| s.busy).sum(),
+            r.rates.bins.iter().map(|b| b.finished).sum(),
+        )
+    };
+    assert_eq!(sums(&all), sums(&few));
+    assert_eq!(all.report.ttft_ms, few.report.ttft_ms);
+    assert_same(&store::read(Cursor::new(bytes(&few))).unwrap(), &few);
+}
+
+#[test]
+fn parts_are_read_alone() {
+    let mut reader = Reader::open(Cursor::new(file())).unwrap();
+    let coarse = reader.levels() - 1;
+    assert!(coarse > 0);
+    let (top, all) = (reader.steps(coarse).unwrap(), reader.steps(0).unwrap());
+    assert!(top.rows.len() * 6 < all.rows.len());
+    let window = 1_000_000_000..1_500_000_000;
+    let some = all.within(1, window.clone());
+    assert!(!some.is_empty() && some.len() < all.of(1).len());
+    assert!(
+        some.iter()
+            .all(|s| s.start < window.end && s.end > window.start)
+    );
+}
+
+/// The file with the text of `info.json` changed.
+fn with_info(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let mut old = zip::ZipArchive::new(Cursor::new(file())).unwrap();
+    let mut new = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for i in 0..old.len() {
+        let part = old.by_index(i).unwrap();
+        if part.name().unwrap() == "info.json" {
+            let mut info: serde_json::Value = serde_json::from_reader(part).unwrap();
+            change(&mut info);
+            let options = zip::write::SimpleFileOptions::default();
+            new.start_file("info.json", options).unwrap();
+            serde_json::to_writer(&mut new, &info).unwrap();
+        } else {
+            new.raw_copy_file(part).unwrap();
+        }
+    }
+    new.finish().unwrap().into_inner()
+}
+
+fn refused(bytes: &[u8]) -> String {
+    store::read(Cursor::new(bytes)).unwrap_err().to_string()
+}
+
+#[test]
+fn newer_formats_damage_and_other_files_are_refused_with_words() {
+    assert!(store::read(Cursor::new(with_info(|_| {}))).is_ok());
+    let newer = refused(&with_info(|i| {
+        i["format"] = 99.into();
+        i["version"] = "9.9.9".into();
+    }));
+    assert!(
+        newer.contains("format 99") && newer.contains("9.9.9"),
+        "{newer}"
+    );
+    let e = refused(&with_info(|i| i["request_rows"] = u64::MAX.into()));
+    assert!(e.contains("at most"), "{e}");
+    let e = refused(&with_info(|i| i["request_rows"] = 301.into()));
+    assert!(
+        e.contains("requests/0/id.npy") && e.contains("300 rows, not 301"),
+        "{e}"
+    );
+    let e = refused(&with_info(|i| i["replicas"] = serde_json::json!([])));
+    assert!(e.contains("replica"), "{e}");
+    let e = refused(&with_info(|i| {
+        i["step_rows"] = serde_json::json!([4_000_000]);
+    }));
+    assert!(e.contains("steps/0"), "{e}");
+    let half = &file()[..file().len() / 2];
+    for other in [&b""[..], b"hello", b"PK\x03\x04 and no more", half] {
+        let e = refused(other);
+        assert!(e.contains("no record file"), "{e}");
+    }
+    assert!(matches!(
+        store::read(Cursor::new(b"id,stream\n")),
+        Err(StoreError::NotARecord(_))
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn mutated_records_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = file().clone();
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let _ = store::read(Cursor::new(bytes));
+    }
+
+    #[test]
+    fn mutated_numbers_of_the_head_never_panic(
+        key in prop::sample::select(vec![
+            "end", "warmup", "requests", "request_rows", "request_stride", "steps", "step_merge", "bin_width", "format",
+        ]),
+        value in prop::sample::select(vec![0, 1, 299, 65_536, u64::from(u32::MAX), u64::MAX]),
+    ) {
+        let bytes = with_info(|i| i[key] = value.into());
+        let _ = store::read(Cursor::new(bytes));
+    }
+}

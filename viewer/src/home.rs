@@ -1,0 +1,162 @@
+//! The first screen: the shipped scenarios, and how to open your own.
+
+use egui::{RichText, ScrollArea, Sense, Stroke, StrokeKind, TextEdit, Ui, vec2};
+
+use crate::gallery::{Card, SHELVES, cards};
+use crate::state::{Action, State};
+use crate::theme;
+
+/// The first screen.
+pub struct Home {
+    cards: Vec<Card>,
+    find: String,
+    path: String,
+    /// Files that were opened before, latest first.
+    pub recent: Vec<String>,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Home {
+            cards: cards(),
+            find: String::new(),
+            path: String::new(),
+            recent: Vec::new(),
+        }
+    }
+}
+
+impl Home {
+    /// A file was opened.
+    pub fn opened(&mut self, path: &str) {
+        self.recent.retain(|p| p != path);
+        self.recent.insert(0, path.to_owned());
+        self.recent.truncate(8);
+    }
+
+    /// Shows it.
+    pub fn ui(&mut self, ui: &mut Ui, state: &mut State) {
+        ScrollArea::vertical().id_salt("home").auto_shrink(false).show(ui, |ui| {
+            ui.add_space(8.0);
+            ui.heading("See why a deployment behaves as it does");
+            ui.label("Click a scenario: it runs here and opens as a picture. Or drop a scenario (.toml) or a record (.servetwin) on this window.");
+            ui.add_space(6.0);
+            self.open(ui, state);
+            ui.add_space(4.0);
+            let edit = TextEdit::singleline(&mut self.find).hint_text("find: model, machine, engine").desired_width(320.0);
+            ui.add(edit).accessible_name("Find a scenario");
+            let wanted = self.find.trim().to_lowercase();
+            for shelf in SHELVES {
+                let on_it: Vec<&Card> = self
+                    .cards
+                    .iter()
+                    .filter(|c| c.shelf == shelf && matches(c, &wanted))
+                    .collect();
+                if on_it.is_empty() {
+                    continue;
+                }
+                ui.add_space(10.0);
+                ui.strong(shelf);
+                let columns = ((ui.available_width() / 330.0) as usize).max(1);
+                let width = ui.available_width() / columns as f32 - 8.0;
+                for row in on_it.chunks(columns) {
+                    ui.horizontal(|ui| {
+                        for card in row {
+                            tile(ui, state, card, width);
+                        }
+                    });
+                }
+            }
+        });
+    }
+
+    fn open(&mut self, ui: &mut Ui, state: &mut State) {
+        ui.horizontal_wrapped(|ui| {
+            let edit = TextEdit::singleline(&mut self.path)
+                .hint_text("path of a scenario or a record")
+                .desired_width(320.0);
+            let entered = ui.add(edit).accessible_name("Path to open").lost_focus()
+                && ui.input(|i| i.key_pressed(egui::Key::Enter));
+            if (ui.button("Open").clicked() || entered) && !self.path.trim().is_empty() {
+                state.ask(Action::Open(self.path.trim().to_owned()));
+            }
+            if ui.button("Tour of a minute").clicked() {
+                if state.doc.is_none() {
+                    state.ask(Action::RunShipped(self.cards[0].index));
+                }
+                state.ask(Action::Tour);
+            }
+        });
+        if !self.recent.is_empty() {
+            ui.horizontal_wrapped(|ui| {
+                ui.label("Recent:");
+                for path in &self.recent {
+                    if ui.link(path).clicked() {
+                        state.ask(Action::Open(path.clone()));
+                    }
+                }
+            });
+        }
+    }
+}
+
+fn matches(card: &Card, wanted: &str) -> bool {
+    wanted.split_whitespace().all(|w| {
+        card.name.contains(w)
+            || card.description.to_lowercase().contains(w)
+            || card.tags.iter().any(|t| t.to_lowercase().contains(w))
+    })
+}
+
+fn tile(ui: &mut Ui, state: &mut State, card: &Card, width: f32) {
+    let (rect, response) = ui.allocate_exact_size(vec2(width, 92.0), Sense::click());
+    response.widget_info(|| {
+        egui::WidgetInfo::labeled(egui::Role::Button, true, format!("Run {}", card.name))
+    });
+    if ui.is_rect_visible(rect) {
+        let visuals = ui.visuals();
+        let (fill, edge) = if response.hovered() {
+            (visuals.widgets.hovered.weak_bg_fill, theme::SKY)
+        } else {
+            (visuals.faint_bg_color, theme::grid(visuals))
+        };
+        ui.painter()
+            .rect(rect, 6.0, fill, Stroke::new(1.0, edge), StrokeKind::Inside);
+        let mut inside = ui.new_child(
+            egui::UiBuilder::new()
+                .layout(egui::Layout::top_down(egui::Align::Min))
+                .max_rect(rect.shrink2(vec2(10.0, 7.0))),
+        );
+        inside.set_clip_rect(rect.shrink(4.0).intersect(ui.clip_rect()));
+        inside.spacing_mut().item_spacing.y = 2.0;
+        inside.add(
+            egui::Label::new(RichText::new(card.name).strong())
+                .truncate()
+                .selectable(false),
+        );
+        let faint = theme::faint(inside.visuals());
+        inside.add(
+            egui::Label::new(
+                RichText::new(card.tags.join(" · "))
+                    .small()
+                    .color(theme::SKY),
+            )
+            .truncate()
+            .selectable(false),
+        );
+        let description: String = card.description.chars().take(150).collect();
+        let dots = if card.description.chars().count() > 150 {
+            "..."
+        } else {
+            ""
+        };
+        inside.add(
+            egui::Label::new(RichText::new(description + dots).small().color(faint))
+                .wrap()
+                .selectable(false),
+        );
+    }
+    if response.on_hover_text(&card.description).clicked() {
+        state.ask(Action::RunShipped(card.index));
+    }
+}

@@ -1,0 +1,341 @@
+//! Lanes of the timeline: from rows of a record to boxes on the screen, at most one per four pixels.
+
+use sim::record::RequestRow;
+use store::resample::level_for;
+use store::{StepLevel, StepSpan};
+
+use crate::run_data::{Group, Row, RunData, parts};
+use crate::time_view::TimeMap;
+
+/// Boxes narrower than this are merged with their neighbours [points].
+pub const MIN_PX: f32 = 4.0;
+
+/// A box on a lane.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Item {
+    /// Left edge [points from the start of the view].
+    pub x0: f32,
+    /// Right edge.
+    pub x1: f32,
+    /// Index of its colour.
+    pub color: u8,
+    /// How much of it is filled [0, 1].
+    pub fill: f32,
+    /// Steps or requests that it stands for.
+    pub count: u32,
+    /// Index of the first of them in what it was made of.
+    pub first: u32,
+}
+
+/// What is being merged.
+#[derive(Clone, Copy, Debug)]
+struct Open<const N: usize> {
+    x0: f32,
+    x1: f32,
+    /// Pixels that are covered.
+    covered: f32,
+    weights: [f32; N],
+    count: u32,
+    first: u32,
+}
+
+/// A box before merging.
+#[derive(Clone, Copy, Debug)]
+struct Piece<const N: usize> {
+    x0: f32,
+    x1: f32,
+    /// Share of it that is covered.
+    share: f32,
+    /// What its colour is decided by.
+    weights: [f32; N],
+    count: u32,
+    first: u32,
+}
+
+fn heaviest<const N: usize>(weights: &[f32; N]) -> u8 {
+    let mut best = 0;
+    for (i, w) in weights.iter().enumerate() {
+        if *w > weights[best] {
+            best = i;
+        }
+    }
+    best as u8
+}
+
+fn close<const N: usize>(open: Open<N>, out: &mut Vec<Item>) {
+    let width = (open.x1 - open.x0).max(0.5);
+    out.push(Item {
+        x0: open.x0,
+        x1: open.x0 + width.max(1.0),
+        color: heaviest(&open.weights),
+        fill: (open.covered / width).clamp(0.0, 1.0),
+        count: open.count,
+        first: open.first,
+    });
+}
+
+/// Merges neighbours until each box is at least [`MIN_PX`] wide, or stands alone with room on both sides.
+fn merge<const N: usize>(pieces: impl Iterator<Item = Piece<N>>, out: &mut Vec<Item>) {
+    let mut open: Option<Open<N>> = None;
+    for p in pieces {
+        let covered = (p.x1 - p.x0).max(0.0) * p.share;
+        match &mut open {
+            Some(o)
+                if (o.x1 - o.x0 < MIN_PX || p.x1 - p.x0 < MIN_PX)
+                    && p.x0 - o.x1 < 0.5 * MIN_PX
+                    && p.x1 - o.x0 < 2.0 * MIN_PX =>
+            {
+                o.x1 = o.x1.max(p.x1);
+                o.covered += covered;
+                o.count += p.count;
+                for (mine, theirs) in o.weights.iter_mut().zip(p.weights) {
+                    *mine += theirs;
+                }
+            }
+            _ => {
+                if let Some(o) = open.take() {
+                    close(o, out);
+                }
+                open = Some(Open {
+                    x0: p.x0,
+                    x1: p.x1,
+                    covered,
+                    weights: p.weights,
+                    count: p.count,
+                    first: p.first,
+                });
+            }
+        }
+    }
+    if let Some(o) = open {
+        close(o, out);
+    }
+}
+
+/// What colours of steps mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepColors {
+    /// What bound them, in the order of `hwmodels::Parts::NAMES`.
+    #[default]
+    Cause,
+    /// What they held: prefill, decode, both.
+    Phase,
+}
+
+fn step_weights(s: &StepSpan, colors: StepColors) -> [f32; 6] {
+    match colors {
+        StepColors::Cause => s.parts,
+        StepColors::Phase => {
+            let busy = s.busy as f32;
+            let at = match (s.prefill_tokens > 0, s.decode_tokens > 0) {
+                (true, true) => 2,
+                (true, false) => 0,
+                _ => 1,
+            };
+            let mut weights = [0.0; 6];
+            weights[at] = busy;
+            weights
+        }
+    }
+}
+
+/// The steps of a replica in the window of `map`, which is `width` points wide. `first` counts within the replica's rows of the level that is returned too.
+pub fn steps(
+    levels: &[StepLevel],
+    replica: usize,
+    map: &TimeMap,
+    width: f32,
+    colors: StepColors,
+) -> (usize, Vec<Item>) {
+    let window = map.ns(0.0).max(0.0) as u64..map.ns(width).ceil().max(0.0) as u64;
+    let most = (2.0 * width / MIN_PX) as usize;
+    let at = level_for(levels, replica, window.clone(), most);
+    let Some(level) = levels.get(at) else {
+        return (0, Vec::new());
+    };
+    let all = level.of(replica);
+    let rows = level.within(replica, window);
+    let offset = rows
+        .first()
+        .map_or(0, |f| all.partition_point(|r| r.start < f.start));
+    let mut out = Vec::new();
+    merge(
+        rows.iter().enumerate().map(|(i, s)| Piece {
+            x0: map.x(s.start).max(-1.0),
+            x1: map.x(s.end).min(width + 1.0),
+            share: (s.busy as f32 / (s.end - s.start).max(1) as f32).min(1.0),
+            weights: step_weights(s, colors),
+            count: s.steps,
+            first: (offset + i) as u32,
+        }),
+        &mut out,
+    );
+    (at, out)
+}
+
+fn group_of(requests: &[RequestRow], at: usize, i: u32, end: u64) -> Group {
+    let r = &requests[i as usize];
+    let p = parts(r, end);
+    Group {
+        start: r.arrival.0,
+        end: r.arrival.0 + p.iter().sum::<u64>(),
+        first: at as u32,
+        count: 1,
+        parts: p.map(|p| p as f32),
+    }
+}
+
+/// The requests of a row: those that are wide enough in their parts (queue, prefill, decode, did not finish), the others merged. `first` is the
+/// position in the row.
+pub fn requests(run: &RunData, row: &Row, map: &TimeMap, width: f32, out: &mut Vec<Item>) {
+    out.clear();
+    let window = map.ns(0.0).max(0.0) as u64..map.ns(width).ceil().max(0.0) as u64;
+    let all = &run.record.requests;
+    let end = run.end();
+    let most = (2.0 * width / MIN_PX) as usize;
+    let at = |i: u32| &all[i as usize];
+    let from = row
+        .requests
+        .partition_point(|i| at(*i).end.0.min(end) <= window.start);
+    let to = row
+        .requests
+        .partition_point(|i| at(*i).arrival.0 < window.end);
+    if to.saturating_sub(from) <= most || row.levels.is_empty() {
+        let (from, to) = (from.min(to), to);
+        let groups = row.requests[from..to]
+            .iter()
+            .enumerate()
+            .map(|(n, i)| group_of(all, from + n, *i, end));
+        merge_groups(groups, map, width, out);
+        return;
+    }
+    let inside = |level: &[Group]| {
+        let a = level.partition_point(|g| g.end <= window.start);
+        let b = level.partition_point(|g| g.start < window.end);
+        a.min(b)..b
+    };
+    let level = row
+        .levels
+        .iter()
+        .find(|l| inside(l).len() <= most)
+        .or(row.levels.last());
+    if let Some(level) = level {
+        merge_groups(level[inside(level)].iter().copied(), map, width, out);
+    }
+}
+
+/// Wide single requests become one box per part; the others are merged.
+fn merge_groups(
+    groups: impl Iterator<Item = Group>,
+    map: &TimeMap,
+    width: f32,
+    out: &mut Vec<Item>,
+) {
+    let scale = map.scale() as f32;
+    let pieces = groups.flat_map(|g| {
+        let (x0, x1) = (map.x(g.start), map.x(g.end));
+        let whole = Piece {
+            x0: x0.max(-1.0),
+            x1: x1.min(width + 1.0),
+            share: (g.parts.iter().sum::<f32>() / (g.end - g.start).max(1) as f32).min(1.0),
+            weights: g.parts,
+            count: g.count,
+            first: g.first,
+        };
+        let split = g.count == 1 && x1 - x0 >= 2.0 * MIN_PX;
+        let mut from = x0;
+        let in_parts = g.parts.into_iter().enumerate().filter_map(move |(i, ns)| {
+            let (a, b) = (from, from + ns * scale);
+            from = b;
+            let mut weights = [0.0; 4];
+            weights[i] = ns;
+            (b > a && b > -1.0 && a < width + 1.0).then_some(Piece {
+                x0: a.max(-1.0),
+                x1: b.min(width + 1.0),
+                share: 1.0,
+                weights,
+                count: 1,
+                first: g.first,
+            })
+        });
+        let one = (!split).then_some(whole);
+        one.into_iter().chain(in_parts.filter(move |_| split))
+    });
+    merge(pieces, out);
+}
+
+/// The box under a position.
+pub fn at(items: &[Item], x: f32) -> Option<&Item> {
+    let i = items.partition_point(|i| i.x1 < x - 1.0);
+    items[i..]
+        .iter()
+        .take(3)
+        .find(|i| x >= i.x0 - 1.0 && x <= i.x1 + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_data::tests::small;
+    use crate::time_view::TimeView;
+
+    #[test]
+    fn boxes_are_bounded_by_pixels_and_stand_for_every_step() {
+        let run = small();
+        let levels = &run.record.steps;
+        let mut view = TimeView::all(run.end());
+        let width = 600.0;
+        let (_, items) = steps(levels, 0, &view.map(width), width, StepColors::Cause);
+        assert!(!items.is_empty() && items.len() as f32 <= width / 2.0);
+        let count: u32 = items.iter().map(|i| i.count).sum();
+        assert_eq!(count as usize, levels[0].of(0).len());
+        assert!(items.windows(2).all(|w| w[1].x0 >= w[0].x0));
+        // Zoomed in on a stretch, single steps show.
+        let some = levels[0].of(0)[100];
+        view.set(some.start as f64 - 1e7, some.end as f64 + 1e7);
+        let (level, items) = steps(levels, 0, &view.map(width), width, StepColors::Phase);
+        assert_eq!(level, 0);
+        assert!(
+            items.iter().any(|i| i.count == 1 && i.first == 100),
+            "{items:?}"
+        );
+        assert!(items.iter().all(|i| i.x1 > -2.0 && i.x0 < width + 2.0));
+    }
+
+    #[test]
+    fn requests_show_their_parts_when_there_is_room() {
+        let run = small();
+        let row = &run.rows[0][0];
+        let i = row.requests[3] as usize;
+        let r = run.record.requests[i];
+        let mut view = TimeView::all(run.end());
+        view.set(r.arrival.0 as f64 - 1e6, r.end.0 as f64 + 1e6);
+        let mut items = Vec::new();
+        requests(&run, row, &view.map(800.0), 800.0, &mut items);
+        let of: Vec<u8> = items
+            .iter()
+            .filter(|i| i.first == 3)
+            .map(|i| i.color)
+            .collect();
+        assert!(of.contains(&2), "decode shows: {items:?}");
+        view.reset();
+        requests(&run, row, &view.map(60.0), 60.0, &mut items);
+        assert!(items.len() <= 30, "{}", items.len());
+    }
+
+    #[test]
+    fn the_box_under_the_pointer_is_found() {
+        let item = |x0, x1, first| Item {
+            x0,
+            x1,
+            color: 0,
+            fill: 1.0,
+            count: 1,
+            first,
+        };
+        let items = [item(0.0, 10.0, 0), item(20.0, 30.0, 1)];
+        assert_eq!(at(&items, 25.0).unwrap().first, 1);
+        assert_eq!(at(&items, 10.5).unwrap().first, 0);
+        assert!(at(&items, 15.0).is_none() && at(&items, 99.0).is_none());
+    }
+}

@@ -1,0 +1,33 @@
+//! The servetwin viewer: what happened in a run, why, and what would happen otherwise.
+//!
+//! ```text
+//!  record file --+                                  +--> views: data --> items (pure) --> paint
+//!  scenario -----+--> jobs (background) --> RunData-+
+//!  sliders ------+                                  +--> files: SVG, CSV, PNG, records
+//! ```
+//!
+//! The whole application is here, without a window, so that tests drive it; the program adds the window. Views read records and ask for
+//! [`state::Action`]s; none reaches into the simulator.
+//!
+//! Where to begin: [`app`] (what becomes of an action), [`run_data`] (a record, indexed), [`lanes`] and [`chart`] (from rows to what is
+//! painted), [`views`].
+
+pub mod app;
+pub mod chart;
+pub mod commands;
+pub mod export;
+pub mod format;
+pub mod gallery;
+pub mod home;
+pub mod jobs;
+pub mod knobs;
+pub mod lanes;
+pub mod overlay;
+pub mod picture;
+pub mod run_data;
+pub mod state;
+pub mod theme;
+pub mod time_view;
+pub mod views;
+
+pub use app::App;

@@ -1,0 +1,330 @@
+//! A record with what views need to find things in it quickly. Made once when it is opened.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::ops::Range;
+
+use sim::metrics::Metric;
+use sim::record::RequestRow;
+use sim::request::Outcome;
+use store::{FAN_OUT, Record};
+
+/// Metrics that each request has, in the order of views.
+pub const METRICS: [Metric; 4] = [Metric::Ttft, Metric::Tpot, Metric::E2e, Metric::Queue];
+
+/// Most rows of requests in a replica's lane; more at once share the last.
+const MAX_ROWS: usize = 512;
+
+/// What a metric is called on screen.
+pub fn metric_name(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Ttft => "TTFT",
+        Metric::Itl => "ITL",
+        Metric::Tpot => "TPOT",
+        Metric::E2e => "E2E latency",
+        Metric::Queue => "Queue time",
+        Metric::Normalised => "Latency per token",
+    }
+}
+
+/// Several neighbouring requests of a row as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Group {
+    /// First arrival [ns].
+    pub start: u64,
+    /// Last end [ns].
+    pub end: u64,
+    /// Position of the first in its row.
+    pub first: u32,
+    /// How many they are.
+    pub count: u32,
+    /// Time in the queue, in prefill and in decode, and of those that did not finish [ns].
+    pub parts: [f32; 4],
+}
+
+/// Requests of a replica that follow each other without overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// Their indices in the record, by arrival.
+    pub requests: Vec<u32>,
+    /// Coarser and coarser: each level has groups of eight of the level before.
+    pub levels: Vec<Vec<Group>>,
+}
+
+/// A record, indexed.
+#[derive(Clone, Debug)]
+pub struct RunData {
+    /// The record.
+    pub record: Record,
+    /// By replica: rows of its requests.
+    pub rows: Vec<Vec<Row>>,
+    /// Indices of the requests by id.
+    by_id: Vec<u32>,
+    /// Values of [`METRICS`] of the requests in the measurement window, ascending [ns].
+    sorted: [Vec<u64>; 4],
+}
+
+/// When a request left its last state, clamped to the end of the run [ns].
+fn end_of(r: &RequestRow, end: u64) -> u64 {
+    r.end.0.min(end).max(r.arrival.0)
+}
+
+/// Time in the queue, in prefill and in decode, and what did not finish [ns].
+pub fn parts(r: &RequestRow, run_end: u64) -> [u64; 4] {
+    let end = end_of(r, run_end);
+    if r.outcome != Outcome::Finished && r.first_scheduled.0 > end {
+        return [0, 0, 0, end - r.arrival.0];
+    }
+    let scheduled = r.first_scheduled.0.clamp(r.arrival.0, end);
+    let first = r.first_token.0.clamp(scheduled, end);
+    [scheduled - r.arrival.0, first - scheduled, end - first, 0]
+}
+
+impl RunData {
+    /// Indexes `record`.
+    pub fn new(record: Record) -> RunData {
+        let n = record.requests.len() as u32;
+        let mut by_id: Vec<u32> = (0..n).collect();
+        by_id.sort_unstable_by_key(|i| record.requests[*i as usize].id);
+        let sorted = METRICS.map(|m| {
+            let measured = record
+                .requests
+                .iter()
+                .filter(|r| r.arrival.0 >= record.info.warmup);
+            let mut values: Vec<u64> = measured.filter_map(|r| m.of(r)).map(|d| d.0).collect();
+            values.sort_unstable();
+            values
+        });
+        let rows = rows_of(&record);
+        RunData {
+            record,
+            rows,
+            by_id,
+            sorted,
+        }
+    }
+
+    /// Name of the scenario.
+    pub fn name(&self) -> &str {
+        &self.record.report.name
+    }
+
+    /// End of the run [ns].
+    pub fn end(&self) -> u64 {
+        self.record.info.end
+    }
+
+    /// Replicas.
+    pub fn replicas(&self) -> usize {
+        self.record.info.replicas.len()
+    }
+
+    /// The request with this id.
+    pub fn request(&self, id: u32) -> Option<&RequestRow> {
+        let rows = &self.record.requests;
+        let i = self
+            .by_id
+            .binary_search_by_key(&id, |i| rows[*i as usize].id)
+            .ok()?;
+        rows.get(self.by_id[i] as usize)
+    }
+
+    /// The id of the request that follows `id`, or comes before it.
+    pub fn neighbour(&self, id: u32, forward: bool) -> Option<u32> {
+        let rows = &self.record.requests;
+        let i = self.by_id.partition_point(|i| rows[*i as usize].id < id);
+        let i = if forward { i + 1 } else { i.checked_sub(1)? };
+        self.by_id.get(i).map(|i| rows[*i as usize].id)
+    }
+
+    /// The values of a metric over the measured requests, ascending [ns]; none for those that no request has.
+    pub fn sorted(&self, metric: Metric) -> &[u64] {
+        METRICS
+            .iter()
+            .position(|m| *m == metric)
+            .map_or(&[], |i| &self.sorted[i])
+    }
+
+    /// The limit of the objective on a metric [ns].
+    pub fn limit(&self, metric: Metric) -> Option<u64> {
+        let slo = &self.record.info.slo;
+        match metric {
+            Metric::Ttft => slo.ttft,
+            Metric::Tpot => slo.tpot,
+            Metric::E2e => slo.e2e,
+            _ => None,
+        }
+    }
+
+    /// The `n` requests with the largest values of a metric, largest first, among those that are under way in `window` [ns].
+    pub fn slowest(&self, metric: Metric, window: Range<u64>, n: usize) -> Vec<(u32, u64)> {
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::with_capacity(n + 1);
+        for r in &self.record.requests {
+            if r.arrival.0 >= window.end || r.end.0 < window.start {
+                continue;
+            }
+            if let Some(v) = metric.of(r) {
+                heap.push(Reverse((v.0, r.id)));
+                if heap.len() > n {
+                    heap.pop();
+                }
+            }
+        }
+        let mut found: Vec<(u64, u32)> = heap.into_iter().map(|Reverse(x)| x).collect();
+        found.sort_unstable_by_key(|(v, id)| (Reverse(*v), *id));
+        found.into_iter().map(|(v, id)| (id, v)).collect()
+    }
+}
+
+/// Rows of requests by replica: each request goes into the lowest row that is free when it arrives.
+fn rows_of(record: &Record) -> Vec<Vec<Row>> {
+    let end = record.info.end;
+    let mut by_replica: Vec<Vec<u32>> = vec![Vec::new(); record.info.replicas.len()];
+    for (i, r) in record.requests.iter().enumerate() {
+        if let Some(list) = by_replica.get_mut(r.replica as usize) {
+            list.push(i as u32);
+        }
+    }
+    let of_one = |mut list: Vec<u32>| {
+        let row = |i: u32| &record.requests[i as usize];
+        list.sort_unstable_by_key(|i| (row(*i).arrival, row(*i).id));
+        let mut rows: Vec<Row> = Vec::new();
+        let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        let mut free: BTreeSet<usize> = BTreeSet::new();
+        for i in list {
+            let arrival = row(i).arrival.0;
+            while busy.peek().is_some_and(|Reverse((end, _))| *end <= arrival) {
+                if let Some(Reverse((_, r))) = busy.pop() {
+                    free.insert(r);
+                }
+            }
+            let at = free.pop_first().unwrap_or_else(|| {
+                if rows.len() < MAX_ROWS {
+                    rows.push(Row::default());
+                }
+                rows.len() - 1
+            });
+            rows[at].requests.push(i);
+            busy.push(Reverse((end_of(row(i), end), at)));
+        }
+        for row in &mut rows {
+            row.levels = levels_of(&row.requests, record);
+        }
+        rows
+    };
+    by_replica.into_iter().map(of_one).collect()
+}
+
+fn levels_of(requests: &[u32], record: &Record) -> Vec<Vec<Group>> {
+    let end = record.info.end;
+    let single = |(at, i): (usize, &u32)| {
+        let r = &record.requests[*i as usize];
+        Group {
+            start: r.arrival.0,
+            end: end_of(r, end),
+            first: at as u32,
+            count: 1,
+            parts: parts(r, end).map(|p| p as f32),
+        }
+    };
+    let merged = |groups: &[Group]| {
+        let mut all = groups[0];
+        for g in &groups[1..] {
+            all.end = all.end.max(g.end);
+            all.count += g.count;
+            for (mine, theirs) in all.parts.iter_mut().zip(g.parts) {
+                *mine += theirs;
+            }
+        }
+        all
+    };
+    let mut levels: Vec<Vec<Group>> = Vec::new();
+    if requests.len() <= FAN_OUT {
+        return levels;
+    }
+    let first: Vec<Group> = requests
+        .chunks(FAN_OUT)
+        .enumerate()
+        .map(|(c, chunk)| {
+            let singles: Vec<Group> = chunk
+                .iter()
+                .enumerate()
+                .map(|(i, r)| single((c * FAN_OUT + i, r)))
+                .collect();
+            merged(&singles)
+        })
+        .collect();
+    levels.push(first);
+    while let Some(last) = levels.last().filter(|l| l.len() > 2 * FAN_OUT) {
+        let next = last.chunks(FAN_OUT).map(merged).collect();
+        levels.push(next);
+    }
+    levels
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use sim::scenario::Scenario;
+    use sim::simulation::RunOptions;
+    use store::Limits;
+
+    /// A run of two small replicas, for tests.
+    pub fn small() -> RunData {
+        let text = "name = \"small\"\n[layout]\nreplicas = 2\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 400\n\
+            max_num_seqs = 8\n[step]\nbase = \"5 ms\"\nper_token = \"20 us\"\n[[workload]]\nprompt = 200\n\
+            output = { kind = \"uniform\", min = 10, max = 60 }\narrival = { kind = \"poisson\", rate = \"40 req/s\" }\n\
+            [run]\nrequests = 300\n[slo]\nttft = \"200 ms\"\n";
+        let scenario = Scenario::parse(text, "small.toml", &[]).unwrap();
+        let built = scenario.build().unwrap();
+        let (_, record) =
+            store::run(built, &RunOptions::default(), Limits::default(), || 0.1).unwrap();
+        RunData::new(record)
+    }
+
+    #[test]
+    fn every_request_is_in_one_row_and_those_of_a_row_do_not_overlap() {
+        let run = small();
+        let mut seen = vec![0; run.record.requests.len()];
+        for row in run.rows.iter().flatten() {
+            for i in &row.requests {
+                seen[*i as usize] += 1;
+            }
+            let ends = row
+                .requests
+                .iter()
+                .map(|i| &run.record.requests[*i as usize]);
+            let pairs = ends.clone().zip(ends.skip(1));
+            assert!(pairs.into_iter().all(|(a, b)| a.end <= b.arrival));
+            for level in &row.levels {
+                let n: u32 = level.iter().map(|g| g.count).sum();
+                assert_eq!(n as usize, row.requests.len());
+            }
+        }
+        assert!(seen.iter().all(|n| *n == 1));
+    }
+
+    #[test]
+    fn requests_are_found_by_id_and_by_slowness() {
+        let run = small();
+        assert_eq!(run.request(17).unwrap().id, 17);
+        assert!(run.request(300).is_none());
+        assert_eq!(run.neighbour(17, true), Some(18));
+        assert_eq!(run.neighbour(0, false), None);
+        assert_eq!(run.neighbour(299, true), None);
+        let slow = run.slowest(Metric::Ttft, 0..u64::MAX, 5);
+        assert_eq!(slow.len(), 5);
+        assert_eq!(Some(&slow[0].1), run.sorted(Metric::Ttft).last());
+        assert!(slow.is_sorted_by_key(|(_, v)| Reverse(*v)));
+        assert!(run.slowest(Metric::Ttft, 0..1, 5).len() <= 1);
+    }
+
+    #[test]
+    fn the_parts_of_a_request_add_up() {
+        let run = small();
+        for r in &run.record.requests {
+            let sum: u64 = parts(r, run.end()).iter().sum();
+            assert_eq!(sum, r.end.0 - r.arrival.0);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What all views share: the run that is shown, the window over time, what is selected, what is to be done.
+
+use std::sync::Arc;
+
+use sim::metrics::Metric;
+
+use crate::jobs::{Doc, KneePoint, Source};
+use crate::lanes::StepColors;
+use crate::run_data::RunData;
+use crate::time_view::TimeView;
+
+/// The panes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PaneKind {
+    /// Figures of the run, and what limits it.
+    Summary,
+    /// Lanes over time.
+    Timeline,
+    /// Quantities over time.
+    Series,
+    /// Latencies.
+    Distributions,
+    /// One request; the slowest ones.
+    Requests,
+    /// Sliders.
+    WhatIf,
+    /// Two runs.
+    Compare,
+    /// Latency over load.
+    Knee,
+    /// Steps between bandwidth and arithmetic.
+    Roofline,
+    /// Replicas as they play.
+    Cluster,
+}
+
+impl PaneKind {
+    /// All of them, in the order of the keys 1 to 9 and 0.
+    pub const ALL: [PaneKind; 10] = [
+        PaneKind::Summary,
+        PaneKind::Timeline,
+        PaneKind::Series,
+        PaneKind::Distributions,
+        PaneKind::Requests,
+        PaneKind::WhatIf,
+        PaneKind::Compare,
+        PaneKind::Knee,
+        PaneKind::Roofline,
+        PaneKind::Cluster,
+    ];
+
+    /// Its title.
+    pub fn title(self) -> &'static str {
+        match self {
+            PaneKind::Summary => "Summary",
+            PaneKind::Timeline => "Timeline",
+            PaneKind::Series => "Series",
+            PaneKind::Distributions => "Distributions",
+            PaneKind::Requests => "Requests",
+            PaneKind::WhatIf => "What if",
+            PaneKind::Compare => "Compare",
+            PaneKind::Knee => "Knee",
+            PaneKind::Roofline => "Roofline",
+            PaneKind::Cluster => "Cluster",
+        }
+    }
+
+    /// What it shows, in a sentence.
+    pub fn help(self) -> &'static str {
+        match self {
+            PaneKind::Summary => "The figures of the run, and what limits it.",
+            PaneKind::Timeline => {
+                "A lane per replica: steps coloured by what bound them, requests with their queue, prefill and decode."
+            }
+            PaneKind::Series => {
+                "Rates, queues, KV use and what the time went to, over the window of the timeline."
+            }
+            PaneKind::Distributions => {
+                "Latencies as cumulative shares, with the limits of the objective."
+            }
+            PaneKind::Requests => "The slowest requests, and one request's life in words.",
+            PaneKind::WhatIf => {
+                "Sliders that run the scenario again, with figures before and after."
+            }
+            PaneKind::Compare => "Two runs on the same axes, and their differences.",
+            PaneKind::Knee => "Latency against load: where the deployment stops keeping up.",
+            PaneKind::Roofline => {
+                "Tokens per step against speed: bound by bandwidth on the left, by arithmetic on the right."
+            }
+            PaneKind::Cluster => "Replicas and their KV at an instant; press play.",
+        }
+    }
+}
+
+/// What somebody asked for, by a click, a key or the palette.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Run a shipped scenario.
+    RunShipped(usize),
+    /// Open a file.
+    Open(String),
+    /// Back to the first screen.
+    Home,
+    /// Show a pane.
+    Show(PaneKind),
+    /// Zoom by this factor.
+    Zoom(f64),
+    /// Move by this share of the window.
+    Pan(f64),
+    /// Show all of the run.
+    ShowAll,
+    /// Show the stretch of the selected request.
+    Fit,
+    /// Select a request.
+    Select(Option<u32>),
+    /// Select the request before or after.
+    Neighbour(bool),
+    /// Take back the last selection or move.
+    Undo,
+    /// Play or pause.
+    Play,
+    /// Move the playhead by this many seconds of the run.
+    Step(f64),
+    /// Dark or light.
+    Theme,
+    /// The sheet of keys.
+    Help,
+    /// The command palette.
+    Palette,
+    /// The tour.
+    Tour,
+    /// Run the scenario with these changes, as its variation.
+    WhatIf(Vec<String>),
+    /// Drop the variation.
+    DropWhatIf,
+    /// Sweep the load.
+    Sweep,
+    /// Compare with this run.
+    CompareWith(usize),
+    /// Open a file to compare with.
+    OpenCompare(String),
+    /// Stop what is under way.
+    Cancel,
+    /// Write files of what is shown.
+    Export(Export),
+    /// Copy a text.
+    Copy(String),
+    /// Say something.
+    Say(String),
+}
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Export {
+    /// A text of this name.
+    Text {
+        /// Name of the file.
+        name: String,
+        /// What is in it.
+        text: String,
+    },
+    /// A picture of the window.
+    Png,
+    /// The record of the run.
+    Record,
+}
+
+/// What all views share.
+pub struct State {
+    /// The run that is shown.
+    pub doc: Option<Arc<Doc>>,
+    /// What it is held against: the run before a what-if, or another one.
+    pub base: Option<Arc<Doc>>,
+    /// Runs that were opened.
+    pub docs: Vec<Arc<Doc>>,
+    /// The window over time.
+    pub time: TimeView,
+    /// The request that is selected.
+    pub request: Option<u32>,
+    /// The replica that series are about; none: all.
+    pub replica: Option<usize>,
+    /// The instant under the pointer, in whichever view [ns].
+    pub hover: Option<f64>,
+    /// The instant of the cluster picture [ns].
+    pub playhead: f64,
+    /// Whether it moves.
+    pub playing: bool,
+    /// Seconds of the run per second.
+    pub speed: f64,
+    /// What colours of steps mean.
+    pub colors: StepColors,
+    /// The metric that views about one metric show.
+    pub metric: Metric,
+    /// A variation is being computed: the picture is that of before.
+    pub stale: bool,
+    /// The load sweep.
+    pub knee: Option<Vec<KneePoint>>,
+    /// What was asked for in this frame.
+    pub actions: Vec<Action>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            doc: None,
+            base: None,
+            docs: Vec::new(),
+            time: TimeView::all(0),
+            request: None,
+            replica: None,
+            hover: None,
+            playhead: 0.0,
+            playing: false,
+            speed: 1.0,
+            colors: StepColors::Cause,
+            metric: Metric::Ttft,
+            stale: false,
+            knee: None,
+            actions: Vec::new(),
+        }
+    }
+}
+
+impl State {
+    /// The run that is shown.
+    pub fn run(&self) -> Option<Arc<RunData>> {
+        self.doc.as_ref().map(|d| d.data.clone())
+    }
+
+    /// What was run.
+    pub fn source(&self) -> Option<&Source> {
+        self.doc.as_ref().map(|d| &d.source)
+    }
+
+    /// Asks for something.
+    pub fn ask(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+}

@@ -1,0 +1,225 @@
+//! Replicas, their accelerators and their KV, as they play.
+
+use egui::{Align2, FontId, Rect, Sense, Slider, Stroke, StrokeKind, Ui, pos2, vec2};
+use store::{EventKind, StepSpan};
+
+use crate::format;
+use crate::run_data::RunData;
+use crate::state::{Action, State};
+use crate::theme;
+
+/// A replica at an instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Now {
+    /// Requests running.
+    pub running: f64,
+    /// Requests waiting.
+    pub waiting: f64,
+    /// Share of its KV blocks in use; none where it does not page KV.
+    pub kv: Option<f64>,
+    /// Index of what bound the step under way; none: idle.
+    pub cause: Option<usize>,
+    /// Whether it takes requests.
+    pub up: bool,
+}
+
+/// Replica `replica` at `at` [ns].
+pub fn at(run: &RunData, replica: usize, at: u64) -> Now {
+    let span: Option<&StepSpan> = run
+        .record
+        .steps
+        .first()
+        .and_then(|l| l.within(replica, at..at + 1).last());
+    let blocks = run.record.info.replicas[replica].kv_blocks;
+    let events = run.record.info.events.iter();
+    let last = events
+        .filter(|e| e.replica as usize == replica && e.at <= at)
+        .next_back();
+    Now {
+        running: span.map_or(0.0, |s| f64::from(s.running.mean)),
+        waiting: span.map_or(0.0, |s| f64::from(s.waiting.mean)),
+        kv: (blocks > 0).then(|| {
+            span.map_or(0.0, |s| f64::from(s.kv_blocks.mean) / blocks as f64)
+                .clamp(0.0, 1.0)
+        }),
+        cause: span.and_then(|s| {
+            let most = s.parts.iter().copied().fold(0.0, f32::max);
+            s.parts.iter().position(|p| *p == most && most > 0.0)
+        }),
+        up: last.is_none_or(|e| e.kind == EventKind::Ready),
+    }
+}
+
+/// Shows the picture with its playback.
+pub fn ui(ui: &mut Ui, state: &mut State) {
+    let Some(run) = state.run() else {
+        return super::empty(ui, "Open a run first.");
+    };
+    ui.horizontal_wrapped(|ui| {
+        let label = if state.playing { "Pause" } else { "Play" };
+        if ui.button(label).on_hover_text("Space").clicked() {
+            state.ask(Action::Play);
+        }
+        if ui
+            .button("Back")
+            .on_hover_text("A hundredth of the window")
+            .clicked()
+        {
+            state.ask(Action::Step(-state.time.width * 1e-11));
+        }
+        if ui
+            .button("Forward")
+            .on_hover_text("A hundredth of the window")
+            .clicked()
+        {
+            state.ask(Action::Step(state.time.width * 1e-11));
+        }
+        ui.add(
+            Slider::new(&mut state.speed, 0.01..=1000.0)
+                .logarithmic(true)
+                .text("speed")
+                .suffix("x"),
+        );
+        ui.label(format!("at {}", format::duration(state.playhead)));
+    });
+    ui.spacing_mut().slider_width = (ui.available_width() - 90.0).max(100.0);
+    let mut seconds = state.playhead * 1e-9;
+    let scrub = Slider::new(&mut seconds, 0.0..=run.end() as f64 * 1e-9)
+        .show_value(false)
+        .text("instant");
+    if ui.add(scrub).changed() {
+        state.playhead = seconds * 1e9;
+        state.playing = false;
+    }
+    let size = vec2(152.0, 84.0);
+    let columns = ((ui.available_width() / (size.x + 10.0)) as usize).max(1);
+    egui::ScrollArea::vertical()
+        .id_salt("cluster")
+        .auto_shrink(false)
+        .show(ui, |ui| {
+            let mut pool = None;
+            let infos = &run.record.info.replicas;
+            let mut i = 0;
+            while i < infos.len() {
+                if pool != Some(infos[i].pool()) {
+                    pool = Some(infos[i].pool());
+                    ui.strong(if infos[i].pool().is_empty() {
+                        "replicas"
+                    } else {
+                        infos[i].pool()
+                    });
+                }
+                ui.horizontal(|ui| {
+                    for _ in 0..columns {
+                        if i >= infos.len() || pool != Some(infos[i].pool()) {
+                            break;
+                        }
+                        tile(ui, state, &run, i, size);
+                        i += 1;
+                    }
+                });
+            }
+        });
+}
+
+fn tile(ui: &mut Ui, state: &mut State, run: &RunData, replica: usize, size: egui::Vec2) {
+    let (rect, response) = ui.allocate_exact_size(size, Sense::click());
+    let info = &run.record.info.replicas[replica];
+    response.widget_info(|| {
+        egui::WidgetInfo::labeled(egui::Role::Button, true, format!("Replica {}", info.name))
+    });
+    if !ui.is_rect_visible(rect) {
+        return;
+    }
+    let now = at(run, replica, state.playhead.max(0.0) as u64);
+    let visuals = ui.visuals();
+    let painter = ui.painter();
+    let color = match (now.up, now.cause) {
+        (true, Some(c)) => theme::CAUSES[c],
+        _ => theme::grid(visuals),
+    };
+    let width = if state.replica == Some(replica) {
+        3.0
+    } else {
+        1.5
+    };
+    painter.rect(
+        rect,
+        4.0,
+        visuals.extreme_bg_color,
+        Stroke::new(width, color),
+        StrokeKind::Inside,
+    );
+    let text = |y: f32, t: String, faint: bool| {
+        let color = if faint {
+            theme::faint(visuals)
+        } else {
+            visuals.text_color()
+        };
+        painter.text(
+            rect.min + vec2(8.0, y),
+            Align2::LEFT_CENTER,
+            t,
+            FontId::proportional(12.0),
+            color,
+        );
+    };
+    text(12.0, info.name.chars().take(22).collect(), false);
+    let what = match (now.up, now.cause) {
+        (false, _) => "not ready",
+        (true, Some(c)) => theme::CAUSE_NAMES[c],
+        (true, None) => "idle",
+    };
+    text(28.0, what.to_owned(), true);
+    text(
+        44.0,
+        format!(
+            "{} run, {} wait",
+            format::figures(now.running.round()),
+            format::figures(now.waiting.round())
+        ),
+        true,
+    );
+    if let Some(kv) = now.kv {
+        let bar = Rect::from_min_size(rect.min + vec2(8.0, 54.0), vec2(size.x - 16.0, 8.0));
+        painter.rect_filled(bar, 2.0, theme::grid(visuals));
+        let full = Rect::from_min_size(bar.min, vec2(bar.width() * kv as f32, bar.height()));
+        painter.rect_filled(full, 2.0, theme::GREEN);
+    }
+    // Its accelerators.
+    let n = info.devices.min(16);
+    for d in 0..n {
+        let at = pos2(rect.left() + 8.0 + d as f32 * 8.5, rect.bottom() - 16.0);
+        let device = Rect::from_min_size(at, vec2(6.5, 8.0));
+        painter.rect_filled(device, 1.0, color);
+    }
+    if response
+        .on_hover_text(format!(
+            "{} accelerators, {} KV blocks of {} tokens\nKV in use: {}",
+            info.devices,
+            format::count(info.kv_blocks),
+            info.block_tokens,
+            now.kv.map_or("-".to_owned(), format::percent)
+        ))
+        .clicked()
+    {
+        state.replica = (state.replica != Some(replica)).then_some(replica);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_data::tests::small;
+
+    #[test]
+    fn a_replica_is_what_its_step_says() {
+        let run = small();
+        let step = run.record.steps[0].of(1)[50];
+        let now = at(&run, 1, (step.start + step.end) / 2);
+        assert_eq!(now.running, f64::from(step.running.mean));
+        assert!(now.up && now.cause.is_some() && now.kv.unwrap() > 0.0);
+        let idle = at(&run, 1, run.end() + 1_000_000_000);
+        assert_eq!((idle.running, idle.cause), (0.0, None));
+    }
+}

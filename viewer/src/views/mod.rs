@@ -1,0 +1,64 @@
+//! The views, a file each: data in, items made by pure functions, items painted.
+
+pub mod cluster;
+pub mod compare;
+pub mod distributions;
+pub mod knee;
+pub mod requests;
+pub mod roofline;
+pub mod series;
+pub mod summary;
+pub mod timeline;
+pub mod what_if;
+
+use egui::{RichText, Ui, Vec2, vec2};
+
+use crate::chart::{self, Chart, Shown};
+use crate::state::{Action, Export, State};
+use crate::theme;
+
+/// A chart with a menu to export it.
+pub(crate) fn chart(
+    ui: &mut Ui,
+    state: &mut State,
+    chart: &Chart,
+    size: Vec2,
+    cursor: Option<f64>,
+) -> Shown {
+    let shown = chart::show(ui, chart, size, cursor);
+    let name: String = chart
+        .title
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    shown.response.context_menu(|ui| {
+        if ui.button("Save as SVG").clicked() {
+            state.ask(Action::Export(Export::Text {
+                name: format!("{name}.svg"),
+                text: chart::svg(chart, vec2(size.x.max(480.0), size.y.max(240.0))),
+            }));
+            ui.close();
+        }
+        if ui.button("Save as CSV").clicked() {
+            state.ask(Action::Export(Export::Text {
+                name: format!("{name}.csv"),
+                text: chart.csv(),
+            }));
+            ui.close();
+        }
+        if ui.button("Copy as CSV").clicked() {
+            state.ask(Action::Copy(chart.csv()));
+            ui.close();
+        }
+    });
+    shown
+}
+
+/// What a pane says when it has nothing to show.
+pub(crate) fn empty(ui: &mut Ui, text: &str) {
+    ui.add_space(12.0);
+    ui.vertical_centered(|ui| {
+        ui.label(RichText::new(text).color(theme::faint(ui.visuals())));
+    });
+}

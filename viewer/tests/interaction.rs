@@ -1,0 +1,385 @@
+//! The application as its users drive it: clicks by accessible name, keys, and what is then shown. No window, no renderer.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use egui::{Key, Modifiers};
+use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable as _;
+use viewer::App;
+use viewer::state::{Action, PaneKind};
+
+const SCENARIO: &str = r#"
+name = "two replicas"
+description = "A small run for tests."
+[layout]
+replicas = 2
+[engine]
+kind = "vllm_v1"
+kv_blocks = 400
+max_num_seqs = 8
+[step]
+base = "5 ms"
+per_token = "20 us"
+[[workload]]
+prompt = 200
+output = { kind = "uniform", min = 10, max = 60 }
+arrival = { kind = "poisson", rate = "40 req/s" }
+[run]
+requests = 300
+[slo]
+ttft = "200 ms"
+"#;
+
+struct Driver {
+    harness: Harness<'static, App>,
+    dir: tempfile::TempDir,
+}
+
+impl Driver {
+    fn start() -> Driver {
+        let dir = tempfile::tempdir().unwrap();
+        let app = App::new(dir.path().to_owned());
+        let harness = Harness::builder()
+            .with_size(egui::vec2(1280.0, 720.0))
+            .with_max_steps(12)
+            .build_ui_state(|ui, app: &mut App| app.ui(ui), app);
+        Driver { harness, dir }
+    }
+
+    /// With the small scenario run and shown.
+    fn with_run() -> Driver {
+        let mut driver = Driver::start();
+        let file = driver.file("two.toml", SCENARIO);
+        driver.ask(Action::Open(file.display().to_string()));
+        driver.wait();
+        assert!(driver.app().state.doc.is_some());
+        driver
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn app(&self) -> &App {
+        self.harness.state()
+    }
+
+    fn ask(&mut self, action: Action) {
+        self.harness.state_mut().state.ask(action);
+        self.steps();
+    }
+
+    fn steps(&mut self) {
+        self.harness.run_steps(4);
+    }
+
+    /// Until nothing is under way.
+    fn wait(&mut self) {
+        let start = Instant::now();
+        self.steps();
+        while self.app().busy() {
+            assert!(
+                start.elapsed() < Duration::from_secs(120),
+                "it does not end"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+            self.harness.step();
+        }
+        self.steps();
+    }
+
+    fn click(&mut self, name: &str) {
+        let node = self.harness.get_by_label(name);
+        // What is scrolled out of sight is reached as a screen reader does.
+        let screen = egui::Rect::from_min_size(egui::Pos2::ZERO, egui::vec2(1280.0, 720.0));
+        if screen.shrink(30.0).contains(node.rect().center()) {
+            node.click();
+        } else {
+            node.click_accesskit();
+        }
+        self.steps();
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let found = self.harness.query_all_by_label_contains(text).next();
+        assert!(found.is_some(), "`{text}` is not shown");
+    }
+
+    fn key(&mut self, key: Key) {
+        self.harness.key_press(key);
+        self.steps();
+    }
+
+    fn written(&self, end: &str) -> Option<PathBuf> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let mut paths = entries.map(|e| e.unwrap().path());
+        paths.find(|p: &PathBuf| p.display().to_string().ends_with(end))
+    }
+}
+
+#[test]
+fn one_click_in_the_gallery_opens_a_picture() {
+    let mut d = Driver::start();
+    d.shows("See why a deployment behaves as it does");
+    d.click("Run queue-m-d-1");
+    d.wait();
+    d.shows("requests finished");
+    assert_eq!(d.app().state.doc.as_ref().unwrap().title, "queue-m-d-1");
+    d.shows("Timeline lanes");
+    d.click("Scenarios");
+    d.shows("Start here");
+    d.click("Back to the run");
+    d.shows("Timeline lanes");
+}
+
+#[test]
+fn keys_zoom_move_and_go_back() {
+    let mut d = Driver::with_run();
+    let all = d.app().state.time;
+    d.key(Key::W);
+    let zoomed = d.app().state.time;
+    assert!(zoomed.width < all.width);
+    d.key(Key::D);
+    assert!(d.app().state.time.start > zoomed.start);
+    d.harness.key_press_modifiers(Modifiers::COMMAND, Key::Z);
+    d.steps();
+    assert_eq!(d.app().state.time, zoomed);
+    d.key(Key::F);
+    assert!(d.app().state.time.is_all());
+    d.click("Zoom in");
+    assert!(!d.app().state.time.is_all());
+    d.click("Show all");
+    assert!(d.app().state.time.is_all());
+}
+
+#[test]
+fn a_wheel_over_the_lanes_zooms_at_the_pointer_and_a_drag_moves() {
+    let mut d = Driver::with_run();
+    let rect = d.harness.get_by_label("Timeline lanes").rect();
+    let at = egui::pos2(rect.center().x, rect.top() + 12.0);
+    d.harness.hover_at(at);
+    d.steps();
+    let before = d.app().state.hover.expect("the pointer is over the lanes");
+    let wheel = egui::Event::MouseWheel {
+        unit: egui::MouseWheelUnit::Point,
+        delta: egui::vec2(0.0, 200.0),
+        phase: egui::TouchPhase::Move,
+        source: egui::MouseWheelSource::Unknown,
+        modifiers: Modifiers::NONE,
+    };
+    d.harness.event(wheel);
+    d.harness.run_steps(20);
+    let state = &d.app().state;
+    assert!(!state.time.is_all());
+    assert!((state.hover.unwrap() - before).abs() < 0.01 * state.time.end);
+    let start = state.time.start;
+    d.harness.drag_at(at);
+    d.steps();
+    d.harness.hover_at(at - egui::vec2(120.0, 0.0));
+    d.steps();
+    d.harness.drop_at(at - egui::vec2(120.0, 0.0));
+    d.steps();
+    assert!(d.app().state.time.start > start);
+}
+
+#[test]
+fn the_slowest_request_tells_its_life_and_is_found_in_the_timeline() {
+    let mut d = Driver::with_run();
+    d.click("Slowest requests");
+    let run = d.app().state.run().unwrap();
+    let (id, _) = run.slowest(sim::metrics::Metric::Ttft, 0..u64::MAX, 1)[0];
+    d.click(&format!("#{id}"));
+    d.shows("It waited");
+    d.shows("(TTFT)");
+    d.shows("objective");
+    d.click("Show in timeline");
+    assert!(!d.app().state.time.is_all());
+    d.key(Key::Period);
+    assert_eq!(d.app().state.request, run.neighbour(id, true));
+    d.key(Key::Escape);
+    assert_eq!(d.app().state.request, None);
+}
+
+#[test]
+fn a_slider_runs_the_scenario_again_and_shows_both_runs() {
+    let mut d = Driver::with_run();
+    d.ask(Action::Show(PaneKind::WhatIf));
+    d.shows("Move a slider");
+    let before = d.app().state.doc.clone().unwrap();
+    // The keyboard moves a slider that has the focus.
+    let slider = d
+        .harness
+        .get_by_role_and_label(egui::Role::Slider, "replicas");
+    slider.focus();
+    d.steps();
+    d.key(Key::ArrowRight);
+    d.wait();
+    let state = &d.app().state;
+    let after = state.doc.clone().unwrap();
+    assert_eq!(after.data.replicas(), 3);
+    assert_eq!(state.base.as_ref().unwrap().data.replicas(), 2);
+    assert_eq!(before.data.replicas(), 2);
+    let sent = |d: &viewer::jobs::Doc| {
+        let mut all: Vec<u64> = d.data.record.requests.iter().map(|r| r.arrival.0).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(sent(&before), sent(&after), "the same requests");
+    d.shows("TTFT p99 [ms]");
+    d.shows("better");
+    d.click("Copy as command");
+    let copied = d.app().copied.clone().unwrap();
+    assert!(copied.contains("--set layout.replicas=3"), "{copied}");
+    d.click("Save as scenario");
+    let saved = d.written("what-if.toml").expect("it is written");
+    let text = std::fs::read_to_string(saved).unwrap();
+    assert!(text.contains("replicas = 3"), "{text}");
+    d.click("Put back");
+    assert!(d.app().state.base.is_none());
+    assert_eq!(d.app().state.doc.as_ref().unwrap().data.replicas(), 2);
+}
+
+#[test]
+fn a_record_is_saved_opened_and_compared() {
+    let mut d = Driver::with_run();
+    d.click("Save record");
+    let record = d.written(".servetwin").expect("it is written");
+    let faster = SCENARIO
+        .replace("5 ms", "3 ms")
+        .replace("two replicas", "faster");
+    let faster = d.file("faster.toml", &faster);
+    d.ask(Action::Open(faster.display().to_string()));
+    d.wait();
+    d.ask(Action::OpenCompare(record.display().to_string()));
+    d.wait();
+    d.ask(Action::Show(PaneKind::Compare));
+    d.shows("before: two replicas   after: faster");
+    d.shows("step.base");
+    d.shows("TPOT mean [ms]");
+    let charts = viewer::views::distributions::charts(
+        &d.app().state.run().unwrap(),
+        d.app().state.base.as_ref().map(|b| &*b.data),
+        false,
+    );
+    assert!(charts.iter().all(|c| c.lines.len() == 2));
+}
+
+#[test]
+fn a_chart_is_exported_as_svg_and_csv() {
+    let mut d = Driver::with_run();
+    d.harness
+        .get_by_label("Chart: Requests per second")
+        .click_secondary();
+    d.steps();
+    d.click("Save as SVG");
+    let svg = std::fs::read_to_string(d.written(".svg").unwrap()).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("Requests per second"));
+    d.shows("written:");
+    d.harness
+        .get_by_label("Chart: Requests per second")
+        .click_secondary();
+    d.steps();
+    d.click("Save as CSV");
+    let csv = std::fs::read_to_string(d.written(".csv").unwrap()).unwrap();
+    assert!(csv.starts_with("line,") && csv.lines().count() > 20);
+}
+
+#[test]
+fn files_that_cannot_be_opened_are_told_and_the_run_stays() {
+    let mut d = Driver::with_run();
+    for (name, text, said) in [
+        ("cut.servetwin", "PK\u{3}\u{4} cut", "no record file"),
+        ("bad.toml", "[engine", "bad.toml"),
+        ("notes.txt", "hello", "neither a scenario"),
+    ] {
+        let file = d.file(name, text);
+        d.ask(Action::Open(file.display().to_string()));
+        d.wait();
+        d.shows(said);
+        d.key(Key::Escape);
+    }
+    d.ask(Action::Open(
+        Path::new("/no/such.toml").display().to_string(),
+    ));
+    d.wait();
+    d.shows("cannot read /no/such.toml");
+    assert!(d.app().state.doc.is_some());
+}
+
+#[test]
+fn the_palette_finds_commands_by_their_letters() {
+    let mut d = Driver::with_run();
+    d.harness.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    d.steps();
+    d.shows("Show Timeline");
+    d.harness.event(egui::Event::Text("show all".to_owned()));
+    d.key(Key::W);
+    let zoomed = d.app().state.time;
+    assert!(zoomed.is_all(), "keys belong to the palette");
+    d.key(Key::Enter);
+    assert!(d.harness.query_by_label("Show Timeline").is_none());
+}
+
+#[test]
+fn every_pane_shows_something_in_both_themes_and_before_a_run() {
+    let mut d = Driver::start();
+    for kind in PaneKind::ALL {
+        d.ask(Action::Show(kind));
+    }
+    let mut d = Driver::with_run();
+    for dark in [true, false] {
+        d.harness.state_mut().set_dark(dark);
+        for (kind, text) in [
+            (PaneKind::Summary, "What the time went to"),
+            (PaneKind::Timeline, "Timeline lanes"),
+            (PaneKind::Series, "Chart: KV cache use"),
+            (PaneKind::Distributions, "Chart: TTFT"),
+            (PaneKind::Requests, "Slowest requests by"),
+            (PaneKind::WhatIf, "Copy as command"),
+            (PaneKind::Compare, "Hold against"),
+            (PaneKind::Knee, "Sweep the load"),
+            (PaneKind::Roofline, "Chart: Steps"),
+            (PaneKind::Cluster, "Play"),
+        ] {
+            d.ask(Action::Show(kind));
+            d.shows(text);
+        }
+    }
+}
+
+#[test]
+fn the_knee_is_swept_and_playback_moves() {
+    let mut d = Driver::with_run();
+    d.ask(Action::Show(PaneKind::Knee));
+    d.click("Sweep the load");
+    d.wait();
+    d.shows("Chart: TTFT against load");
+    assert_eq!(d.app().state.knee.as_ref().unwrap().len(), 8);
+    d.ask(Action::Show(PaneKind::Cluster));
+    d.click("Play");
+    d.harness.run_steps(10);
+    assert!(d.app().state.playhead > 0.0);
+    d.click("Pause");
+    let at = d.app().state.playhead;
+    d.harness.run_steps(5);
+    assert_eq!(d.app().state.playhead, at);
+}
+
+#[test]
+fn the_tour_goes_from_pane_to_pane() {
+    let mut d = Driver::with_run();
+    d.key(Key::T);
+    for _ in 0..viewer::overlay::TOUR.len() - 1 {
+        d.click("Next stop");
+    }
+    d.shows("plays the run");
+    d.click("Done");
+    assert!(d.harness.query_by_label("Next stop").is_none());
+    d.key(Key::F1);
+    d.shows("All commands");
+    d.click("Close");
+}
