@@ -238,10 +238,9 @@ fn why(trials: &[Trial], chosen: usize, is_enough: bool, wanted: f64) -> String 
     {
         let change = 100.0 * (t.cost() / present.cost() - 1.0);
         text += &format!(
-            "; as it stands: {:.2} %, this costs {}{:.1} % {}",
+            "; as it stands: {:.2} %, this costs {:.1} % {}",
             100.0 * present.attainment_ratio,
-            if change < 0.0 { "" } else { "+" },
-            change,
+            change.abs(),
             if change < 0.0 { "less" } else { "more" }
         );
     }
