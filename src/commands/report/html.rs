@@ -280,19 +280,9 @@ fn series(record: &Record) -> Vec<Chart> {
         color: COLORS[i],
         values: columns.iter().map(of).collect(),
     };
-    let chart = |title: &str, y, at: Vec<f64>, lines| Chart {
-        title: title.to_owned(),
-        x: "s",
-        y,
-        log: false,
-        steps: true,
-        at,
-        lines,
-        marks: Vec::new(),
-    };
     let blocks: u64 = record.info.replicas.iter().map(|r| r.kv_blocks).sum();
     let mut all = vec![
-        rates(record, &chart),
+        rates(record),
         chart(
             "Requests in engines",
             "requests",
@@ -319,10 +309,21 @@ fn series(record: &Record) -> Vec<Chart> {
     all
 }
 
-fn rates(
-    record: &Record,
-    chart: &dyn Fn(&str, &'static str, Vec<f64>, Vec<Line>) -> Chart,
-) -> Chart {
+/// Steps over time [s].
+fn chart(title: &str, y: &'static str, at: Vec<f64>, lines: Vec<Line>) -> Chart {
+    Chart {
+        title: title.to_owned(),
+        x: "s",
+        y,
+        log: false,
+        steps: true,
+        at,
+        lines,
+        marks: Vec::new(),
+    }
+}
+
+fn rates(record: &Record) -> Chart {
     let rates = &record.rates;
     let every = rates.bins.len().div_ceil(120).max(1);
     let seconds = (every as f64) * rates.width as f64 * 1e-9;

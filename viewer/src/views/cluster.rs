@@ -31,10 +31,8 @@ pub fn at(run: &RunData, replica: usize, at: u64) -> Now {
         .first()
         .and_then(|l| l.within(replica, at..at + 1).last());
     let blocks = run.record.info.replicas[replica].kv_blocks;
-    let events = run.record.info.events.iter();
-    let last = events
-        .filter(|e| e.replica as usize == replica && e.at <= at)
-        .next_back();
+    let mut events = run.record.info.events.iter();
+    let last = events.rfind(|e| e.replica as usize == replica && e.at <= at);
     Now {
         running: span.map_or(0.0, |s| f64::from(s.running.mean)),
         waiting: span.map_or(0.0, |s| f64::from(s.waiting.mean)),
