@@ -9,7 +9,7 @@
 //!
 //! A run asks [`Cluster::next`] when something happens here next, advances its replicas to there, and calls [`Cluster::act`] once for each
 //! event of the instant; what becomes of engines comes back as an [`Order`]. Events of one instant come in the order of their class
-//! ([`Event::class`]), then in that in which they were set up. Every draw has a name of its own (`boot/3`), so that two settings of an
+//! (`Event::class`), then in that in which they were set up. Every draw has a name of its own (`boot/3`), so that two settings of an
 //! autoscaler see the same boots and the same failures.
 
 mod controllers;

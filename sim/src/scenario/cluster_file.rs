@@ -1,5 +1,5 @@
 //! `[cluster]`, `[autoscaler]`, `[[fault]]` and `[[change]]` as written. Keys of controllers have the names that manifests and flags give
-//! them. [`super::cluster`] makes a [`crate::kube::spec::ClusterSpec`] of them.
+//! them. `scenario::cluster` makes a [`crate::kube::spec::ClusterSpec`] of them.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Deployment files to a scenario.
 //!
-//! The way of a file: [`detect`] tells its kind by its content; a parser of [`crate::text`] reads it; the kind's importer walks it by its table of
-//! [`crate::keys`] and tells the [`draft::Draft`] what it says; [`finish`] makes a scenario of what all files say together.
+//! The way of a file: `detect` tells its kind by its content; a parser of [`crate::text`] reads it; the kind's importer walks it by its table of
+//! [`crate::keys`] and tells the `draft::Draft` what it says; `finish` makes a scenario of what all files say together.
 
 mod args;
 mod autoscalers;
