@@ -1,6 +1,5 @@
 //! A deployment with any number of replicas.
 
-use hwmodels::catalog::Catalog;
 use hwmodels::units::{PerSec, Secs};
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
@@ -63,10 +62,7 @@ impl Packing {
     /// That of a scenario; none where it has no instance type of a catalog.
     pub fn of(scenario: &Scenario) -> Option<Packing> {
         let hardware = scenario.hardware.as_ref().filter(|h| h.machine.is_none())?;
-        let catalog = match &hardware.catalog {
-            Some(dir) => Catalog::with_dir(&*scenario.files, &scenario.base.join(dir)).ok()?,
-            None => Catalog::builtin(),
-        };
+        let catalog = scenario.catalog().ok()?;
         let instance = catalog.instance(&hardware.instance).ok()?;
         let ranks = instance
             .ranks(catalog.accelerator(&instance.accelerator).ok()?)

@@ -1,6 +1,5 @@
 //! Each single change worth trying, ranked by its effect on price and objectives.
 
-use hwmodels::catalog::Catalog;
 use hwmodels::{Dtype, ModelArch};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -293,12 +292,8 @@ fn hardware(s: &Scenario, out: &mut Vec<Vec<String>>) {
     let (Some(model), Some(hardware)) = (&s.model, &s.hardware) else {
         return;
     };
-    let mut catalog = match &hardware.catalog {
-        Some(dir) => match Catalog::with_dir(&*s.files, &s.base.join(dir)) {
-            Ok(c) => c,
-            Err(_) => return,
-        },
-        None => Catalog::builtin(),
+    let Ok(mut catalog) = s.catalog() else {
+        return;
     };
     let name = match &model.source {
         ModelSource::Catalog(name) => name.clone(),

@@ -9,6 +9,7 @@ use hwmodels::startup::defaults::{Defaults, Line};
 use super::super::case::Source;
 use super::super::error::SetError;
 use super::{vllm, weights};
+use crate::statistics::median;
 
 /// A fit's figures, in the form of the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,10 +88,6 @@ fn rates<'a>(starts: impl Iterator<Item = &'a vllm::Start>) -> Result<Vec<f64>, 
     starts
         .map(|s| rate(s).map_err(|m| SetError::new(vllm::FILE, m)))
         .collect()
-}
-
-fn median(values: Vec<f64>) -> Option<f64> {
-    crate::statistics::median(values)
 }
 
 fn host(starts: &[&vllm::Start]) -> Result<HostFit, String> {

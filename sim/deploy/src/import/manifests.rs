@@ -346,20 +346,18 @@ pub fn import(doc: &Rc<Node>, file: &Arc<str>, maps: &ConfigMaps, draft: &mut Dr
     }
 }
 
+/// What the pod at `path` runs.
+fn pod_at(tree: Tree<'_>, path: &[&str], maps: &ConfigMaps, draft: &mut Draft) -> Runs {
+    let Some(node) = tree.node.at(path) else {
+        return Runs::Nothing;
+    };
+    let file = tree.file;
+    pod(Tree { node, file }, &path.join("."), maps, draft)
+}
+
 fn workload(tree: Tree<'_>, pod: &[&str], maps: &ConfigMaps, draft: &mut Draft) {
     let prefix = pod.join(".");
-    let runs = match tree.node.at(pod) {
-        Some(spec) => self::pod(
-            Tree {
-                node: spec,
-                file: tree.file,
-            },
-            &prefix,
-            maps,
-            draft,
-        ),
-        None => Runs::Nothing,
-    };
+    let runs = pod_at(tree, pod, maps, draft);
     if runs == Runs::Nothing {
         return nothing(tree, draft);
     }
@@ -408,18 +406,7 @@ fn leader_worker_set(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         worker
     };
     let prefix = pod.join(".");
-    let runs = match tree.node.at(&pod) {
-        Some(spec) => self::pod(
-            Tree {
-                node: spec,
-                file: tree.file,
-            },
-            &prefix,
-            maps,
-            draft,
-        ),
-        None => Runs::Nothing,
-    };
+    let runs = pod_at(tree, &pod, maps, draft);
     if runs == Runs::Nothing {
         return nothing(tree, draft);
     }

@@ -1,6 +1,7 @@
 //! Parsers of the formats that deployments are written in. Each knows the line of what it read, and has limits, so that no text costs more
 //! time or memory than its length justifies.
 
+mod chars;
 pub mod dotenv;
 pub mod nginx;
 pub mod prototext;

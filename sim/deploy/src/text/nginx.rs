@@ -1,6 +1,7 @@
 //! nginx configurations: directives with their words and blocks.
 
-use super::{MAX_BYTES, MAX_DEPTH, Wrong};
+use super::chars::Chars;
+use super::{MAX_DEPTH, Wrong};
 
 /// Most directives of a file.
 const MAX_DIRECTIVES: usize = 100_000;
@@ -28,65 +29,40 @@ impl Directive {
 /// # Errors
 /// A block or directive that does not end.
 pub fn directives(text: &str) -> Result<Vec<Directive>, Wrong> {
-    if text.len() > MAX_BYTES {
-        return Err(Wrong::new(1, format!("more than {MAX_BYTES} bytes")));
-    }
     let mut reader = Reader {
-        chars: text.chars().peekable(),
-        line: 1,
+        chars: Chars::of(text)?,
         count: 0,
     };
     let all = reader.block(0)?;
     match reader.chars.next() {
         None => Ok(all),
-        Some(_) => Err(Wrong::new(reader.line, "`}` without a block that it ends")),
+        Some(_) => Err(Wrong::new(
+            reader.chars.line,
+            "`}` without a block that it ends",
+        )),
     }
 }
 
 struct Reader<'a> {
-    chars: std::iter::Peekable<std::str::Chars<'a>>,
-    line: u32,
+    chars: Chars<'a>,
     count: usize,
 }
 
 impl Reader<'_> {
-    fn next(&mut self) -> Option<char> {
-        let c = self.chars.next();
-        if c == Some('\n') {
-            self.line = self.line.saturating_add(1);
-        }
-        c
-    }
-
-    fn peek(&mut self) -> Option<char> {
-        while let Some(c) = self.chars.peek().copied() {
-            if c == '#' {
-                while self.chars.peek().is_some_and(|c| *c != '\n') {
-                    self.next();
-                }
-            } else if c.is_whitespace() {
-                self.next();
-            } else {
-                return Some(c);
-            }
-        }
-        None
-    }
-
     /// Directives until the `}` that ends the block, which is left, or until the text ends.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, Wrong> {
         if depth > MAX_DEPTH {
             return Err(Wrong::new(
-                self.line,
+                self.chars.line,
                 format!("nested more than {MAX_DEPTH} levels deep"),
             ));
         }
         let mut out = Vec::new();
         loop {
-            match self.peek() {
+            match self.chars.after_space() {
                 None | Some('}') => return Ok(out),
                 Some(';') => {
-                    self.next();
+                    self.chars.next();
                 }
                 Some(_) => out.push(self.directive(depth)?),
             }
@@ -94,7 +70,7 @@ impl Reader<'_> {
     }
 
     fn directive(&mut self, depth: usize) -> Result<Directive, Wrong> {
-        let start = self.line;
+        let start = self.chars.line;
         self.count += 1;
         if self.count > MAX_DIRECTIVES {
             return Err(Wrong::new(
@@ -104,7 +80,7 @@ impl Reader<'_> {
         }
         let mut words = Vec::new();
         loop {
-            match self.peek() {
+            match self.chars.after_space() {
                 None | Some('}') => {
                     return Err(Wrong::new(
                         start,
@@ -112,16 +88,16 @@ impl Reader<'_> {
                     ));
                 }
                 Some(';') => {
-                    self.next();
+                    self.chars.next();
                     break;
                 }
                 Some('{') if words.is_empty() => {
                     return Err(Wrong::new(start, "a block without a name"));
                 }
                 Some('{') => {
-                    self.next();
+                    self.chars.next();
                     let block = self.block(depth + 1)?;
-                    if self.next() != Some('}') {
+                    if self.chars.next() != Some('}') {
                         return Err(Wrong::new(start, "the block that starts here does not end"));
                     }
                     return Ok(Directive {
@@ -131,12 +107,12 @@ impl Reader<'_> {
                     });
                 }
                 Some(quote @ ('"' | '\'')) => {
-                    self.next();
+                    self.chars.next();
                     let mut word = String::new();
                     loop {
-                        match self.next() {
+                        match self.chars.next() {
                             Some(c) if c == quote => break,
-                            Some('\\') => word.extend(self.next()),
+                            Some('\\') => word.extend(self.chars.next()),
                             Some(c) => word.push(c),
                             None => {
                                 return Err(Wrong::new(
@@ -161,15 +137,15 @@ impl Reader<'_> {
     /// A word without quotes; `${name}` is a part of it.
     fn plain(&mut self) -> String {
         let mut word = String::new();
-        while let Some(c) = self.chars.peek().copied() {
+        while let Some(c) = self.chars.peek() {
             let variable = word.ends_with('$') && c == '{';
             if c.is_whitespace() || c == ';' || (c == '{' && !variable) || c == '}' {
                 break;
             }
             word.push(c);
-            self.next();
+            self.chars.next();
             if variable {
-                while let Some(c) = self.next() {
+                while let Some(c) = self.chars.next() {
                     word.push(c);
                     if c == '}' {
                         break;

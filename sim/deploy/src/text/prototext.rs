@@ -2,7 +2,8 @@
 //!
 //! The crates that read it need the messages' descriptors; a tree with lines is all that is wanted here.
 
-use super::{MAX_BYTES, MAX_DEPTH, Wrong};
+use super::chars::Chars;
+use super::{MAX_DEPTH, Wrong};
 use crate::place::shown;
 
 /// Most fields of a file.
@@ -56,60 +57,31 @@ impl Field {
 /// # Errors
 /// What is no text format, with its line.
 pub fn fields(text: &str) -> Result<Vec<Field>, Wrong> {
-    if text.len() > MAX_BYTES {
-        return Err(Wrong::new(1, format!("more than {MAX_BYTES} bytes")));
-    }
     let mut reader = Reader {
-        chars: text.chars().peekable(),
-        line: 1,
+        chars: Chars::of(text)?,
         fields: 0,
     };
     reader.message(None, 0)
 }
 
 struct Reader<'a> {
-    chars: std::iter::Peekable<std::str::Chars<'a>>,
-    line: u32,
+    chars: Chars<'a>,
     fields: usize,
 }
 
 impl Reader<'_> {
-    fn next(&mut self) -> Option<char> {
-        let c = self.chars.next();
-        if c == Some('\n') {
-            self.line = self.line.saturating_add(1);
-        }
-        c
-    }
-
-    /// Skips spaces and comments; the character that follows.
-    fn peek(&mut self) -> Option<char> {
-        while let Some(c) = self.chars.peek().copied() {
-            if c == '#' {
-                while self.chars.peek().is_some_and(|c| *c != '\n') {
-                    self.next();
-                }
-            } else if c.is_whitespace() {
-                self.next();
-            } else {
-                return Some(c);
-            }
-        }
-        None
-    }
-
     /// Fields until `end`, or until the text ends.
     fn message(&mut self, end: Option<char>, depth: usize) -> Result<Vec<Field>, Wrong> {
         if depth > MAX_DEPTH {
             return Err(Wrong::new(
-                self.line,
+                self.chars.line,
                 format!("nested more than {MAX_DEPTH} levels deep"),
             ));
         }
-        let start = self.line;
+        let start = self.chars.line;
         let mut out = Vec::new();
         loop {
-            match self.peek() {
+            match self.chars.after_space() {
                 None if end.is_none() => return Ok(out),
                 None => {
                     return Err(Wrong::new(
@@ -118,11 +90,11 @@ impl Reader<'_> {
                     ));
                 }
                 Some(c) if Some(c) == end => {
-                    self.next();
+                    self.chars.next();
                     return Ok(out);
                 }
                 Some(',' | ';') => {
-                    self.next();
+                    self.chars.next();
                 }
                 Some(_) => self.field(depth, &mut out)?,
             }
@@ -130,10 +102,10 @@ impl Reader<'_> {
     }
 
     fn field(&mut self, depth: usize, out: &mut Vec<Field>) -> Result<(), Wrong> {
-        let line = self.line;
+        let line = self.chars.line;
         let name = self.name();
         if name.is_empty() {
-            let found = self.next().unwrap_or(' ');
+            let found = self.chars.next().unwrap_or(' ');
             return Err(Wrong::new(
                 line,
                 format!(
@@ -142,13 +114,13 @@ impl Reader<'_> {
                 ),
             ));
         }
-        let colon = self.peek() == Some(':');
+        let colon = self.chars.after_space() == Some(':');
         if colon {
-            self.next();
+            self.chars.next();
         }
-        match self.peek() {
+        match self.chars.after_space() {
             Some('[') => {
-                self.next();
+                self.chars.next();
                 self.list(&name, depth, out)
             }
             Some('{' | '<') => self.value(name, line, depth, out),
@@ -161,19 +133,19 @@ impl Reader<'_> {
     }
 
     fn list(&mut self, name: &str, depth: usize, out: &mut Vec<Field>) -> Result<(), Wrong> {
-        let start = self.line;
+        let start = self.chars.line;
         loop {
-            match self.peek() {
+            match self.chars.after_space() {
                 None => return Err(Wrong::new(start, "the list that starts here does not end")),
                 Some(']') => {
-                    self.next();
+                    self.chars.next();
                     return Ok(());
                 }
                 Some(',') => {
-                    self.next();
+                    self.chars.next();
                 }
                 Some(_) => {
-                    let line = self.line;
+                    let line = self.chars.line;
                     self.value(name.to_owned(), line, depth, out)?;
                 }
             }
@@ -191,19 +163,20 @@ impl Reader<'_> {
         if self.fields > MAX_FIELDS {
             return Err(Wrong::new(line, format!("more than {MAX_FIELDS} fields")));
         }
-        let value = match self.peek() {
+        let value = match self.chars.after_space() {
             Some('{') => {
-                self.next();
+                self.chars.next();
                 Value::Message(self.message(Some('}'), depth + 1)?)
             }
             Some('<') => {
-                self.next();
+                self.chars.next();
                 Value::Message(self.message(Some('>'), depth + 1)?)
             }
             Some('"' | '\'') => {
                 let mut text = String::new();
                 // Texts side by side are one.
-                while let Some(quote) = self.peek().filter(|c| matches!(c, '"' | '\'')) {
+                while let Some(quote) = self.chars.after_space().filter(|c| matches!(c, '"' | '\''))
+                {
                     self.text(quote, &mut text)?;
                 }
                 Value::Scalar(text)
@@ -224,12 +197,12 @@ impl Reader<'_> {
     }
 
     fn text(&mut self, quote: char, out: &mut String) -> Result<(), Wrong> {
-        let start = self.line;
-        self.next();
+        let start = self.chars.line;
+        self.chars.next();
         loop {
-            match self.next() {
+            match self.chars.next() {
                 Some(c) if c == quote => return Ok(()),
-                Some('\\') => match self.next() {
+                Some('\\') => match self.chars.next() {
                     Some('n') => out.push('\n'),
                     Some('t') => out.push('\t'),
                     Some(c) => out.push(c),
@@ -249,14 +222,14 @@ impl Reader<'_> {
     /// A name, a number, or a placeholder of Triton's templates (`${name}`).
     fn name(&mut self) -> String {
         let mut out = String::new();
-        while let Some(c) = self.chars.peek().copied() {
+        while let Some(c) = self.chars.peek() {
             let placeholder =
                 c == '{' && out == "$" || c == '}' && out.starts_with("${") && !out.ends_with('}');
             if !(c.is_alphanumeric() || "_+-.$".contains(c) || placeholder) {
                 break;
             }
             out.push(c);
-            self.next();
+            self.chars.next();
         }
         out
     }

@@ -257,7 +257,7 @@ impl Question {
         }
         let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
         let probe = probe(&base, origin, &axes).map_err(|e| replaced(&e, &document))?;
-        let catalog = catalog_of(&probe).map_err(|e| at("hardware.catalog", e))?;
+        let catalog = probe.catalog().map_err(|e| replaced(&e, &document))?;
         let requests = Requests::draw(&probe, probe.seed)?;
         let moments = requests.moments();
         let mut notes = Vec::new();
@@ -373,16 +373,6 @@ fn replaced(e: &ScenarioError, document: &Document) -> Error {
         .map(|i| document.issue(&i.path, i.message.clone()))
         .collect();
     ScenarioError::from_issues(issues).into()
-}
-
-/// The catalog of a scenario, with its own model if it has one.
-pub(super) fn catalog_of(scenario: &Scenario) -> Result<Catalog, String> {
-    match scenario.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
-        Some(dir) => {
-            Catalog::with_dir(&*scenario.files, &scenario.base.join(dir)).map_err(|e| e.to_string())
-        }
-        None => Ok(Catalog::builtin()),
-    }
 }
 
 /// The engines to try, with the limits of each where the question gives none.

@@ -132,7 +132,10 @@ impl Scenario {
     }
 
     /// The built-in catalog, with the user's own folder where the scenario names one.
-    pub(in crate::scenario) fn catalog(&self) -> Result<Catalog, ScenarioError> {
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn catalog(&self) -> Result<Catalog, ScenarioError> {
         match self.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
             Some(dir) => Catalog::with_dir(&*self.files, &self.base.join(dir))
                 .map_err(|e| self.places.error("hardware.catalog", e.to_string())),
