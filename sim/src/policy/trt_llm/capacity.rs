@@ -13,7 +13,7 @@ impl TrtLlm {
     }
 
     /// Blocks that `id` lacks for its next step; two steps ahead with several micro-batches (3.2).
-    fn blocks_for_step(&self, id: ReqId) -> u64 {
+    pub(super) fn blocks_for_step(&self, id: ReqId) -> u64 {
         let s = &self.seqs[id as usize];
         let tokens = if s.generating() {
             let ahead = if self.config.micro_batches > 1 { 2 } else { 1 };
