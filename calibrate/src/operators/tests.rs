@@ -3,7 +3,7 @@ use std::path::Path;
 use hwmodels::ops::{Arithmetic, Device, Kernels, gemm};
 
 use super::tables::{GemmRow, Row};
-use super::task::{KERNEL_TOLERANCE, Task, array, held_out};
+use super::task::{Task, array, held_out};
 use super::*;
 
 #[test]

@@ -9,6 +9,7 @@
 //! Here are the handle that other threads have, and the loop. `requests.rs` takes requests in and lets them go, `steps.rs`
 //! plans, submits and completes, `tokens.rs` chooses and sends, `log.rs` writes; `sequence.rs` is what a request is meanwhile.
 
+mod in_flight;
 mod log;
 mod requests;
 mod sequence;
@@ -34,8 +35,10 @@ use crate::policy::Policy;
 use crate::request::{Event, Failure, GenerateRequest};
 use crate::step_log::StepLogWriter;
 use crate::text::Text;
+use in_flight::InFlight;
 use sequence::Seq;
-use steps::InFlight;
+
+pub use sequence::Submission;
 
 /// What every replica needs to know.
 pub struct ReplicaSpec {
@@ -53,20 +56,6 @@ pub struct ReplicaSpec {
     pub queued: Arc<AtomicU64>,
     /// Where steps and requests are logged.
     pub log: Option<StepLogWriter>,
-}
-
-/// A request on its way into a replica.
-pub struct Submission {
-    /// The engine's number of it.
-    pub id: u64,
-    /// What is asked.
-    pub request: GenerateRequest,
-    /// Where its tokens go.
-    pub events: UnboundedSender<Event>,
-    /// When it reached the engine [ns since its start].
-    pub submitted: SimTime,
-    /// The sequences that were asked for together with this one.
-    pub family: Arc<Family>,
 }
 
 enum Command {
