@@ -1,7 +1,6 @@
 //! Draws of token counts and of pauses.
 
 use hwmodels::files::Files;
-use hwmodels::units::plain;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Exp1, LogNormal, Normal};

@@ -336,6 +336,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::Element;
 
     /// Loads and stores vectors: what comes out, as bits.
     struct Pass<'a, E>(&'a [E; LANES]);
