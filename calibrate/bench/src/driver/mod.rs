@@ -23,12 +23,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use sim::kernel::time::SimTime;
-use sim::request::{Outcome, RejectReason, RequestSpec};
+use sim::request::{Outcome, RequestSpec};
 use sim::workload::{RequestEnd, Workload};
 use tokio::sync::{mpsc, watch};
 
 use crate::endpoint::connection::ConnectionCounts;
-use crate::endpoint::{Client, Endpoint, EndpointError, ErrorKind, GenerateRequest, RequestTrace};
+use crate::endpoint::{Client, Endpoint, EndpointError, GenerateRequest, RequestTrace};
 use crate::prompts::Prompts;
 use backoff::Backoff;
 use until::Until;

@@ -26,13 +26,12 @@ use std::time::{Duration, Instant};
 use sim::kernel::time::SimTime;
 use sim::policy::{Load, Scheduler};
 use sim::request::ReqId;
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::executor::Executor;
-use crate::metrics::{EndReason, Family, ReplicaMetrics};
+use crate::metrics::{EndReason, ReplicaMetrics};
 use crate::pages::PageTable;
 use crate::policy::Policy;
-use crate::request::{Event, Failure, GenerateRequest};
+use crate::request::Failure;
 use crate::step_log::StepLogWriter;
 use crate::text::Text;
 use in_flight::InFlight;

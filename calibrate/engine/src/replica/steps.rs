@@ -11,10 +11,10 @@ use sim::request::ReqId;
 
 use super::in_flight::{Collected, InFlight};
 use super::{Driver, lock};
-use crate::executor::{ExecutorError, Score, SeqInput, StepOutput, StepTimes};
+use crate::executor::{ExecutorError, Score, SeqInput, StepOutput};
 use crate::metrics::EndReason;
-use crate::request::{Failure, Finish};
-use crate::step_log::{LogEntry, LogOutcome};
+use crate::request::Failure;
+use crate::step_log::LogOutcome;
 
 impl Driver {
     /// Plans and submits steps while there is room in flight.
