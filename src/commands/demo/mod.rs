@@ -1,5 +1,7 @@
 //! `servetwin demo`: the closed loop on this machine. Engine up, loads measured, a step model fitted on some, the others predicted.
 
+mod autoscale;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +23,7 @@ use sim::record::RunRecord;
 use sim::report::csv;
 use sim::scenario::Scenario;
 
-use super::BadInput;
+use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json, write_file};
 use crate::simulate::{Keep, Path as SimPath, Seeds, simulate};
@@ -48,6 +50,7 @@ const AROUND_S: f64 = 2.0;
 #[command(after_help = "Examples:
   servetwin demo
   servetwin demo --seconds 4 --repeats 1 --out demo/
+  servetwin demo --autoscale
 
 Needs a machine with little else to do: what others take of its cores is measured as the engine's time.")]
 pub struct Args {
@@ -66,6 +69,9 @@ pub struct Args {
     /// Only the held-out loads with these names (and the fitted ones). Repeatable.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Scale the engine's replicas by the autoscaler instead, beside the simulation of it: replicas, decisions and TTFT, measured and predicted.
+    #[arg(long, conflicts_with_all = ["only", "repeats", "params"])]
+    autoscale: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -90,17 +96,14 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             .into());
         }
     }
+    if args.autoscale {
+        return autoscale::run(&args);
+    }
     let out = args
         .out
         .clone()
         .unwrap_or_else(|| std::env::temp_dir().join("servetwin-demo"));
-    std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-    let lab = Lab {
-        out,
-        model: format!("model-{}-seed1", args.params),
-        params: args.params.clone(),
-    };
-    lab.make_model()?;
+    let lab = Lab::new(out, &args.params)?;
 
     let cases: Vec<&Case> = CASES
         .iter()
@@ -109,7 +112,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let mut failed = Vec::new();
     let (runs, paces) = lab.measure_all(&cases, &args, &mut failed);
     let spinner = progress::spinner("fitting the step model and predicting the loads");
-    let profile = match lab.fit(&runs, &mut failed) {
+    let profile = match lab.fit(&runs, &LAYOUTS, &mut failed) {
         Ok(profile) => Some(profile),
         Err(e) => {
             failed.push(failure("step model", &e));
@@ -230,6 +233,19 @@ struct Lab {
 }
 
 impl Lab {
+    /// Sets up in `out`, with a random model of `params` parameters.
+    fn new(out: PathBuf, params: &str) -> anyhow::Result<Lab> {
+        std::fs::create_dir_all(&out)
+            .with_context(|| format!("cannot create {}", out.display()))?;
+        let lab = Lab {
+            out,
+            model: format!("model-{params}-seed1"),
+            params: params.to_owned(),
+        };
+        lab.make_model()?;
+        Ok(lab)
+    }
+
     fn path(&self, case: &Case, repeat: usize, what: &str) -> PathBuf {
         self.out.join(format!("{}.{repeat}.{what}", case.name))
     }
@@ -360,9 +376,14 @@ impl Lab {
         })
     }
 
-    /// Fits the step model on the step logs of the fitted loads and the way of a request in on their records. Logs that cannot be used go to
-    /// `failed`.
-    fn fit(&self, runs: &[(&Case, Vec<Run>)], failed: &mut Vec<Failed>) -> anyhow::Result<Profile> {
+    /// Fits the step model on the step logs of the fitted loads and of `layouts` timed without a load, and the way of a request in on their
+    /// records. Logs that cannot be used go to `failed`.
+    fn fit(
+        &self,
+        runs: &[(&Case, Vec<Run>)],
+        layouts: &[[u32; 2]],
+        failed: &mut Vec<Failed>,
+    ) -> anyhow::Result<Profile> {
         let (mut fitted, mut logs) = (Vec::new(), Vec::new());
         for (case, records) in runs.iter().filter(|(case, _)| case.fitted) {
             for run in records {
@@ -380,7 +401,7 @@ impl Lab {
                 "none of the loads that it is fitted on was measured"
             ));
         }
-        for [tp, pp] in LAYOUTS {
+        for &[tp, pp] in layouts {
             let timed = self.time([tp, pp]);
             match timed.and_then(|path| Ok(steps::log::read(&path)?)) {
                 Ok(log) => logs.push(log),
