@@ -274,6 +274,7 @@ fn cluster(file: &Path, csv: Option<&Path>) -> anyhow::Result<Cluster> {
     output::reads([file]);
     if let Some(dir) = csv {
         output::check_dir(dir, &cluster_tables::TABLES)?;
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
     let scenario = Scenario::load(file, &[]).map_err(|e| BadInput(e.to_string()))?;
     let spec = (scenario.cluster_spec())

@@ -41,7 +41,7 @@ const SEQS: u32 = 8;
 const PERIOD_S: f64 = 3.0;
 /// Length of the load [s].
 const SECONDS: f64 = 120.0;
-/// Replicas at most, and nodes.
+/// Replicas at most, and nodes of one accelerator.
 const MOST: u32 = 4;
 
 /// The loads that the step model is fitted on, each on one replica.
@@ -65,7 +65,7 @@ fn fitted() -> [Case; 2] {
 fn scenario(model: &str) -> String {
     format!(
         r#"name = "autoscale"
-description = "The bundled engine under an HPA and the Cluster Autoscaler, in seconds rather than minutes."
+description = "The bundled engine under an HPA, in seconds rather than minutes."
 
 [model]
 config = {model}
@@ -98,11 +98,9 @@ sample = "500 ms"
 
 [[cluster.node_group]]
 name = "nodes"
-min = 1
+min = {MOST}
 max = {MOST}
 accelerators = 1
-boot = "4 s"
-device_plugin = "500 ms"
 
 [cluster.pod]
 image_pull = "1 s"
@@ -119,14 +117,12 @@ metrics_relist_interval = "2 s"
 [autoscaler.hpa]
 minReplicas = 1
 maxReplicas = {MOST}
-metrics = [{{ type = "Pods", metric = "vllm:num_requests_running", averageValue = 5, rule = "avg_over_time", window = "4 s" }}]
+metrics = [
+    {{ type = "Pods", metric = "vllm:num_requests_running", averageValue = 5, rule = "avg_over_time", window = "4 s" }},
+    {{ type = "Pods", metric = "vllm:num_requests_waiting", averageValue = 4, rule = "avg_over_time", window = "4 s" }},
+]
 behavior = {{ scaleDown = {{ stabilizationWindowSeconds = 9, policies = [{{ type = "Pods", value = 1, periodSeconds = 6 }}] }} }}
-flags = {{ sync-period = "{PERIOD_S} s", initial-readiness-delay = "1 s" }}
-
-[autoscaler.cluster_autoscaler]
-scan-interval = "2 s"
-scale-down-unneeded-time = "6 s"
-scale-down-delay-after-add = "6 s"
+flags = {{ sync-period = "{PERIOD_S} s" }}
 "#,
         model = toml::Value::from(model),
     )
