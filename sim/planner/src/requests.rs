@@ -8,6 +8,7 @@ use sim::scenario::Scenario;
 use sim::workload::Workload;
 
 use crate::Error;
+use crate::sweep::fnv1a;
 
 /// Most requests that are drawn; a longer load is cut there.
 pub const MOST_REQUESTS: usize = 200_000;
@@ -74,6 +75,18 @@ impl Requests {
             shares,
             cut: mix.peek().is_some(),
         })
+    }
+
+    /// What tells these requests from others: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        let mut bytes = Vec::with_capacity(24 * self.list.len());
+        for r in self.list.iter() {
+            bytes.extend(r.arrival.0.to_le_bytes());
+            for n in [r.prompt_tokens, r.output_tokens, r.max_tokens] {
+                bytes.extend(n.to_le_bytes());
+            }
+        }
+        format!("{:016x}", fnv1a(&bytes))
     }
 
     /// How many there are.

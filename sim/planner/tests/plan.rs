@@ -5,7 +5,8 @@ use std::path::Path;
 use planner::plan::bounds::bound;
 use planner::plan::ready::start_all;
 use planner::plan::space::Space;
-use planner::plan::{Options, PlanReport, Question, answer};
+use planner::plan::{Options, Part, PlanReport, Question, answer, merge, part};
+use planner::sweep::Shard;
 
 /// A question of 3 instance types, their layouts and engine limits, under `rate` req/s.
 fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
@@ -234,4 +235,100 @@ fn the_shipped_questions_are_answered() {
         answered += 1;
     }
     assert!(answered >= 2);
+}
+
+/// The parts of `q`, each as its file holds it.
+fn parts(q: &Question, options: Options, count: u64) -> Vec<Part> {
+    let one = |index| {
+        let made = part(q, options, Shard { index, count }, &|_| {}).unwrap();
+        serde_json::from_str(&serde_json::to_string(&made).unwrap()).unwrap()
+    };
+    (1..=count).rev().map(one).collect()
+}
+
+#[test]
+fn the_parts_of_an_exhaustive_plan_give_the_bytes_of_the_whole() {
+    let q = question(8.0, CHAT, "n+1");
+    let options = Options {
+        exhaustive: true,
+        draws: 2,
+    };
+    let whole = answer(&q, options, &|_| {}).unwrap();
+    let merged = merge(&q, &parts(&q, options, 3), &|_| {}).unwrap();
+    let text = |r: &PlanReport| serde_json::to_string_pretty(r).unwrap();
+    assert_eq!(text(&merged.report), text(&whole.report));
+    assert_eq!(merged.scenario, whole.scenario);
+}
+
+#[test]
+fn the_parts_of_a_raced_plan_name_the_winner_of_the_whole() {
+    for (rate, redundancy) in [(6.0, "none"), (25.0, "n+1")] {
+        let q = question(rate, CHAT, redundancy);
+        let options = Options {
+            exhaustive: false,
+            draws: 0,
+        };
+        let whole = answer(&q, options, &|_| {}).unwrap();
+        for count in [2, 5] {
+            let merged = merge(&q, &parts(&q, options, count), &|_| {}).unwrap();
+            assert_eq!(merged.report.winner, whole.report.winner, "{rate} {count}");
+            assert_eq!(merged.report.detail, whole.report.detail, "{rate} {count}");
+            assert_eq!(merged.scenario, whole.scenario);
+            assert_eq!(
+                merged.report.search.candidates,
+                whole.report.search.candidates
+            );
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused() {
+    let q = question(6.0, CHAT, "none");
+    let options = Options {
+        exhaustive: false,
+        draws: 0,
+    };
+    let all = parts(&q, options, 2);
+    let refused = |q: &Question, parts: &[Part]| {
+        let e = merge(q, parts, &|_| {}).err().unwrap();
+        assert!(e.is_input());
+        e.to_string()
+    };
+    assert!(refused(&q, &[]).contains("--shard"));
+    assert!(refused(&q, &all[..1]).contains("1 of 2 parts are missing: 1"));
+    let other = question(7.0, CHAT, "none");
+    assert!(refused(&other, &all).contains("another question"));
+    let mut mixed = all.clone();
+    mixed[0].draws = 3;
+    assert!(refused(&q, &mixed).contains("other options"));
+    let mut twice = all.clone();
+    twice.push(all[0].clone());
+    assert!(merge(&q, &twice, &|_| {}).is_ok());
+    let last = twice.len() - 1;
+    twice[last].settled.clear();
+    assert!(refused(&q, &twice).contains("twice"));
+    let mut beyond = all;
+    beyond[0].settled[0].candidate = 1_000_000;
+    assert!(refused(&q, &beyond).contains("does not have"));
+}
+
+#[test]
+fn what_was_set_aside_is_told_by_kind() {
+    let report = answered(&question(25.0, CHAT, "n+1"), false);
+    let text = report.render();
+    let aside = text.split("set aside\n").nth(1).unwrap();
+    let aside = aside.split("\nsearch").next().unwrap();
+    // At most a heading and two examples of each kind, and where the rest is.
+    let kinds: std::collections::BTreeSet<_> = report.rejected.iter().map(|r| r.kind).collect();
+    assert!(aside.lines().count() <= 3 * kinds.len() + 1, "{text}");
+    for kind in kinds {
+        assert!(aside.contains(kind.heading()), "{text}");
+    }
+    let told: u64 = aside
+        .lines()
+        .filter(|l| !l.trim_start().starts_with(['e', 'a']))
+        .filter_map(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    assert_eq!(told, report.rejected.iter().map(|r| r.candidates).sum::<u64>());
 }

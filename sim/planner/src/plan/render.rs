@@ -1,15 +1,16 @@
 //! The answer as advice: the first screen is the recommendation, its price, its margins and its evidence.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sim::record::MeasuredError;
 use sim::report::text::{field, figure};
 
-use super::report::{Choice, Detail, Doubt, PlanReport, Rejection};
+use super::report::{Aside, Choice, Detail, Doubt, PlanReport, Rejection};
 use crate::conditions::Standing;
 
-/// Reasons that are listed.
-const MOST_REASONS: usize = 12;
+/// Examples of each kind of reason.
+const EXAMPLES: usize = 2;
 
 impl PlanReport {
     /// The text on the terminal; lines end in `\n`.
@@ -365,23 +366,26 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
     Ok(())
 }
 
+/// What was set aside, by kind of reason, each with what most candidates of it have in common.
 fn reasons(out: &mut String, rejected: &[Rejection]) -> std::fmt::Result {
     if rejected.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nset aside")?;
-    let mut all: Vec<&Rejection> = rejected.iter().collect();
-    all.sort_by(|a, b| b.candidates.cmp(&a.candidates).then(a.what.cmp(&b.what)));
-    for r in all.iter().take(MOST_REASONS) {
-        writeln!(out, "  {}", r.in_words())?;
+    let mut kinds: BTreeMap<Aside, Vec<&Rejection>> = BTreeMap::new();
+    for r in rejected {
+        kinds.entry(r.kind).or_default().push(r);
     }
-    if all.len() > MOST_REASONS {
-        let left: u64 = all[MOST_REASONS..].iter().map(|r| r.candidates).sum();
-        writeln!(
-            out,
-            "  and {} more reasons for {left} candidates (--json lists all)",
-            all.len() - MOST_REASONS
-        )?;
+    for (kind, mut all) in kinds {
+        let total: u64 = all.iter().map(|r| r.candidates).sum();
+        writeln!(out, "  {total:>7} {}", kind.heading())?;
+        all.sort_by(|a, b| b.candidates.cmp(&a.candidates).then(a.what.cmp(&b.what)));
+        for r in all.iter().take(EXAMPLES) {
+            writeln!(out, "          e.g. {}", r.in_words())?;
+        }
+    }
+    if rejected.len() > EXAMPLES {
+        writeln!(out, "          all reasons: --json")?;
     }
     Ok(())
 }

@@ -167,6 +167,8 @@ pub struct Sensitivity {
 /// What was set aside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Rejection {
+    /// What kind of reason it is.
+    pub kind: Aside,
     /// Instance type, and layout where that matters.
     pub what: String,
     /// Why.
@@ -175,15 +177,68 @@ pub struct Rejection {
     pub candidates: u64,
 }
 
+/// Kinds of reasons to set candidates aside, in the order in which they are told.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Aside {
+    /// They hold, but another costs less or has more margin.
+    Beaten,
+    /// They cost more than the best even at their best.
+    Dear,
+    /// They miss the objectives for the price of the best.
+    MissAtPrice,
+    /// They miss the objectives with any number of replicas.
+    Miss,
+    /// They are too slow even alone on a replica, or have no room for a request.
+    Slow,
+    /// They cannot carry the load with the instances that are allowed.
+    Small,
+    /// They do not start on their hardware.
+    Start,
+    /// They cannot be placed.
+    Place,
+    /// Another instance type has the same accelerators for less.
+    Dominated,
+}
+
+impl Aside {
+    /// In words, as a heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Aside::Beaten => "hold, but another costs less or has more margin",
+            Aside::Dear => "cost more than the best even at their best",
+            Aside::MissAtPrice => "miss the objectives for the price of the best",
+            Aside::Miss => "miss the objectives with any number of replicas",
+            Aside::Slow => "are too slow, or too small, even for one request",
+            Aside::Small => "cannot carry the load with the instances that are allowed",
+            Aside::Start => "do not start on their hardware",
+            Aside::Place => "cannot be placed",
+            Aside::Dominated => "instance types with accelerators that another has for less",
+        }
+    }
+}
+
 impl Rejection {
     /// Adds `n` candidates called `what`, set aside for `reason`.
-    pub fn count(all: &mut Vec<Rejection>, what: &str, reason: &str, n: usize) {
+    pub fn count(all: &mut Vec<Rejection>, kind: Aside, what: &str, reason: &str, n: usize) {
         match all
             .iter_mut()
-            .find(|r| r.what == what && r.reason == reason)
+            .find(|r| r.kind == kind && r.what == what && r.reason == reason)
         {
             Some(r) => r.candidates += n as u64,
             None => all.push(Rejection {
+                kind,
                 what: what.into(),
                 reason: reason.into(),
                 candidates: n as u64,
@@ -223,6 +278,22 @@ pub struct SearchCounts {
     pub requests: u64,
     /// Whether every candidate was settled.
     pub exhaustive: bool,
+}
+
+impl SearchCounts {
+    /// Both together.
+    pub fn plus(&self, o: &SearchCounts) -> SearchCounts {
+        SearchCounts {
+            combinations: self.combinations + o.combinations,
+            candidates: self.candidates + o.candidates,
+            by_bounds: self.by_bounds + o.by_bounds,
+            scouted: self.scouted + o.scouted,
+            settled: self.settled + o.settled,
+            simulations: self.simulations + o.simulations,
+            requests: self.requests + o.requests,
+            exhaustive: self.exhaustive || o.exhaustive,
+        }
+    }
 }
 
 impl PlanReport {

@@ -10,7 +10,7 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::question::{Axis, Question, allows, model_name};
-use super::report::Rejection;
+use super::report::{Aside, Rejection};
 use crate::Error;
 
 /// Most candidates of a question.
@@ -109,7 +109,7 @@ impl Candidate {
     pub fn scenario(&self, question: &Question, replicas: u32) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
         overrides.push(format!("layout.replicas={replicas}"));
-        Ok(Scenario::parse(
+        Ok(question.world.scenario(
             &question.base,
             &question.origin,
             &overrides,
@@ -140,7 +140,8 @@ impl Space {
     /// # Errors
     /// Instance types that the catalog does not have or that have no price; too many combinations; nothing that can be placed.
     pub fn of(question: &Question) -> Result<Space, Error> {
-        let probe = Scenario::parse(&question.base, &question.origin, &first(question))?;
+        let probe =
+            (question.world).scenario(&question.base, &question.origin, &first(question))?;
         let mut catalog = question.catalog.clone();
         let name = own_model(&probe, &mut catalog)?;
         let entry = catalog
@@ -180,6 +181,7 @@ impl Space {
                     .map_err(|e| Error::input(e.to_string()))?;
                 if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
                     space.reject(
+                        Aside::Place,
                         &instance.name,
                         &format!("{kind} does not run on {}", chip.name),
                         1,
@@ -193,7 +195,7 @@ impl Space {
                     given_layouts(&probe, &layout_axes)?
                 };
                 let axes: Vec<&Axis> = plain.iter().copied().chain(engine).collect();
-                let variants = combinations(&axes)?;
+                let variants = combinations(&axes, question.most_candidates)?;
                 for layout in layouts {
                     space.combinations += variants.len();
                     let placement =
@@ -205,6 +207,7 @@ impl Space {
                                     space.combinations -= variants.len();
                                 } else {
                                     space.reject(
+                                        Aside::Place,
                                         &format!("{}, {layout}", instance.name),
                                         &e.to_string(),
                                         variants.len(),
@@ -219,13 +222,14 @@ impl Space {
                             placement.nodes, question.max_instances
                         );
                         space.reject(
+                            Aside::Place,
                             &format!("{}, {layout}", instance.name),
                             &why,
                             variants.len(),
                         );
                         continue;
                     }
-                    space.add(&placement, price, &variants, &model)?;
+                    space.add(&placement, price, &variants, &model, question.most_candidates)?;
                 }
             }
         }
@@ -250,16 +254,18 @@ impl Space {
         price: f64,
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
+        most: usize,
     ) -> Result<(), Error> {
         let layout = placement.layout;
         for variant in variants {
-            if self.candidates.len() >= MOST_CANDIDATES {
+            if self.candidates.len() >= most {
                 return Err(Error::input(format!(
-                    "the question has more than {MOST_CANDIDATES} candidates; give fewer alternatives"
+                    "the question has more than {most} candidates; give fewer alternatives"
                 )));
             }
             if let Some(why) = too_heavy(placement, variant, model) {
-                self.reject(&format!("{}, {layout}", placement.instance.name), &why, 1);
+                let what = format!("{}, {layout}", placement.instance.name);
+                self.reject(Aside::Start, &what, &why, 1);
                 continue;
             }
             let mut overrides = vec![
@@ -297,8 +303,8 @@ impl Space {
         Ok(())
     }
 
-    fn reject(&mut self, what: &str, reason: &str, n: usize) {
-        Rejection::count(&mut self.rejected, what, reason, n);
+    fn reject(&mut self, kind: Aside, what: &str, reason: &str, n: usize) {
+        Rejection::count(&mut self.rejected, kind, what, reason, n);
     }
 }
 
@@ -428,6 +434,7 @@ fn allowed<'a>(
             Some((_, o)) if !named(i) => {
                 Rejection::count(
                     rejected,
+                    Aside::Dominated,
                     &i.name,
                     &format!("costs more than {} with the same accelerators", o.name),
                     1,
@@ -512,12 +519,15 @@ fn given_layouts(probe: &Scenario, axes: &[&Axis]) -> Result<Vec<Layout>, Error>
 }
 
 /// Every combination of the axes' values, the last axis fastest.
-fn combinations<'a>(axes: &[&'a Axis]) -> Result<Vec<Vec<(&'a Axis, &'a Value)>>, Error> {
+fn combinations<'a>(
+    axes: &[&'a Axis],
+    most: usize,
+) -> Result<Vec<Vec<(&'a Axis, &'a Value)>>, Error> {
     let mut out: Vec<Vec<(&Axis, &Value)>> = vec![Vec::new()];
     for axis in axes {
-        if out.len().saturating_mul(axis.values.len()) > MOST_CANDIDATES {
+        if out.len().saturating_mul(axis.values.len()) > most {
             return Err(Error::input(format!(
-                "the question has more than {MOST_CANDIDATES} candidates; give fewer alternatives of {}",
+                "the question has more than {most} candidates; give fewer alternatives of {}",
                 axis.key
             )));
         }
