@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    to: Output,
 }
 
 /// Where the answer goes.
@@ -177,7 +177,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     };
     match (args.shard.part()?, &args.out) {
         (None, None) => {}
-        (Some(shard), Some(dir)) if !args.output.json && !args.output.has_files() => {
+        (Some(shard), Some(dir)) if !args.to.json && !args.to.has_files() => {
             return part(&question, options, shard, dir);
         }
         (Some(_), Some(_)) => {
@@ -187,13 +187,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         (Some(_), None) => return Err(BadInput("--shard: name a folder for the part with --out".into()).into()),
         (None, Some(_)) => return Err(BadInput("--out is the folder of parts: give --shard I/N too".into()).into()),
     }
-    args.output.check()?;
+    args.to.check()?;
     let bar = progress::spinner("");
     let found = answer(&question, options, &|what: &str| {
         bar.set_message(what.to_owned())
     })?;
     bar.finish_and_clear();
-    args.output.tell(&found)
+    args.to.tell(&found)
 }
 
 /// Makes one part of the search.
@@ -276,7 +276,7 @@ fn quick(args: &Args, model: String) -> Quick {
         model,
         rate: args.rate.clone().unwrap_or_default(),
         prompt: args.prompt.clone().unwrap_or_default(),
-        output: args.output.clone().unwrap_or_default(),
+        output: args.to.clone().unwrap_or_default(),
         slo: args.slo.clone(),
         instances: args.instance.clone(),
         budget: args.budget.clone(),
