@@ -276,7 +276,7 @@ fn quick(args: &Args, model: String) -> Quick {
         model,
         rate: args.rate.clone().unwrap_or_default(),
         prompt: args.prompt.clone().unwrap_or_default(),
-        output: args.to.clone().unwrap_or_default(),
+        output: args.output.clone().unwrap_or_default(),
         slo: args.slo.clone(),
         instances: args.instance.clone(),
         budget: args.budget.clone(),

@@ -148,6 +148,24 @@ impl Requests {
         self.play(self.median_start(n), n, 1, factor)
     }
 
+    /// The stretch of `n` whose rate is the highest.
+    pub fn busiest(&self, n: usize) -> Playback {
+        let n = n.clamp(1, self.list.len());
+        let starts = (0..self.list.len() / n).map(|i| i * n);
+        let at = starts.min_by(|a, b| self.between(*a, a + n).total_cmp(&self.between(*b, b + n)));
+        self.play(at.unwrap_or(0), n, 1, 1.0)
+    }
+
+    /// Those whose prompt `takes` says, at the times at which they are sent.
+    pub fn only(&self, takes: impl Fn(u32) -> bool) -> Requests {
+        let list = self.list.iter().filter(|r| takes(r.prompt_tokens));
+        Requests {
+            list: list.cloned().collect(),
+            shares: self.shares,
+            cut: self.cut,
+        }
+    }
+
     /// What one of `replicas` gets of a stretch: each in turn, `n` requests or as many as there are.
     pub fn share(&self, replicas: u32, n: usize) -> Playback {
         let stride = replicas.max(1) as usize;
@@ -294,6 +312,22 @@ mod tests {
         for (a, b) in one.iter().zip(&two) {
             assert!(a.0.abs_diff(2 * b.0) <= 1, "{a:?} {b:?}");
         }
+    }
+
+    #[test]
+    fn parts_by_prompt_are_the_whole() {
+        let text = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = { kind = \"poisson\", rate = \"10 req/s\" \
+                    }\nprompt = { kind = \"uniform\", min = 1, max = 100 }\noutput = 10\n[run]\nrequests = 500\n";
+        let r = Requests::draw(&Scenario::parse(text, "x.toml", &[]).unwrap(), 1).unwrap();
+        let (short, long) = (r.only(|p| p <= 50), r.only(|p| p > 50));
+        assert_eq!(short.len() + long.len(), 500);
+        assert!(short.moments().prompts.last() <= Some(&50) && long.moments().prompts[0] > 50);
+        let mut both = times(short.all(1.0));
+        both.extend(times(long.all(1.0)));
+        both.sort();
+        assert_eq!(both, times(r.all(1.0)));
+        let span = |p: Playback| p.span_s();
+        assert!(span(r.busiest(50)) <= span(r.stretch(50, 1.0)));
     }
 
     #[test]

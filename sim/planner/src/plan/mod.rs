@@ -2,14 +2,19 @@
 //!
 //! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the candidates; [`ready`]: candidates that start on their hardware
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
+//! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
 //! - [`detail`]: what binds the winner, and where it ends; [`doubt`]: how sure the answer is
 //! - [`part`]: the search cut up for many machines
 //! - [`report`]: the answer; [`render`]: as advice on a terminal; [`table`]: as CSV
 
+pub mod autoscaled;
 pub mod bounds;
 pub mod detail;
 pub mod doubt;
+pub mod energy;
 pub mod part;
+pub mod pools;
+pub mod prices;
 pub mod question;
 pub mod quick;
 pub mod ready;
@@ -258,6 +263,7 @@ fn conclude(
         ));
     }
     let (mut detail, mut doubt, mut scenario) = (None, None, None);
+    let (mut split, mut autoscaled) = (None, None);
     if let Some(w) = &winner {
         progress("the winner in detail");
         detail = Some(detail::detail(question, &ready[w.at], w)?);
@@ -266,6 +272,13 @@ fn conclude(
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
         }
         scenario = Some(scenario_of(question, &ready[w.at], w)?);
+        if question.pools_by_prompt && !question.moments.shares {
+            split = pools::split(question, ready, found, w, progress)?;
+        }
+        if question.autoscaled && !question.steady {
+            progress("the winner under an autoscaler");
+            autoscaled = autoscaled::trials(question, &ready[w.at], w)?;
+        }
     }
     let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
     rejected.sort_by_cached_key(key);
@@ -285,6 +298,8 @@ fn conclude(
         winner,
         detail,
         doubt,
+        split,
+        autoscaled,
         alternatives,
         pareto: Vec::new(),
         rejected,

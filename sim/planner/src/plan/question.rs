@@ -11,6 +11,7 @@ use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
 use sim::workload::Arrival;
 use toml::{Spanned, Table, Value};
 
+use super::prices::Prices;
 use super::space::MOST_CANDIDATES;
 use crate::{Error, World};
 use crate::conditions::Condition;
@@ -106,6 +107,13 @@ struct PlanFile {
     #[serde(default)]
     redundancy: Redundancy,
     max_instances: Option<u32>,
+    prices: Option<String>,
+    #[serde(default)]
+    regions: Vec<String>,
+    #[serde(default)]
+    pools_by_prompt: bool,
+    #[serde(default)]
+    autoscaled: bool,
 }
 
 /// A key of a scenario and the values to try.
@@ -118,6 +126,7 @@ pub struct Axis {
 }
 
 /// A planning question, checked.
+#[derive(Clone)]
 pub struct Question {
     /// Its name.
     pub name: String,
@@ -145,6 +154,12 @@ pub struct Question {
     pub engines: Vec<Vec<Axis>>,
     /// Instance types that are allowed, as written; with `*` for any text.
     pub instances: Vec<String>,
+    /// Prices by region.
+    pub prices: Option<Prices>,
+    /// Whether two pools by prompt length are looked at.
+    pub pools_by_prompt: bool,
+    /// Whether the winner is tried under an autoscaler.
+    pub autoscaled: bool,
     /// Most candidates.
     pub most_candidates: usize,
     /// The catalog.
@@ -222,6 +237,7 @@ impl Question {
                 format!("must be from 1 to 4096, got {max_instances}"),
             ));
         }
+        let prices = prices(world, origin, &file.plan).map_err(|(key, e)| at(key, e.to_string()))?;
         let mut hardware = file.hardware;
         let instances = match hardware.remove("instance") {
             None => Vec::new(),
@@ -312,6 +328,9 @@ impl Question {
             own_layouts,
             engines,
             instances,
+            prices,
+            pools_by_prompt: file.plan.pools_by_prompt,
+            autoscaled: file.plan.autoscaled,
             most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
@@ -326,11 +345,40 @@ impl Question {
     }
 }
 
+/// The prices that the question names, or the key at fault and why.
+fn prices(
+    world: &World,
+    origin: &str,
+    plan: &PlanFile,
+) -> Result<Option<Prices>, (&'static str, Error)> {
+    let Some(name) = &plan.prices else {
+        if plan.regions.is_empty() {
+            return Ok(None);
+        }
+        let why = "the catalog has one price of each instance type: give prices = \"prices.csv\" with those of the regions";
+        return Err(("plan.regions", Error::input(why)));
+    };
+    let folder = Path::new(origin).parent().unwrap_or(Path::new(""));
+    let text = document::read_text(&*world.files, &folder.join(name), "the prices")
+        .map_err(|e| ("plan.prices", e.into()))?;
+    let read = Prices::parse(&text, name, &plan.regions);
+    read.map(Some).map_err(|e| ("plan.prices", e))
+}
+
 impl Question {
+    /// The same question of other requests.
+    pub fn with(&self, requests: Requests) -> Question {
+        Question {
+            moments: requests.moments(),
+            requests,
+            ..self.clone()
+        }
+    }
+
     /// What tells this question from others: its text, its requests, and the version of servetwin.
     pub fn fingerprint(&self) -> String {
         let mut all = format!(
-            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n",
+            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {}\n",
             env!("CARGO_PKG_VERSION"),
             self.base,
             self.axes,
@@ -340,6 +388,9 @@ impl Question {
             self.budget,
             self.redundancy.name(),
             self.max_instances,
+            self.prices,
+            self.pools_by_prompt,
+            self.autoscaled,
         );
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))

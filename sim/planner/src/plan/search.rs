@@ -129,6 +129,16 @@ impl<'a> Search<'a> {
         self.requests.fetch_add(requests, Ordering::Relaxed);
     }
 
+    /// The least that any candidate can cost by its bound [USD/h]; infinite where none can carry the load.
+    pub fn least(&self) -> f64 {
+        (0..self.ready.len())
+            .filter(|at| {
+                self.bounds[*at].impossible.is_none() && self.floor[*at] <= self.ceiling(*at)
+            })
+            .map(|at| self.cost(at, self.floor[at]))
+            .fold(f64::INFINITY, f64::min)
+    }
+
     /// How one replica stands under its share of a short stretch, when `units` have lost what may be lost.
     fn scout_run(&self, at: usize, units: u32) -> Result<Standing, Error> {
         let ready = &self.ready[at];

@@ -162,18 +162,29 @@ impl Space {
             .as_ref()
             .and_then(|h| h.price)
             .map(|p| p.usd_per_hour());
-        let instances = allowed(question, fixed_price, &mut space.rejected)?;
+        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
+        let price_of = |i: &Instance| -> Option<(f64, Option<String>)> {
+            let catalog = fixed_price.or_else(|| match &date {
+                Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
+                None => i.price().map(|p| p.usd.usd_per_hour()),
+            });
+            match &question.prices {
+                None => Some((catalog?, None)),
+                Some(prices) => {
+                    let (usd, region) = prices.lowest(i, catalog)?;
+                    Some((usd, Some(region.to_owned())))
+                }
+            }
+        };
+        let instances = allowed(question, &price_of, &mut space.rejected)?;
         let (layout_axes, plain): (Vec<&Axis>, Vec<&Axis>) = question
             .axes
             .iter()
             .partition(|a| a.key.starts_with("layout."));
-        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
         for instance in instances {
-            let price = fixed_price.or_else(|| match &date {
-                Some(d) => instance.price_on(d).map(|p| p.usd.usd_per_hour()),
-                None => instance.price().map(|p| p.usd.usd_per_hour()),
-            });
-            let Some(price) = price else { continue };
+            let Some(price) = price_of(instance) else {
+                continue;
+            };
             for engine in &question.engines {
                 let kind = kind_of(engine)?;
                 let chip = catalog
@@ -229,7 +240,7 @@ impl Space {
                         );
                         continue;
                     }
-                    space.add(&placement, price, &variants, &model, question.most_candidates)?;
+                    space.add(&placement, &price, &variants, &model, question.most_candidates)?;
                 }
             }
         }
@@ -251,7 +262,7 @@ impl Space {
     fn add(
         &mut self,
         placement: &Placement,
-        price: f64,
+        (usd, region): &(f64, Option<String>),
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
         most: usize,
@@ -283,20 +294,25 @@ impl Space {
                     .iter()
                     .map(|(axis, value)| format!("{}={value}", axis.key)),
             );
-            let settings = variant
+            let own = variant
                 .iter()
                 .filter(|(axis, _)| axis.values.len() > 1 || axis.key == "engine.kind");
+            let mut settings: Vec<(String, String)> = own
+                .map(|(axis, value)| (short(&axis.key), plain(value)))
+                .collect();
+            if let Some(region) = region {
+                settings.push(("region".to_owned(), region.clone()));
+                overrides.push(format!("hardware.price=\"{usd} USD/h\""));
+            }
             self.candidates.push(Candidate {
                 index: self.candidates.len(),
                 instance: placement.instance.name.clone(),
-                usd_per_hour: price,
+                usd_per_hour: *usd,
                 per_instance: placement.replicas_per_node,
                 instances_per_replica: placement.nodes,
                 devices: placement.devices(),
                 layout,
-                settings: settings
-                    .map(|(axis, value)| (short(&axis.key), plain(value)))
-                    .collect(),
+                settings,
                 overrides,
             });
         }
@@ -368,12 +384,12 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
 /// The instance types that the question allows, without those that cost more than another with the same accelerators.
 fn allowed<'a>(
     question: &'a Question,
-    fixed_price: Option<f64>,
+    price_of: &dyn Fn(&Instance) -> Option<(f64, Option<String>)>,
     rejected: &mut Vec<Rejection>,
 ) -> Result<Vec<&'a Instance>, Error> {
     let catalog = &question.catalog;
     let mut out: Vec<&Instance> = Vec::new();
-    let priced = |i: &Instance| fixed_price.is_some() || i.price().is_some();
+    let priced = |i: &Instance| price_of(i).is_some();
     for pattern in &question.instances {
         if pattern.contains('*') {
             let found: Vec<&Instance> = catalog
@@ -392,7 +408,7 @@ fn allowed<'a>(
                 .map_err(|e| Error::input(format!("hardware.instance: {e}")))?;
             if !priced(one) {
                 return Err(Error::input(format!(
-                    "hardware.instance: the catalog has no price of {pattern}; give hardware.price"
+                    "hardware.instance: the catalog has no price of {pattern}, or plan.prices none in the regions that are allowed; give hardware.price"
                 )));
             }
             out.push(one);
@@ -414,11 +430,7 @@ fn allowed<'a>(
             .iter()
             .any(|p| *p == i.name || i.aliases.contains(p))
     };
-    let usd = |i: &Instance| {
-        fixed_price
-            .or_else(|| i.price().map(|p| p.usd.usd_per_hour()))
-            .unwrap_or(f64::INFINITY)
-    };
+    let usd = |i: &Instance| price_of(i).map_or(f64::INFINITY, |p| p.0);
     let same = |a: &Instance, b: &Instance| {
         (&a.accelerator, a.devices, &a.intra_link) == (&b.accelerator, b.devices, &b.intra_link)
     };
