@@ -47,6 +47,7 @@ pub mod memory;
 pub mod model;
 pub mod neuron;
 pub mod ops;
+pub mod power;
 pub mod profile;
 pub mod profiles;
 pub mod replica;
