@@ -48,6 +48,7 @@ pub mod model;
 pub mod neuron;
 pub mod operator_steps;
 pub mod ops;
+pub mod power;
 pub mod profile;
 pub mod profiles;
 pub mod roofline;

@@ -23,9 +23,12 @@ mod names;
 pub mod reference;
 pub mod relative;
 pub mod resolve;
+mod scalers;
+pub mod scalers_file;
 pub mod schema;
 mod shape;
 mod show;
+mod startup;
 #[cfg(test)]
 mod tests;
 
