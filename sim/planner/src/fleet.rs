@@ -153,6 +153,7 @@ impl Fleet {
     ) -> Result<RunRecord, Error> {
         let n = replicas.max(1) as usize;
         let simulation = Simulation {
+            serving: Default::default(),
             replicas: vec![self.replica().clone(); n],
             ..self.simulation.clone()
         };

@@ -4,16 +4,20 @@ mod advancing;
 mod arrivals;
 mod cluster;
 mod ending;
+mod handover;
 mod instant;
 mod scrapes;
+
+use handover::Handovers;
 
 use super::gateway::Gateway;
 use super::group::{Fleet, Group, MOST_GROUPS};
 use super::options::{Path, RunError, RunOptions};
 use super::plans::{Change, Plans};
+use super::services::Services;
 use super::view::{Pace, ReplicaView, Snapshot, Status};
+use crate::cluster::pools::{PoolSpec, Role};
 use crate::cluster::replica::{Books, Replica};
-use crate::cluster::router::Router;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
 use crate::kube::Cluster;
@@ -27,7 +31,10 @@ use crate::workload::Workload;
 /// A deployment under load, at some instant of its virtual clock.
 pub struct Run<'w> {
     workload: Box<dyn Workload + 'w>,
-    router: Router,
+    /// Which replicas a request may go to, and who chooses among them.
+    services: Services,
+    /// Requests that are prefilled on one replica and decoded on another, where there are such.
+    handovers: Option<Box<Handovers>>,
     fleet: Fleet,
     pace: Pace,
     /// When each replica must be looked at next; not kept up while the pace is [`Pace::Ahead`].
@@ -43,6 +50,7 @@ pub struct Run<'w> {
     next_scrape: SimTime,
     request_timeout: Option<SimDuration>,
     seed: u64,
+    pools: Vec<PoolSpec>,
     shared: bool,
     path: Path,
     check: bool,
@@ -116,11 +124,13 @@ impl<'w> Run<'w> {
             return Err(RunError::NoReplica);
         };
         let n = cluster.map_or(sim.replicas.len(), Cluster::most_replicas);
-        let sees_scrapes = sim.router.sees_loads() && sim.scrape_period.is_some();
+        let services = Services::new(sim);
         let limit = cluster.and_then(|c| c.max_outstanding);
-        let pace = if workload.reacts() || observer.is_some() || limit.is_some() {
+        let splits = sim.serving.transfer;
+        let pace = if workload.reacts() || observer.is_some() || limit.is_some() || splits.is_some()
+        {
             Pace::Instants
-        } else if n > 1 && (sim.router.is_blind() || sees_scrapes) {
+        } else if n > 1 && services.see_no_state(sim.scrape_period.is_some()) {
             Pace::Ahead
         } else {
             Pace::Arrivals
@@ -135,6 +145,8 @@ impl<'w> Run<'w> {
                 recorder: Recorder::new(&options.record),
                 ends: Vec::new(),
                 listed: pace != Pace::Ahead,
+                prefilled: Vec::new(),
+                wanted: Vec::new(),
                 ended: 0,
                 progress: options.progress.clone(),
                 cancel: options.cancel.clone(),
@@ -151,7 +163,8 @@ impl<'w> Run<'w> {
             groups[0].books.recorder.watch(observer);
         }
         let mut run = Run {
-            router: Router::new(sim.router, sim.seed),
+            services,
+            handovers: splits.map(|spec| Box::new(Handovers::new(spec, &sim.serving.pools))),
             shared: workload.shares_content(),
             workload,
             fleet: Fleet::new(groups),
@@ -173,6 +186,7 @@ impl<'w> Run<'w> {
             next_scrape: SimTime::ZERO,
             request_timeout: sim.request_timeout,
             seed: sim.seed,
+            pools: sim.serving.pools.clone(),
             path: options.path,
             check: options.check,
             max_request_rows: options.record.max_request_rows,
@@ -186,9 +200,13 @@ impl<'w> Run<'w> {
             ended: 0,
             due: Vec::new(),
         };
+        if splits.is_some() {
+            run.fleet.groups[0].books.recorder.transfers();
+        }
         if cluster.is_none() {
-            for spec in &sim.replicas {
-                let i = run.add(spec)?;
+            let pools = sim.serving.pool_of_replicas().chain(std::iter::repeat(0));
+            for (spec, pool) in sim.replicas.iter().zip(pools) {
+                let i = run.add_to(pool, spec)?;
                 run.change(Change::Ready(i))?;
             }
         }
@@ -200,11 +218,26 @@ impl<'w> Run<'w> {
     /// # Errors
     /// [`RunError::NotFast`].
     pub fn add(&mut self, spec: &ReplicaSpec) -> Result<u32, RunError> {
+        self.add_to(0, spec)
+    }
+
+    /// The same, to the pool with index `pool`.
+    ///
+    /// # Errors
+    /// [`RunError::NotFast`].
+    pub fn add_to(&mut self, pool: usize, spec: &ReplicaSpec) -> Result<u32, RunError> {
         let i = self.fleet.len();
-        let engine = spec.engine(i, self.shared, self.path, self.seed)?;
+        let role = self.pools.get(pool).map_or(Role::Both, |p| p.role);
+        let is_split = role != Role::Both;
+        let engine = spec.engine(i, self.shared, self.path, self.seed, is_split)?;
         let block = spec.hash_block(self.shared);
-        self.fleet
-            .push(Replica::new(i, spec, engine, block, self.reached));
+        let mut replica = Replica::new(i, spec, engine, block, self.reached);
+        replica.prefills = role == Role::Prefill;
+        self.fleet.push(replica);
+        self.services.add(pool);
+        if let Some(h) = &mut self.handovers {
+            h.add(pool);
+        }
         if self.fleet.len() as usize > self.clocks.capacity() {
             self.reset_clocks();
         }
@@ -298,7 +331,8 @@ impl<'w> Run<'w> {
             .announced()
             .unwrap_or(SimTime::NEVER)
             .min(self.plans.next())
-            .min(self.gateway.next());
+            .min(self.gateway.next())
+            .min(self.handovers.as_ref().map_or(SimTime::NEVER, |h| h.next()));
         let over = |at: SimTime, until: SimTime| at == SimTime::NEVER || at > until;
         let until = self.until;
         over(outside, until)

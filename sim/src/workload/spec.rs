@@ -39,6 +39,8 @@ pub const DEFAULT_MAX_TOKENS: u32 = 1_000_000;
 pub struct StreamSpec {
     /// Name in reports, and of its random streams.
     pub name: String,
+    /// The model that they ask for, where several are served.
+    pub model: Option<String>,
     /// When requests are sent.
     pub arrival: Arrival,
     /// How long prompts and outputs are.

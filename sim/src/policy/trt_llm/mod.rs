@@ -7,10 +7,11 @@
 mod capacity;
 mod micro_batch;
 mod params;
+mod transfer;
 
 use std::collections::VecDeque;
 
-use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, KvMove, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -25,6 +26,8 @@ enum State {
     Gone,
     Waiting,
     Started,
+    /// Ended here; its blocks wait to be fetched.
+    Sending,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -52,6 +55,7 @@ struct Seq {
     left: bool,
     /// Content of its blocks, when reuse is on.
     hashes: Vec<u64>,
+    remote: transfer::Remote,
 }
 
 impl Seq {
@@ -71,6 +75,10 @@ pub struct TrtLlm {
     waiting: VecDeque<ReqId>,
     /// Those of `waiting` that never started.
     queued: u32,
+    /// Requests that wait for blocks to receive KV into, in list order (DISAGG_GENERATION_INIT).
+    inits: VecDeque<ReqId>,
+    /// Receptions that may begin and were not told yet.
+    moves: Vec<KvMove>,
     /// Requests with KV, in list order.
     started: Vec<ReqId>,
     /// Scratch: the capacity scheduler's choice, the micro-batch, the blocks being produced.
@@ -103,6 +111,8 @@ impl TrtLlm {
             arrivals: 0,
             waiting: VecDeque::new(),
             queued: 0,
+            inits: VecDeque::new(),
+            moves: Vec::new(),
             started: Vec::new(),
             fitting: Vec::new(),
             blocked: Blocked::Nothing,
@@ -159,7 +169,7 @@ impl TrtLlm {
 
     fn drop_seq(&mut self, id: ReqId) {
         match self.seqs[id as usize].state {
-            State::Gone => return,
+            State::Gone | State::Sending => return,
             State::Waiting => {
                 self.leave_queue(id);
                 self.queued -= u32::from(!self.seqs[id as usize].has_started);
@@ -175,6 +185,7 @@ impl TrtLlm {
 
     /// Chooses the next step, but takes no blocks for it yet; its contexts and generations.
     pub(super) fn choose(&mut self) -> (usize, usize) {
+        self.start_receptions();
         let mut lost = std::mem::take(&mut self.lost);
         self.choose_owners(&mut lost);
         self.choose_micro_batch();
@@ -190,6 +201,7 @@ impl TrtLlm {
     /// Writes the chosen step into `plan`; false: it is empty.
     pub(super) fn run(&mut self, plan: &mut StepPlan) -> bool {
         plan.clear();
+        plan.moves.append(&mut self.moves);
         self.launch(plan);
         let runs = !plan.entries.is_empty();
         // Without a step there is no plan to tell losses in: the next one will.
@@ -322,6 +334,9 @@ impl Scheduler for TrtLlm {
         for &id in given.stopped {
             self.drop_seq(id);
         }
+        for &id in given.kept {
+            self.keep_kv(id);
+        }
         for e in &plan.entries {
             let s = &self.seqs[e.id as usize];
             if s.left {
@@ -337,6 +352,10 @@ impl Scheduler for TrtLlm {
         let Some(s) = self.seqs.get_mut(id as usize) else {
             return;
         };
+        if s.state == State::Gone || self.leave_reception(id) {
+            return;
+        }
+        let s = &mut self.seqs[id as usize];
         if s.state == State::Started && s.in_flight {
             s.left = true;
         } else {
@@ -344,12 +363,28 @@ impl Scheduler for TrtLlm {
         }
     }
 
+    fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        self.wait_to_receive(id, remote);
+    }
+
+    fn received(&mut self, id: ReqId) {
+        self.end_reception(id);
+    }
+
+    fn sent(&mut self, id: ReqId) {
+        self.release_kept(id);
+    }
+
+    fn takes_part_in_transfers(&self) -> bool {
+        true
+    }
+
     fn take_failed(&mut self, _out: &mut Vec<ReqId>) {}
 
     fn load(&self) -> Load {
         Load {
             running: self.started.len() as u32,
-            waiting: self.waiting.len() as u32,
+            waiting: (self.waiting.len() + self.inits.len()) as u32,
             kv_used_blocks: self.kv.used(),
             kv_total_blocks: self.kv.usable(),
         }

@@ -41,7 +41,7 @@ impl Run<'_> {
                 self.scrape_ahead(at);
                 let id = self.draw(at)?;
                 self.now = at;
-                if self.router.needs_state(&self.spec) {
+                if self.needs_state() {
                     self.drawn = Some(id);
                     self.advance_groups(at);
                     self.look_at_replicas();
@@ -99,8 +99,8 @@ impl Run<'_> {
             group.books.listed = true;
         }
         let fleet = &self.fleet;
-        self.router
-            .recount(fleet.len(), |i| fleet.peek(i).outstanding() as u32);
+        self.services
+            .recount(|i| fleet.peek(i).outstanding() as u32);
         self.reset_clocks();
     }
 
@@ -155,7 +155,8 @@ impl Run<'_> {
                 .clocks
                 .first()
                 .0
-                .min(self.announced().unwrap_or(SimTime::NEVER));
+                .min(self.announced().unwrap_or(SimTime::NEVER))
+                .min(self.handovers.as_ref().map_or(SimTime::NEVER, |h| h.next()));
             if next >= to || self.cancelled() {
                 return Ok(());
             }

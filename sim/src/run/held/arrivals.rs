@@ -4,7 +4,7 @@ use super::Run;
 use crate::cluster::events::Class;
 use crate::cluster::requests::never_served;
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::request::{Outcome, ReqId};
+use crate::request::{Outcome, RejectReason, ReqId};
 use crate::run::options::RunError;
 use crate::run::view::Pace;
 
@@ -54,13 +54,21 @@ impl Run<'_> {
         if self.is_full() {
             return None;
         }
-        self.router.route(&self.spec)
+        self.services.entry(&self.spec)?.route(&self.spec)
+    }
+
+    /// Whether the choice for the drawn request depends on which requests have ended by now.
+    #[inline]
+    pub(super) fn needs_state(&mut self) -> bool {
+        self.services
+            .entry(&self.spec)
+            .is_some_and(|r| r.needs_state(&self.spec))
     }
 
     /// Whether every ready replica has as many requests as it may have.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        let most = |limit: u32| u64::from(limit).saturating_mul(self.router.ready() as u64);
+        let most = |limit: u32| u64::from(limit).saturating_mul(self.services.ready() as u64);
         self.limit
             .is_some_and(|limit| self.under_way >= most(limit))
     }
@@ -70,8 +78,12 @@ impl Run<'_> {
         while let Some(at) = self.announced().filter(|at| *at <= now) {
             let id = self.draw(at)?;
             let patience = self.patience();
-            if self.pace == Pace::Ahead && self.router.needs_state(&self.spec) {
+            if self.pace == Pace::Ahead && self.needs_state() {
                 self.look_at_replicas();
+            }
+            if self.services.entry(&self.spec).is_none() {
+                self.refuse(id, now);
+                continue;
             }
             match self.route() {
                 Some(i) => self.accept(i, now, id, patience),
@@ -90,6 +102,12 @@ impl Run<'_> {
         patience: Option<SimDuration>,
     ) {
         self.under_way += 1;
+        if let Some(h) = &mut self.handovers
+            && self.spec.output_tokens > 1
+            && self.fleet.peek(i).prefills
+        {
+            h.expect(id, &self.spec, patience, i);
+        }
         let (replica, books) = self.fleet.get(i);
         replica.accept(now, id, &self.spec, patience, books);
         replica.happen(now, Class::TimeOut, books);
@@ -97,8 +115,23 @@ impl Run<'_> {
         self.tell(i);
     }
 
+    /// No pool takes the drawn request: the gateway refuses it.
+    fn refuse(&mut self, id: ReqId, now: SimTime) {
+        let outcome = Outcome::Rejected(RejectReason::TooLong);
+        let (row, end) = never_served(id, &self.spec, outcome, now);
+        self.fleet.groups[0].books.recorder.request(&row);
+        self.ended += 1;
+        if self.pace == Pace::Instants {
+            self.workload.on_end(&end);
+        }
+    }
+
     /// Hands the drawn request to its replica, whose clock is behind.
     pub(super) fn send_ahead(&mut self, id: ReqId) {
+        if self.services.entry(&self.spec).is_none() {
+            let at = self.now;
+            return self.refuse(id, at);
+        }
         let patience = self.patience();
         match self.route() {
             Some(i) => {

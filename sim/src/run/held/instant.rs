@@ -21,6 +21,7 @@ impl Run<'_> {
             replica.complete(now, books);
             self.tell(i);
         }
+        self.end_transfers(now);
         for class in [Class::Deliver, Class::TimeOut] {
             for k in 0..self.due.len() {
                 let i = self.due[k];
@@ -37,6 +38,7 @@ impl Run<'_> {
         if self.limit.is_some() && !self.is_full() {
             self.release();
         }
+        self.send_on(now);
         self.arrivals(now)?;
         let mut k = 0;
         while let Some(&i) = self.due.get(k) {
@@ -49,6 +51,22 @@ impl Run<'_> {
                 k += 1;
             }
         }
+        self.let_go(now);
+        self.start_steps(now);
+        self.begin_transfers(now);
+        // A step that was chosen may have shown that KV is not wanted any more.
+        while self.due_again(now) {
+            self.start_steps(now);
+            self.begin_transfers(now);
+        }
+        if self.check {
+            self.check(now);
+        }
+        Ok(())
+    }
+
+    /// Starts steps at the replicas at which something has happened: class 5.
+    fn start_steps(&mut self, now: SimTime) {
         self.due.sort_unstable();
         self.due.dedup();
         for k in 0..self.due.len() {
@@ -61,10 +79,15 @@ impl Run<'_> {
             }
             self.tell(i);
         }
-        if self.check {
-            self.check(now);
+    }
+
+    /// Whether KV has become free since steps were started, so that its replicas are due again.
+    fn due_again(&mut self, now: SimTime) -> bool {
+        if self.handovers.is_none() {
+            return false;
         }
-        Ok(())
+        self.due.clear();
+        self.let_go(now)
     }
 
     /// Lists the replicas at which something happens at `now`, lowest first.
@@ -92,21 +115,23 @@ impl Run<'_> {
     #[inline]
     pub(super) fn tell(&mut self, i: u32) {
         let (replica, books) = self.fleet.get(i);
-        if self.router.sees_loads() && self.scrape_period.is_none() {
-            self.router.seen(i, replica.load());
+        if self.scrape_period.is_none() && self.services.see_loads() {
+            self.services.of(i).seen(i, replica.load());
         }
         let drained = replica.has_drained();
         if !books.ends.is_empty() {
             let mut ends = std::mem::take(&mut books.ends);
             for (i, end) in ends.drain(..) {
-                self.router.ended(i);
+                self.services.of(i).ended(i);
                 self.under_way = self.under_way.saturating_sub(1);
+                self.end_handover(end.id);
                 if self.pace == Pace::Instants {
                     self.workload.on_end(&end);
                 }
             }
             self.fleet.get(i).1.ends = ends;
         }
+        self.note_prefilled(i);
         if drained {
             self.tell_fleet(i, FleetEvent::Drained);
         }
@@ -133,19 +158,19 @@ impl Run<'_> {
                 }
                 replica.lifecycle = Lifecycle::Ready;
                 let load = replica.load();
-                self.router.join(i, load);
+                self.services.of(i).join(i, load);
                 self.tell_fleet(i, FleetEvent::Ready);
                 self.release();
             }
             Change::Drain(i) => {
-                self.router.leave(i);
+                self.services.of(i).leave(i);
                 self.tell_fleet(i, FleetEvent::Draining);
                 let now = self.now;
                 self.fleet.get(i).0.drain(now);
                 self.tell(i);
             }
             Change::Kill(i) => {
-                self.router.leave(i);
+                self.services.of(i).leave(i);
                 let now = self.now;
                 let (replica, books) = self.fleet.get(i);
                 if replica.lifecycle == Lifecycle::Gone {
@@ -155,6 +180,7 @@ impl Run<'_> {
                 self.clocks.set(i, SimTime::NEVER);
                 self.tell_fleet(i, FleetEvent::Killed);
                 self.tell(i);
+                self.lose_kv_of(i);
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ impl Run<'_> {
     }
 
     pub(super) fn scrape_is_due(&self, at: SimTime) -> bool {
-        self.scrape_period.is_some() && self.router.sees_loads() && at >= self.next_scrape
+        self.scrape_period.is_some() && self.services.see_loads() && at >= self.next_scrape
     }
 
     /// The last scrape at or before `at`, if the router has not seen it.
@@ -41,7 +41,7 @@ impl Run<'_> {
 
     pub(super) fn scrape(&mut self, at: SimTime) {
         for i in 0..self.fleet.len() {
-            self.router.seen(i, self.fleet.peek(i).load());
+            self.services.of(i).seen(i, self.fleet.peek(i).load());
         }
         let period = self.scrape_period.map_or(1, |p| p.0.max(1));
         self.next_scrape = SimTime((at.0 / period + 1).saturating_mul(period));
