@@ -6,7 +6,7 @@ use super::{BatchSchedulerPolicy, Blocked, ReqId, State, TrtLlm};
 
 impl TrtLlm {
     /// Blocks that `id` still lacks to run to its end (3.2).
-    fn blocks_to_completion(&self, id: ReqId) -> u64 {
+    pub(super) fn blocks_to_completion(&self, id: ReqId) -> u64 {
         let s = &self.seqs[id as usize];
         let all = self.kv.blocks_for(s.prompt.saturating_add(s.max_new));
         all.saturating_sub(self.kv.held(id))
