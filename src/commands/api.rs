@@ -90,8 +90,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         key: args.api_key,
         ..Limits::default()
     };
-    if limits.key.as_ref().is_some_and(|k| k.trim() != k || k.is_empty()) {
-        let why = "--api-key must not be empty, nor begin or end with a space: no caller could send it";
+    if limits
+        .key
+        .as_ref()
+        .is_some_and(|k| k.trim() != k || k.is_empty())
+    {
+        let why =
+            "--api-key must not be empty, nor begin or end with a space: no caller could send it";
         return Err(BadInput(why.into()).into());
     }
     if !args.host.is_loopback() && limits.key.is_none() && !args.no_key {
@@ -115,7 +120,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         if args.json {
             print(&format!("{}\n", json!({"url": url})))?;
         } else {
-            print(&format!("{url} answers; its description: {url}/openapi.json\n"))?;
+            print(&format!(
+                "{url} answers; its description: {url}/openapi.json\n"
+            ))?;
         }
         let stop = async move {
             stop.await;

@@ -184,8 +184,14 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             let why = "a part has no ranking yet: give --json, --csv, --plot and --scenario to servetwin merge";
             return Err(BadInput(why.into()).into());
         }
-        (Some(_), None) => return Err(BadInput("--shard: name a folder for the part with --out".into()).into()),
-        (None, Some(_)) => return Err(BadInput("--out is the folder of parts: give --shard I/N too".into()).into()),
+        (Some(_), None) => {
+            return Err(BadInput("--shard: name a folder for the part with --out".into()).into());
+        }
+        (None, Some(_)) => {
+            return Err(
+                BadInput("--out is the folder of parts: give --shard I/N too".into()).into(),
+            );
+        }
     }
     args.to.check()?;
     let bar = progress::spinner("");
@@ -222,12 +228,7 @@ fn part(question: &Question, options: Options, shard: Shard, dir: &Path) -> anyh
 ///
 /// # Errors
 /// [`BadInput`] for parts that are missing, damaged, or of another question.
-pub fn merge(
-    file: &Path,
-    set: &[String],
-    dirs: &[PathBuf],
-    to: &Output,
-) -> anyhow::Result<u8> {
+pub fn merge(file: &Path, set: &[String], dirs: &[PathBuf], to: &Output) -> anyhow::Result<u8> {
     let question = Question::load(file, set)?;
     to.check()?;
     let mut parts = Vec::new();

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,7 +13,7 @@ use engine::http::server::Server;
 use engine::launch::{
     DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchError, LaunchOptions, launch, launch_elastic,
 };
-use hwmodels::EngineKind;
+use hwmodels::{EngineKind, StepModel};
 use kernels::dtype::WeightDtype;
 use serde_json::json;
 use sim::kube::Cluster;
@@ -242,7 +243,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         warn_if_open(server.address()?, args.api_key.is_some());
         let url = format!("http://{}", server.address()?);
         let fleet = around
-            .map(|(cluster, make)| Fleet::start(engine.clone(), cluster, make))
+            .map(|((cluster, steps), make)| Fleet::start(engine.clone(), cluster, steps, make))
             .transpose()
             .context("cannot start the controllers")?;
         ready(&url, engine.model(), engine.max_model_len(), args.json)?;
@@ -269,24 +270,38 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::OK)
 }
 
-/// The cluster of a scenario file, and that its record can be written.
-fn cluster(file: &Path, csv: Option<&Path>) -> anyhow::Result<Cluster> {
+/// The cluster around an engine's replicas, and what its controllers believe of their steps.
+pub(super) type Around = (Cluster, Arc<dyn StepModel>);
+
+/// The cluster of a scenario, where it has one.
+///
+/// # Errors
+/// [`BadInput`] where it cannot be built.
+pub(super) fn around(scenario: &Scenario) -> anyhow::Result<Option<Around>> {
+    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let steps = (built.simulation.replicas.first()).map(|r| r.step.clone());
+    let Some((spec, steps)) = built.cluster.zip(steps) else {
+        return Ok(None);
+    };
+    let cluster = Cluster::new(spec, scenario.seed).map_err(BadInput)?;
+    Ok(Some((cluster, steps)))
+}
+
+/// The cluster of a scenario file; that its record can be written.
+fn cluster(file: &Path, csv: Option<&Path>) -> anyhow::Result<Around> {
     output::reads([file]);
     if let Some(dir) = csv {
         output::check_dir(dir, &cluster_tables::TABLES)?;
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
     let scenario = Scenario::load(file, &[]).map_err(|e| BadInput(e.to_string()))?;
-    let spec = (scenario.cluster_spec())
-        .map_err(|e| BadInput(e.to_string()))?
-        .ok_or_else(|| {
-            BadInput(format!(
-                "{}: has no [cluster], so that there is nothing to scale; scenarios/cluster-flash-crowd.toml shows one",
-                file.display()
-            ))
-        })?;
-    Cluster::new(spec, scenario.seed)
-        .map_err(|e| BadInput(format!("{}: {e}", file.display())).into())
+    around(&scenario)?.ok_or_else(|| {
+        BadInput(format!(
+            "{}: has no [cluster], so that there is nothing to scale; scenarios/cluster-flash-crowd.toml shows one",
+            file.display()
+        ))
+        .into()
+    })
 }
 
 fn requests(n: u64) -> String {

@@ -238,7 +238,13 @@ fn the_parts_of_a_plan_are_merged() {
     let options = ["--exhaustive", "--draws", "0"];
     let whole = servetwin(&[&["plan", file, "--json"][..], &options].concat());
     let merge = |more: &[&str]| servetwin(&[&["merge", file, out][..], more].concat());
-    let first = servetwin(&[&["plan", file, "--shard", "1/2", "--out", out][..], &options].concat());
+    let first = servetwin(
+        &[
+            &["plan", file, "--shard", "1/2", "--out", out][..],
+            &options,
+        ]
+        .concat(),
+    );
     assert!(stdout(&first).contains("shard 1/2: "), "{}", stderr(&first));
     assert_refused(&merge(&[]), "1 of 2 parts are missing: 2");
     let job = Command::new(env!("CARGO_BIN_EXE_servetwin"))
@@ -251,18 +257,31 @@ fn the_parts_of_a_plan_are_merged() {
     let winner = dir.path().join("winner.toml");
     let merged = merge(&["--json", "--scenario", winner.to_str().unwrap()]);
     assert_eq!(stdout(&merged), stdout(&whole));
-    assert!(std::fs::read_to_string(winner).unwrap().contains("[hardware]"));
+    assert!(
+        std::fs::read_to_string(winner)
+            .unwrap()
+            .contains("[hardware]")
+    );
     assert_refused(&servetwin(&["plan", file, "--shard", "1/2"]), "--out");
     assert_refused(&servetwin(&["plan", file, "--out", out]), "--shard");
-    assert_refused(&servetwin(&["plan", file, "--shard", "1/2", "--out", out, "--json"]), "merge");
+    assert_refused(
+        &servetwin(&["plan", file, "--shard", "1/2", "--out", out, "--json"]),
+        "merge",
+    );
     std::fs::write(format!("{out}/plan-1-of-2.json"), "{}").unwrap();
     assert_refused(&merge(&[]), "plan-1-of-2.json");
 }
 
 #[test]
 fn a_service_that_others_reach_takes_a_key() {
-    assert_refused(&servetwin(&["api", "--host", "0.0.0.0", "--port", "0"]), "--api-key");
-    assert_refused(&servetwin(&["api", "--port", "0", "--api-key", " x"]), "--api-key");
+    assert_refused(
+        &servetwin(&["api", "--host", "0.0.0.0", "--port", "0"]),
+        "--api-key",
+    );
+    assert_refused(
+        &servetwin(&["api", "--port", "0", "--api-key", " x"]),
+        "--api-key",
+    );
 }
 
 #[test]
@@ -281,11 +300,24 @@ fn the_service_answers_and_ends_when_told() {
     let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
     let address = ready["url"].as_str().unwrap().trim_start_matches("http://");
     let mut s = std::net::TcpStream::connect(address).unwrap();
-    write!(s, "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    write!(
+        s,
+        "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     s.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"ok\""), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("\"ok\""),
+        "{answer}"
+    );
     let kill = format!("kill -TERM {}", child.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

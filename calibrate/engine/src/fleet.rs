@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hwmodels::StepModel;
 use sim::kernel::time::SimTime;
 use sim::kube::record::ClusterRecord;
 use sim::kube::{Cluster, Order, Sight, Vitals};
@@ -36,29 +37,39 @@ pub enum FleetError {
 }
 
 /// What the cluster sees of the engine.
-struct Seen<'a>(&'a Engine, SimTime);
+struct Seen<'a> {
+    engine: &'a Engine,
+    /// The engine's clock began so long before the cluster's.
+    ahead: SimTime,
+    steps: &'a dyn StepModel,
+}
 
 impl Sight for Seen<'_> {
     fn engine(&self, index: u32) -> Vitals {
-        let metrics = self.0.replica_metrics(index).unwrap_or_default();
+        let metrics = self.engine.replica_metrics(index).unwrap_or_default();
         Vitals {
             load: metrics.load,
             totals: metrics.totals(),
-            // The engine's clock began before the cluster's.
-            gone: (self.0.gone(index)).map(|at| SimTime(at.0.saturating_sub(self.1.0))),
+            gone: (self.engine.gone(index)).map(|at| SimTime(at.0.saturating_sub(self.ahead.0))),
         }
     }
 
     fn held(&self) -> u64 {
-        self.0.held()
+        self.engine.held()
     }
 
     fn offered(&self) -> u64 {
-        self.0.taken_in()
+        self.engine.taken_in()
     }
 
     fn ended(&self) -> u64 {
-        self.0.taken_in().saturating_sub(self.0.uncounted())
+        self.engine
+            .taken_in()
+            .saturating_sub(self.engine.uncounted())
+    }
+
+    fn steps(&self) -> &dyn StepModel {
+        self.steps
     }
 }
 
@@ -70,19 +81,21 @@ pub struct Fleet {
 
 impl Fleet {
     /// Lets `cluster` have the replicas of `engine` from now on, which is the cluster's instant zero; `make` makes the forward pass of each.
+    /// `steps` is what controllers that plan by step times believe of a healthy one.
     ///
     /// # Errors
     /// When its thread cannot be started.
     pub fn start(
         engine: Arc<Engine>,
         cluster: Cluster,
+        steps: Arc<dyn StepModel>,
         make: MakeExecutor,
     ) -> std::io::Result<Fleet> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
-            .spawn(move || play(&engine, cluster, make, &told))?;
+            .spawn(move || play(&engine, cluster, &*steps, make, &told))?;
         Ok(Fleet {
             stop,
             thread: Mutex::new(Some(thread)),
@@ -115,6 +128,7 @@ impl Drop for Fleet {
 fn play(
     engine: &Engine,
     mut cluster: Cluster,
+    steps: &dyn StepModel,
     mut make: MakeExecutor,
     stop: &AtomicBool,
 ) -> Result<ClusterRecord, FleetError> {
@@ -128,7 +142,12 @@ fn play(
             std::thread::sleep(NAP.min(Duration::from_nanos(left.0)));
             continue;
         }
-        for order in cluster.act(at, &Seen(engine, ahead)) {
+        let seen = Seen {
+            engine,
+            ahead,
+            steps,
+        };
+        for order in cluster.act(at, &seen) {
             match order {
                 Order::Start { unit, .. } => {
                     let executor = make()?;

@@ -159,13 +159,20 @@ async fn the_simulators_cluster_starts_and_ends_replicas_on_the_wall_clock() {
     "#;
     std::fs::write(&file, text).unwrap();
     let scenario = Scenario::load(&file, &[]).unwrap();
-    let spec = scenario.cluster_spec().unwrap().unwrap();
-    let cluster = Cluster::new(spec, 1).unwrap();
+    let built = scenario.build().unwrap();
+    let cluster = Cluster::new(built.cluster.unwrap(), 1).unwrap();
+    let steps = built.simulation.replicas[0].step.clone();
 
     let engine = elastic();
     let held = send(&engine, 4);
     let make = vllm();
-    let fleet = Fleet::start(engine.clone(), cluster, Box::new(move || Ok(toy(&make)))).unwrap();
+    let fleet = Fleet::start(
+        engine.clone(),
+        cluster,
+        steps,
+        Box::new(move || Ok(toy(&make))),
+    )
+    .unwrap();
     for task in held {
         let (prompt, answer) = task.await.unwrap();
         assert_eq!(answer.tokens, expected(&prompt, TOKENS as usize));

@@ -22,7 +22,13 @@ const AS_GOOD: f64 = 0.05;
 /// Measured alternatives that differ by less are no pair: chance decides [ratio].
 const NOISE: f64 = 0.05;
 /// Bands of stated certainty.
-const BANDS: [(f64, f64); 5] = [(0.5, 0.7), (0.7, 0.85), (0.85, 0.95), (0.95, 0.99), (0.99, 1.0)];
+const BANDS: [(f64, f64); 5] = [
+    (0.5, 0.7),
+    (0.7, 0.85),
+    (0.85, 0.95),
+    (0.95, 0.99),
+    (0.99, 1.0),
+];
 
 /// What of a set's knobs is a choice, in the order in which its cases give them.
 struct Choices {
@@ -185,7 +191,8 @@ impl Quality {
              | set | by | decisions | alternatives | best named | within 5 % of it | regret, mean | regret, worst | rank correlation |\n\
              |---|---|---|---|---|---|---|---|---|\n",
         );
-        let percent = |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
+        let percent =
+            |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
         let mut line = |d: &Decisions| {
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -244,9 +251,8 @@ impl Quality {
                 .sum::<f64>()
                 / groups.max(1) as f64,
             worst_regret: (self.decisions.iter()).fold(0.0, |m, d| m.max(d.worst_regret)),
-            rank_correlation: (weight > 0).then(|| {
-                ranked.iter().map(|(r, n)| r * *n as f64).sum::<f64>() / weight as f64
-            }),
+            rank_correlation: (weight > 0)
+                .then(|| ranked.iter().map(|(r, n)| r * *n as f64).sum::<f64>() / weight as f64),
         }
     }
 }
@@ -299,7 +305,9 @@ fn groups(rows: &[Row], knobs: &BTreeMap<(String, String), Vec<String>>) -> Grou
             add("tokens/s per device", over(&rate, number(c.devices)));
             if let Some(at) = c.instance {
                 let instance = own.get(at).and_then(|name| catalog.instance(name).ok());
-                let usd = instance.and_then(|i| i.price()).map(|p| p.usd.usd_per_hour());
+                let usd = instance
+                    .and_then(|i| i.price())
+                    .map(|p| p.usd.usd_per_hour());
                 add("tokens/s per USD", over(&rate, usd));
             }
         }
@@ -407,14 +415,19 @@ struct Pair {
 fn pairs(groups: &Groups) -> Vec<Pair> {
     let mut out = Vec::new();
     // What is derived from a set's own metric would count the same pair again.
-    let own = groups.iter().filter(|((_, metric, _), _)| !metric.contains(" per "));
+    let own = groups
+        .iter()
+        .filter(|((_, metric, _), _)| !metric.contains(" per "));
     for ((set, _, _), all) in own {
         for (i, a) in all.iter().enumerate() {
             for b in &all[i + 1..] {
                 let (Some(x), Some(y)) = (a.half, b.half) else {
                     continue;
                 };
-                let (measured, predicted) = ((a.measured / b.measured).ln(), (a.predicted / b.predicted).ln());
+                let (measured, predicted) = (
+                    (a.measured / b.measured).ln(),
+                    (a.predicted / b.predicted).ln(),
+                );
                 if (a.fitted && b.fitted) || measured.abs() < (1.0 + NOISE).ln() {
                     continue;
                 }
@@ -482,7 +495,8 @@ fn normal(z: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * z);
     let poly = t
         * (0.319_381_530
-            + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+            + t * (-0.356_563_782
+                + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
     1.0 - (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt() * poly
 }
 
@@ -534,7 +548,10 @@ mod tests {
         assert_eq!((d.groups, d.alternatives, d.best, d.as_good), (2, 5, 1, 1));
         assert!((d.worst_regret - 0.1).abs() < 1e-9 && (d.mean_regret - 0.05).abs() < 1e-9);
         assert_eq!(d.rank_correlation, Some(1.0));
-        assert!(q.markdown().contains("| qwen3_32b | tpot_ms | 2 | 5 | 50 % | 50 % | 5.0 % | 10.0 % | 1.00 |"));
+        assert!(
+            q.markdown()
+                .contains("| qwen3_32b | tpot_ms | 2 | 5 | 50 % | 50 % | 5.0 % | 10.0 % | 1.00 |")
+        );
         // One set cannot say how sure it is.
         assert!(q.certainty.is_empty());
     }
@@ -542,9 +559,15 @@ mod tests {
     #[test]
     fn tokens_per_device_come_from_the_closed_loop() {
         let both = |tp, ttft: f64, tpot: f64| {
-            [row(tp, 4, "ttft_ms", ttft, ttft), row(tp, 4, "tpot_ms", tpot, tpot)]
+            [
+                row(tp, 4, "ttft_ms", ttft, ttft),
+                row(tp, 4, "tpot_ms", tpot, tpot),
+            ]
         };
-        let rows: Vec<Row> = [both(1, 500.0, 40.0), both(2, 300.0, 25.0)].into_iter().flatten().collect();
+        let rows: Vec<Row> = [both(1, 500.0, 40.0), both(2, 300.0, 25.0)]
+            .into_iter()
+            .flatten()
+            .collect();
         let groups = groups(&rows, &knobs(&rows));
         let load = ["1000", "100", "4"].map(str::to_owned).to_vec();
         let per = &groups[&("qwen3_32b".into(), "tokens/s per device".into(), load)];
@@ -556,7 +579,10 @@ mod tests {
 
     #[test]
     fn a_group_that_was_fitted_on_is_no_decision() {
-        let mut rows = [row(1, 4, "tpot_ms", 40.0, 42.0), row(2, 4, "tpot_ms", 22.0, 20.0)];
+        let mut rows = [
+            row(1, 4, "tpot_ms", 40.0, 42.0),
+            row(2, 4, "tpot_ms", 22.0, 20.0),
+        ];
         rows.iter_mut().for_each(|r| r.fitted = true);
         assert_eq!(Quality::of(&rows, &knobs(&rows)), Quality::default());
     }
@@ -569,14 +595,22 @@ mod tests {
             half: None,
             fitted: false,
         };
-        assert_eq!(spearman(&[a(1.0, 3.0), a(2.0, 2.0), a(3.0, 1.0)]), Some(-1.0));
+        assert_eq!(
+            spearman(&[a(1.0, 3.0), a(2.0, 2.0), a(3.0, 1.0)]),
+            Some(-1.0)
+        );
         assert_eq!(spearman(&[a(1.0, 1.0), a(2.0, 2.0)]), None);
         assert_eq!(spearman(&[a(1.0, 1.0), a(1.0, 2.0), a(1.0, 3.0)]), None);
     }
 
     #[test]
     fn the_normal_distribution_is_right() {
-        for (z, p) in [(0.0, 0.5), (1.0, 0.841_344_7), (1.644_853_6, 0.95), (3.0, 0.998_650_1)] {
+        for (z, p) in [
+            (0.0, 0.5),
+            (1.0, 0.841_344_7),
+            (1.644_853_6, 0.95),
+            (3.0, 0.998_650_1),
+        ] {
             assert!((normal(z) - p).abs() < 1e-6, "{z}");
         }
     }

@@ -187,7 +187,9 @@ pub struct Jobs {
 }
 
 /// How many jobs there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct Counts {
     /// Jobs that wait.
     pub queued: usize,

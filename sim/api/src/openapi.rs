@@ -28,19 +28,42 @@ pub fn document() -> Value {
         "responses": {"200": {"description": "OpenAPI 3.1", "content": {"application/json": {}}}},
     }}));
     let posts = [
-        ("/v1/plan", post::<PlanRequest>(&mut g, "plan", "What to deploy for a load within its objectives, and for how much")),
-        ("/v1/run", post::<RunRequest>(&mut g, "run", "What the users of a scenario would see")),
-        ("/v1/whatif", post::<WhatIfRequest>(&mut g, "whatif", "Each single change of a scenario worth trying, ranked")),
-        ("/v1/capacity", post::<CapacityRequest>(&mut g, "capacity", "How many replicas each load takes")),
+        (
+            "/v1/plan",
+            post::<PlanRequest>(
+                &mut g,
+                "plan",
+                "What to deploy for a load within its objectives, and for how much",
+            ),
+        ),
+        (
+            "/v1/run",
+            post::<RunRequest>(&mut g, "run", "What the users of a scenario would see"),
+        ),
+        (
+            "/v1/whatif",
+            post::<WhatIfRequest>(
+                &mut g,
+                "whatif",
+                "Each single change of a scenario worth trying, ranked",
+            ),
+        ),
+        (
+            "/v1/capacity",
+            post::<CapacityRequest>(&mut g, "capacity", "How many replicas each load takes"),
+        ),
     ];
     for (path, operation) in posts {
         paths.insert(path.into(), json!({"post": operation}));
     }
-    paths.insert("/v1/jobs".into(), json!({"get": {
-        "operationId": "listJobs",
-        "summary": "All jobs, the oldest first",
-        "responses": answers(&mut g, &[("200", "The jobs", schema::<JobList>)], &["401"]),
-    }}));
+    paths.insert(
+        "/v1/jobs".into(),
+        json!({"get": {
+            "operationId": "listJobs",
+            "summary": "All jobs, the oldest first",
+            "responses": answers(&mut g, &[("200", "The jobs", schema::<JobList>)], &["401"]),
+        }}),
+    );
     paths.insert("/v1/jobs/{id}".into(), one_job(&mut g));
     paths.insert("/v1/jobs/{id}/result".into(), one_result(&mut g));
     let schemas: Map<String, Value> = g.take_definitions(true);
@@ -74,7 +97,10 @@ fn answers(g: &mut SchemaGenerator, good: &[(&str, &str, Schema)], errors: &[&st
     let mut out = Map::new();
     for (status, what, of) in good {
         let content = json!({"application/json": {"schema": of(g)}});
-        out.insert((*status).into(), json!({"description": what, "content": content}));
+        out.insert(
+            (*status).into(),
+            json!({"description": what, "content": content}),
+        );
     }
     for status in errors {
         let what = match *status {
@@ -91,7 +117,10 @@ fn answers(g: &mut SchemaGenerator, good: &[(&str, &str, Schema)], errors: &[&st
             _ => "The service is shutting down",
         };
         let content = json!({"application/json": {"schema": schema::<ErrorBody>(g)}});
-        out.insert((*status).into(), json!({"description": what, "content": content}));
+        out.insert(
+            (*status).into(),
+            json!({"description": what, "content": content}),
+        );
     }
     Value::Object(out)
 }
@@ -112,7 +141,8 @@ fn post<T: JsonSchema>(g: &mut SchemaGenerator, name: &str, summary: &str) -> Va
         &[("202", "The job was taken", schema::<JobView>)],
         &["400", "401", "408", "413", "415", "429", "503"],
     );
-    responses["202"]["headers"] = json!({"Location": {"description": "Path of the job", "schema": {"type": "string"}}});
+    responses["202"]["headers"] =
+        json!({"Location": {"description": "Path of the job", "schema": {"type": "string"}}});
     json!({
         "operationId": name,
         "summary": summary,
@@ -132,7 +162,11 @@ fn one_job(g: &mut SchemaGenerator) -> Value {
         "description": "Answer when the job has ended, or after so many seconds",
         "schema": {"type": "number", "minimum": 0, "maximum": MOST_WAIT_S},
     });
-    let mut delete = answers(g, &[("200", "It will end as cancelled", schema::<JobView>)], &["401", "404"]);
+    let mut delete = answers(
+        g,
+        &[("200", "It will end as cancelled", schema::<JobView>)],
+        &["401", "404"],
+    );
     delete["204"] = json!({"description": "It had ended, and was forgotten"});
     json!({
         "get": {

@@ -66,7 +66,11 @@ pub fn routes(jobs: Arc<Jobs>, local: bool) -> Router {
         })
         .method_not_allowed_fallback(|request: Request| async move {
             let why = format!("{} does not take it", request.uri().path());
-            Problem::new(Code::MethodNotAllowed, format!("no {}", request.method()), why)
+            Problem::new(
+                Code::MethodNotAllowed,
+                format!("no {}", request.method()),
+                why,
+            )
         })
         .layer(from_fn(headers))
         .with_state(jobs);
@@ -81,7 +85,10 @@ async fn headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
@@ -263,10 +270,24 @@ mod tests {
 
     #[test]
     fn this_machine_has_few_names() {
-        for local in ["localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:8", "[::1]:80", "[::1]"] {
+        for local in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1",
+            "127.1.2.3:8",
+            "[::1]:80",
+            "[::1]",
+        ] {
             assert!(is_local(local), "{local}");
         }
-        for other in ["", "evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "127.0.0.1.x"] {
+        for other in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "[::2]",
+            "127.0.0.1.x",
+        ] {
             assert!(!is_local(other), "{other}");
         }
     }

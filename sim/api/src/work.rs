@@ -155,8 +155,13 @@ impl Task {
 const SCENARIO: &str = "scenario.toml";
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>, Problem> {
-    serde_json::to_vec(value)
-        .map_err(|e| Problem::new(Code::Internal, "the result cannot be written", e.to_string()))
+    serde_json::to_vec(value).map_err(|e| {
+        Problem::new(
+            Code::Internal,
+            "the result cannot be written",
+            e.to_string(),
+        )
+    })
 }
 
 /// The scenario of a request, if it takes no more than the limits allow.
@@ -175,7 +180,10 @@ fn scenario(
     let most = limits.requests;
     match scenario.limits.requests {
         Some(n) if n > most => {
-            return too_large("run.requests", format!("{n} requests; at most {most} are simulated here"));
+            return too_large(
+                "run.requests",
+                format!("{n} requests; at most {most} are simulated here"),
+            );
         }
         // Its length in time decides; how many that are shows in the run.
         None => scenario.limits.requests = Some(most + 1),
@@ -183,14 +191,19 @@ fn scenario(
     }
     if scenario.replicas > limits.replicas {
         let (n, most) = (scenario.replicas, limits.replicas);
-        return too_large("layout.replicas", format!("{n} replicas; at most {most} are simulated here"));
+        return too_large(
+            "layout.replicas",
+            format!("{n} replicas; at most {most} are simulated here"),
+        );
     }
     let built = scenario.build().map_err(|e| Problem::scenario(wrong, &e))?;
     let blocks = (built.info.replicas.iter()).fold(0u64, |n, r| n.saturating_add(r.kv_blocks));
     if blocks > MOST_KV_BLOCKS {
         return too_large(
             "layout.replicas",
-            format!("{blocks} KV blocks of all replicas; at most {MOST_KV_BLOCKS} are simulated here"),
+            format!(
+                "{blocks} KV blocks of all replicas; at most {MOST_KV_BLOCKS} are simulated here"
+            ),
         );
     }
     Ok(scenario)
@@ -231,8 +244,13 @@ fn run(
         Err(panic) => std::panic::resume_unwind(panic),
     };
     if record.counts.offered > limits.requests {
-        let why = format!("it sends more than {} requests, the most that are simulated here", limits.requests);
-        return Err(Problem::new(Code::BadInput, "the scenario is too large", why).at("run.duration"));
+        let why = format!(
+            "it sends more than {} requests, the most that are simulated here",
+            limits.requests
+        );
+        return Err(
+            Problem::new(Code::BadInput, "the scenario is too large", why).at("run.duration"),
+        );
     }
     json(&RunReport::new(&record, start.elapsed().as_secs_f64()))
 }
@@ -245,7 +263,10 @@ fn capacity(
 ) -> Result<Vec<u8>, Problem> {
     let what = "the table cannot be made";
     if r.scales.len() > MOST_LOADS {
-        let why = format!("{} loads; at most {MOST_LOADS} make a table", r.scales.len());
+        let why = format!(
+            "{} loads; at most {MOST_LOADS} make a table",
+            r.scales.len()
+        );
         return Err(Problem::new(Code::BadInput, what, why).at("scales"));
     }
     let text = r.scenario.text("scenario")?;
@@ -256,7 +277,11 @@ fn capacity(
         (r.slo.iter()).map(|c| Condition::parse(c)).collect()
     };
     let conditions = conditions.map_err(|e| Problem::of(what, e).at("slo"))?;
-    let scales: &[f64] = if r.scales.is_empty() { &MULTIPLES } else { &r.scales };
+    let scales: &[f64] = if r.scales.is_empty() {
+        &MULTIPLES
+    } else {
+        &r.scales
+    };
     progress.say("looking for the smallest number of replicas at each load");
     let found = table(world, &scenario, &conditions, scales, &|done, of| {
         progress.count(done, of)

@@ -33,12 +33,17 @@ fn service(limits: Limits) -> Service {
             .build()
             .unwrap();
         runtime.block_on(async move {
-            let server = Server::bind("127.0.0.1:0".parse().unwrap(), limits).await.unwrap();
+            let server = Server::bind("127.0.0.1:0".parse().unwrap(), limits)
+                .await
+                .unwrap();
             say.send(server.address().unwrap()).unwrap();
             let stop = async {
                 let _ = stopped.await;
             };
-            server.run(stop, std::future::pending(), Duration::from_secs(20)).await.unwrap()
+            server
+                .run(stop, std::future::pending(), Duration::from_secs(20))
+                .await
+                .unwrap()
         })
     });
     Service {
@@ -67,7 +72,11 @@ impl Service {
         let _ = s.read_to_end(&mut all);
         let text = String::from_utf8(all).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0);
         Answer {
             status,
             head: head.to_ascii_lowercase(),
@@ -87,7 +96,12 @@ impl Service {
     }
 
     fn post(&self, path: &str, body: &Value) -> Answer {
-        self.ask("POST", path, "content-type: application/json\r\n", &body.to_string())
+        self.ask(
+            "POST",
+            path,
+            "content-type: application/json\r\n",
+            &body.to_string(),
+        )
     }
 
     /// Posts a job and waits for its end.
@@ -95,7 +109,11 @@ impl Service {
         let taken = self.post(path, body);
         assert_eq!(taken.status, 202, "{}", taken.body);
         let url = taken.body["url"].as_str().unwrap().to_owned();
-        assert!(taken.head.contains(&format!("location: {url}")), "{}", taken.head);
+        assert!(
+            taken.head.contains(&format!("location: {url}")),
+            "{}",
+            taken.head
+        );
         self.end(&url)
     }
 
@@ -148,7 +166,10 @@ fn endless() -> Value {
 #[test]
 fn a_run_gives_the_report_of_the_command() {
     let s = service(Limits::default());
-    let result = s.result("/v1/run", &json!({"scenario": small(100), "set": ["run.requests=50"]}));
+    let result = s.result(
+        "/v1/run",
+        &json!({"scenario": small(100), "set": ["run.requests=50"]}),
+    );
     assert_eq!(result["requests"]["finished"], 50);
     let own = sim::scenario::Scenario::parse(&small(50), "scenario.toml", &[]).unwrap();
     let own = own.run(&Default::default()).unwrap();
@@ -169,7 +190,10 @@ fn files_come_with_the_request() {
     let text = text
         .replace("prompt = { kind = \"uniform\", min = 50, max = 150 }\n", "")
         .replace("output = { kind = \"uniform\", min = 1, max = 40 }\n", "");
-    let result = s.result("/v1/run", &json!({"scenario": text, "set": set, "files": {"t.csv": trace}}));
+    let result = s.result(
+        "/v1/run",
+        &json!({"scenario": text, "set": set, "files": {"t.csv": trace}}),
+    );
     assert_eq!(result["requests"]["finished"], 3);
     let error = s.refused("/v1/run", &json!({"scenario": text, "set": set}));
     assert!(error["why"].as_str().unwrap().contains("t.csv"), "{error}");
@@ -183,7 +207,13 @@ fn no_file_of_the_server_is_read() {
     std::fs::write(&secret, "arrival_s,prompt_tokens,output_tokens\n0.0,10,5\n").unwrap();
     let secret = secret.display().to_string();
     let dots = format!("../../../../../../../../{secret}");
-    for name in [secret.as_str(), dots.as_str(), "/etc/passwd", "/proc/self/environ", "Cargo.toml"] {
+    for name in [
+        secret.as_str(),
+        dots.as_str(),
+        "/etc/passwd",
+        "/proc/self/environ",
+        "Cargo.toml",
+    ] {
         for key in [
             format!("workload[0].arrival={{ kind = \"trace\", file = \"{name}\" }}"),
             format!("workload[0].prompt={{ kind = \"empirical\", file = \"{name}\" }}"),
@@ -191,7 +221,10 @@ fn no_file_of_the_server_is_read() {
         ] {
             let error = s.refused("/v1/run", &json!({"scenario": small(10), "set": [key]}));
             let why = error.to_string();
-            assert!(!why.contains("root:") && !why.contains("workspace"), "{why}");
+            assert!(
+                !why.contains("root:") && !why.contains("workspace"),
+                "{why}"
+            );
         }
         let text = "[model]\nconfig = \"NAME\"\n[hardware]\ninstance = \"g5.2xlarge\"\nprofile = \"PROFILE\"\ncatalog = \"NAME\"\n[engine]\nkind = \"vllm\"\n[[workload]]\narrival = { kind = \
                     \"poisson\", rate = \"1 req/s\" }\nprompt = 10\noutput = 10\n[run]\nrequests = 5\n"
@@ -200,7 +233,10 @@ fn no_file_of_the_server_is_read() {
         for path in ["/v1/run", "/v1/whatif", "/v1/capacity"] {
             s.refused(path, &json!({"scenario": text}));
         }
-        s.refused("/v1/plan", &json!({"question": format!("slo = \"ttft.p99 < 1 s\"\n{text}")}));
+        s.refused(
+            "/v1/plan",
+            &json!({"question": format!("slo = \"ttft.p99 < 1 s\"\n{text}")}),
+        );
     }
 }
 
@@ -220,29 +256,58 @@ fn a_plan_a_whatif_and_a_table_are_those_of_the_planner() {
     assert!(plan["scenario"].as_str().unwrap().contains("[hardware]"));
     let whatif = s.result("/v1/whatif", &json!({"scenario": small(100)}));
     assert!(!whatif["changes"].as_array().unwrap().is_empty());
-    let table = s.result("/v1/capacity", &json!({"scenario": small(100), "scales": [1, 2]}));
+    let table = s.result(
+        "/v1/capacity",
+        &json!({"scenario": small(100), "scales": [1, 2]}),
+    );
     assert_eq!(table["rows"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn errors_say_what_where_and_why() {
     let s = service(Limits::default());
-    let error = s.refused("/v1/run", &json!({"scenario": format!("{}\nnonsense = 1\n", small(10))}));
+    let error = s.refused(
+        "/v1/run",
+        &json!({"scenario": format!("{}\nnonsense = 1\n", small(10))}),
+    );
     assert_eq!(error["code"], "bad_input");
-    assert!(error["where"].as_str().unwrap().starts_with("scenario.toml:"), "{error}");
+    assert!(
+        error["where"]
+            .as_str()
+            .unwrap()
+            .starts_with("scenario.toml:"),
+        "{error}"
+    );
     assert!(!error["why"].as_str().unwrap().is_empty());
     let error = s.refused("/v1/plan", &json!({"draws": 1}));
     assert!(error["why"].as_str().unwrap().contains("quick"), "{error}");
-    let error = s.refused("/v1/capacity", &json!({"scenario": small(10), "slo": ["fast"]}));
+    let error = s.refused(
+        "/v1/capacity",
+        &json!({"scenario": small(10), "slo": ["fast"]}),
+    );
     assert_eq!(error["where"], "slo");
     assert_eq!(s.get("/nowhere").status, 404);
     assert_eq!(s.get("/v1/plan").status, 405);
     assert_eq!(s.get("/v1/jobs/abc").status, 404);
-    assert_eq!(s.get("/v1/jobs/abc/result").body["error"]["code"], "not_found");
+    assert_eq!(
+        s.get("/v1/jobs/abc/result").body["error"]["code"],
+        "not_found"
+    );
     assert_eq!(s.ask("DELETE", "/v1/jobs/abc", "", "").status, 404);
     assert_eq!(s.get("/v1/jobs/%00%ff").status / 100, 4);
-    for query in ["wait=", "wait=-1", "wait=1e9", "wait=NaN", "x=1", "wait=1&wait=2"] {
-        assert_eq!(s.get(&format!("/v1/jobs/abc?{query}")).status, 400, "{query}");
+    for query in [
+        "wait=",
+        "wait=-1",
+        "wait=1e9",
+        "wait=NaN",
+        "x=1",
+        "wait=1&wait=2",
+    ] {
+        assert_eq!(
+            s.get(&format!("/v1/jobs/abc?{query}")).status,
+            400,
+            "{query}"
+        );
     }
 }
 
@@ -253,28 +318,67 @@ fn hostile_bodies_are_refused() {
         ..Limits::default()
     });
     let json = "content-type: application/json\r\n";
-    for body in ["", "{", "[]", "null", "{\"scenario\": 1}", "{\"scenario\": \"\", \"more\": 1}", "\u{0}", "{\"scenario\": \"x\", \"scenario\": \"y\"}"] {
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{\"scenario\": 1}",
+        "{\"scenario\": \"\", \"more\": 1}",
+        "\u{0}",
+        "{\"scenario\": \"x\", \"scenario\": \"y\"}",
+    ] {
         let a = s.ask("POST", "/v1/run", json, body);
-        assert_eq!((a.status, &a.body["error"]["code"]), (400, &"bad_request".into()), "{body}: {}", a.body);
+        assert_eq!(
+            (a.status, &a.body["error"]["code"]),
+            (400, &"bad_request".into()),
+            "{body}: {}",
+            a.body
+        );
     }
     let deep = "[".repeat(50_000);
     assert_eq!(s.ask("POST", "/v1/run", json, &deep).status, 400);
     let a = s.ask("POST", "/v1/run", json, &"x".repeat(100_001));
-    assert_eq!((a.status, &a.body["error"]["code"]), (413, &"too_large".into()));
+    assert_eq!(
+        (a.status, &a.body["error"]["code"]),
+        (413, &"too_large".into())
+    );
     // A length that is only announced, and one that is not announced.
     let head = "POST /v1/run HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n";
-    assert_eq!(s.raw(format!("{head}content-length: 99999999999\r\n\r\n").as_bytes()).status, 413);
+    assert_eq!(
+        s.raw(format!("{head}content-length: 99999999999\r\n\r\n").as_bytes())
+            .status,
+        413
+    );
     let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000)).repeat(5);
-    assert_eq!(s.raw(format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").as_bytes()).status, 413);
+    assert_eq!(
+        s.raw(format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").as_bytes())
+            .status,
+        413
+    );
     // What a form of a foreign page can send.
-    for kind in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
+    for kind in [
+        "",
+        "content-type: text/plain\r\n",
+        "content-type: application/x-www-form-urlencoded\r\n",
+    ] {
         assert_eq!(s.ask("POST", "/v1/run", kind, "{}").status, 415, "{kind}");
     }
     assert_eq!(s.raw(b"nonsense\r\n\r\n").status, 400);
-    let foreign = s.raw(b"GET /v1/jobs HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
-    assert_eq!((foreign.status, &foreign.body["error"]["code"]), (403, &"wrong_host".into()));
+    let foreign =
+        s.raw(b"GET /v1/jobs HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
+    assert_eq!(
+        (foreign.status, &foreign.body["error"]["code"]),
+        (403, &"wrong_host".into())
+    );
     let deep_toml = format!("x = {}", "[".repeat(20_000));
-    for scenario in [deep_toml.as_str(), "a.".repeat(10_000).as_str(), "", "x = 1e999", "\u{feff}\u{0}"] {
+    for scenario in [
+        deep_toml.as_str(),
+        "a.".repeat(10_000).as_str(),
+        "",
+        "x = 1e999",
+        "\u{feff}\u{0}",
+    ] {
         s.refused("/v1/run", &json!({"scenario": scenario}));
     }
     // It still works.
@@ -292,7 +396,10 @@ fn nobody_takes_more_than_his_share() {
     for (set, place) in [
         (json!(["run.requests=1001"]), "run.requests"),
         (json!(["layout.replicas=11"]), "layout.replicas"),
-        (json!(["layout.replicas=10", "engine.kv_blocks=16777216"]), "layout.replicas"),
+        (
+            json!(["layout.replicas=10", "engine.kv_blocks=16777216"]),
+            "layout.replicas",
+        ),
     ] {
         let error = s.refused("/v1/run", &json!({"scenario": small(10), "set": set}));
         assert_eq!(error["where"], place, "{error}");
@@ -304,8 +411,17 @@ fn nobody_takes_more_than_his_share() {
         "/v1/plan",
         &json!({"quick": {"model": "llama-3.1-8b", "rate": "1 req/s", "prompt": 10, "output": 10, "slo": ["ttft.p99 < 1 s"], "instances": ["g6e.xlarge"]}}),
     );
-    assert!(error["why"].as_str().unwrap().contains("more than 3 candidates"), "{error}");
-    let error = s.refused("/v1/capacity", &json!({"scenario": small(10), "scales": vec![1.0; 65]}));
+    assert!(
+        error["why"]
+            .as_str()
+            .unwrap()
+            .contains("more than 3 candidates"),
+        "{error}"
+    );
+    let error = s.refused(
+        "/v1/capacity",
+        &json!({"scenario": small(10), "scales": vec![1.0; 65]}),
+    );
     assert_eq!(error["where"], "scales");
 }
 
@@ -319,22 +435,38 @@ fn jobs_queue_are_cancelled_and_forgotten() {
     let first = s.post("/v1/run", &endless()).body;
     let second = s.post("/v1/run", &endless()).body;
     let third = s.post("/v1/run", &endless());
-    assert_eq!((third.status, &third.body["error"]["code"]), (429, &"queue_full".into()));
+    assert_eq!(
+        (third.status, &third.body["error"]["code"]),
+        (429, &"queue_full".into())
+    );
     assert!(third.head.contains("retry-after"), "{}", third.head);
     let url = |job: &Value| job["url"].as_str().unwrap().to_owned();
     assert_eq!(s.get(&url(&second)).body["state"], "queued");
     assert_eq!(s.get(&format!("{}/result", url(&first))).status, 409);
     // It goes on while nobody asks.
     let start = Instant::now();
-    while s.get(&url(&first)).body["progress"]["done"].as_u64().unwrap_or(0) == 0 {
+    while s.get(&url(&first)).body["progress"]["done"]
+        .as_u64()
+        .unwrap_or(0)
+        == 0
+    {
         assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(s.get("/health").body["jobs"], json!({"queued": 1, "running": 1, "kept": 0}));
-    assert_eq!(s.ask("DELETE", &url(&second), "", "").body["state"], "cancelled");
+    assert_eq!(
+        s.get("/health").body["jobs"],
+        json!({"queued": 1, "running": 1, "kept": 0})
+    );
+    assert_eq!(
+        s.ask("DELETE", &url(&second), "", "").body["state"],
+        "cancelled"
+    );
     assert_eq!(s.ask("DELETE", &url(&first), "", "").status, 200);
     let ended = s.end(&url(&first));
-    assert_eq!((&ended["state"], &ended["error"]["code"]), (&"cancelled".into(), &"cancelled".into()));
+    assert_eq!(
+        (&ended["state"], &ended["error"]["code"]),
+        (&"cancelled".into(), &"cancelled".into())
+    );
     assert_eq!(s.get("/v1/jobs").body["jobs"].as_array().unwrap().len(), 2);
     // The oldest goes when more end; the others go when told.
     let last = s.done("/v1/run", &json!({"scenario": small(10)}));
@@ -365,11 +497,22 @@ fn a_key_is_asked_for_where_there_is_one() {
         key: Some("secret".into()),
         ..Limits::default()
     });
-    for headers in ["", "authorization: Bearer wrong\r\n", "authorization: secret\r\n"] {
+    for headers in [
+        "",
+        "authorization: Bearer wrong\r\n",
+        "authorization: secret\r\n",
+    ] {
         let a = s.ask("GET", "/v1/jobs", headers, "");
-        assert_eq!((a.status, &a.body["error"]["code"]), (401, &"unauthorized".into()));
+        assert_eq!(
+            (a.status, &a.body["error"]["code"]),
+            (401, &"unauthorized".into())
+        );
     }
-    assert_eq!(s.ask("GET", "/v1/jobs", "authorization: Bearer secret\r\n", "").status, 200);
+    assert_eq!(
+        s.ask("GET", "/v1/jobs", "authorization: Bearer secret\r\n", "")
+            .status,
+        200
+    );
     assert_eq!(s.get("/health").status, 200);
 }
 
@@ -381,7 +524,11 @@ fn the_end_waits_for_what_runs_and_cancels_what_waits() {
     let address = s.address;
     let url = running["url"].as_str().unwrap().to_owned();
     let ask = std::thread::spawn(move || {
-        let s = Service { address, stop: None, thread: None };
+        let s = Service {
+            address,
+            stop: None,
+            thread: None,
+        };
         s.get(&format!("{url}?wait=30")).body["state"].clone()
     });
     std::thread::sleep(Duration::from_millis(50));
@@ -400,15 +547,25 @@ fn the_document_describes_every_path() {
     let text = document.to_string();
     for name in text.split("#/components/schemas/").skip(1) {
         let name = name.split('"').next().unwrap();
-        assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        assert!(
+            document["components"]["schemas"][name].is_object(),
+            "{name}"
+        );
     }
     // Every path that it names is there: none is answered 404 as a path.
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
             let a = s.ask(&method.to_uppercase(), &path.replace("{id}", "x"), "", "");
-            assert_ne!(a.body["error"]["what"], "there is no such path", "{method} {path}");
+            assert_ne!(
+                a.body["error"]["what"], "there is no such path",
+                "{method} {path}"
+            );
             let listed = &methods[method]["responses"][a.status.to_string()];
-            assert!(listed.is_object(), "{method} {path}: {} is not listed", a.status);
+            assert!(
+                listed.is_object(),
+                "{method} {path}: {} is not listed",
+                a.status
+            );
         }
     }
     assert_eq!(document["paths"].as_object().unwrap().len(), 9);
@@ -417,11 +574,15 @@ fn the_document_describes_every_path() {
 /// The committed document is that of the code. After a change: `SERVETWIN_WRITE_SCHEMAS=1 cargo test -p api`.
 #[test]
 fn the_committed_document_is_current() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/openapi.json");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/openapi.json");
     let current = serde_json::to_string_pretty(&api::openapi::document()).unwrap() + "\n";
     if std::env::var_os("SERVETWIN_WRITE_SCHEMAS").is_some() {
         std::fs::write(&path, &current).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == current, "docs/schema/openapi.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test -p api");
+    assert!(
+        committed == current,
+        "docs/schema/openapi.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test -p api"
+    );
 }

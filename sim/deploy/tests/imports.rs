@@ -155,7 +155,10 @@ fn a_manifest_says_machine_release_and_replicas() {
     let cluster = got.cluster.as_ref().expect("its autoscaler needs one");
     let hpa = cluster.autoscaler.as_ref().unwrap().hpa.as_ref().unwrap();
     assert_eq!((hpa.min_replicas, hpa.max_replicas), (Some(2), Some(8)));
-    assert_eq!(hpa.metrics[0].metric.as_deref(), Some("vllm:num_requests_waiting"));
+    assert_eq!(
+        hpa.metrics[0].metric.as_deref(),
+        Some("vllm:num_requests_waiting")
+    );
     // 8 replicas of TP 2 on nodes of 8 devices.
     assert_eq!(cluster.cluster.node_group[0].max, Some(2));
     let unknown: Vec<&str> = (imported.report.keys.iter())
@@ -355,15 +358,25 @@ fn a_scaled_object_becomes_the_autoscaler() {
     let got = scenario(&imported.scenario);
     let cluster = got.cluster.as_ref().unwrap();
     let keda = cluster.autoscaler.as_ref().unwrap().keda.as_ref().unwrap();
-    assert_eq!((keda.min_replica_count, keda.max_replica_count), (Some(1), Some(6)));
+    assert_eq!(
+        (keda.min_replica_count, keda.max_replica_count),
+        (Some(1), Some(6))
+    );
     assert_eq!(keda.cooldown_period, Some(120));
     assert_eq!(keda.fallback.as_ref().unwrap().replicas, 4);
     let trigger = &keda.triggers[0];
     assert_eq!(trigger.metric.as_deref(), Some("vllm:num_requests_waiting"));
-    assert_eq!((trigger.threshold, trigger.window.unwrap().secs()), (Some(5.0), 120.0));
+    assert_eq!(
+        (trigger.threshold, trigger.window.unwrap().secs()),
+        (Some(5.0), 120.0)
+    );
     let down = keda.behavior.as_ref().unwrap().scale_down.as_ref().unwrap();
     assert_eq!(down.stabilization_window_seconds, Some(60));
-    assert!(!imported.report.is_partial(), "{}", imported.report.render());
+    assert!(
+        !imported.report.is_partial(),
+        "{}",
+        imported.report.render()
+    );
     got.build().expect("it starts");
 }
 
@@ -375,24 +388,60 @@ fn an_autoscaler_that_is_not_simulated_leaves_its_minimum() {
         ))
     };
     for (metrics, why) in [
-        ("  - type: Resource\n    resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}\n", "CPU"),
-        ("  - type: Pods\n    pods: {metric: {name: DCGM_FI_DEV_GPU_UTIL}, target: {type: AverageValue, averageValue: 80}}\n", "DCGM_FI_DEV_GPU_UTIL"),
-        ("  - type: Pods\n    pods: {metric: {name: 'vllm:num_requests_waiting'}, target: {type: AverageValue, averageValue: many}}\n", "autoscaler.hpa"),
+        (
+            "  - type: Resource\n    resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}\n",
+            "CPU",
+        ),
+        (
+            "  - type: Pods\n    pods: {metric: {name: DCGM_FI_DEV_GPU_UTIL}, target: {type: AverageValue, averageValue: 80}}\n",
+            "DCGM_FI_DEV_GPU_UTIL",
+        ),
+        (
+            "  - type: Pods\n    pods: {metric: {name: 'vllm:num_requests_waiting'}, target: {type: AverageValue, averageValue: many}}\n",
+            "autoscaler.hpa",
+        ),
     ] {
         let imported = hpa(metrics);
         let got = scenario(&imported.scenario);
-        assert!(got.cluster.is_none() && got.replicas == 3, "{}", imported.scenario);
+        assert!(
+            got.cluster.is_none() && got.replicas == 3,
+            "{}",
+            imported.scenario
+        );
         let told = imported.report.render();
-        assert!(told.contains(why) && fate(&imported, "spec.maxReplicas") == Some(Fate::NotModelled), "{told}");
+        assert!(
+            told.contains(why) && fate(&imported, "spec.maxReplicas") == Some(Fate::NotModelled),
+            "{told}"
+        );
     }
     // Names of the custom metrics API take no colon.
-    let imported = hpa("  - type: Pods\n    pods: {metric: {name: vllm_num_requests_waiting}, target: {type: AverageValue, averageValue: 2500m}}\n  - type: Resource\n    resource: \
-                        {name: memory}\n");
+    let imported = hpa(
+        "  - type: Pods\n    pods: {metric: {name: vllm_num_requests_waiting}, target: {type: AverageValue, averageValue: 2500m}}\n  - type: Resource\n    resource: \
+                        {name: memory}\n",
+    );
     let got = scenario(&imported.scenario);
-    let metrics = &got.cluster.as_ref().unwrap().autoscaler.as_ref().unwrap().hpa.as_ref().unwrap().metrics;
-    assert_eq!((metrics.len(), metrics[0].metric.as_deref()), (1, Some("vllm:num_requests_waiting")));
+    let metrics = &got
+        .cluster
+        .as_ref()
+        .unwrap()
+        .autoscaler
+        .as_ref()
+        .unwrap()
+        .hpa
+        .as_ref()
+        .unwrap()
+        .metrics;
+    assert_eq!(
+        (metrics.len(), metrics[0].metric.as_deref()),
+        (1, Some("vllm:num_requests_waiting"))
+    );
     let two = format!("{KEDA}---\n{KEDA}");
-    let e = import(&[Source::new("all.yaml", format!("{SERVES}{two}"))], &Options::default()).unwrap_err().to_string();
+    let e = import(
+        &[Source::new("all.yaml", format!("{SERVES}{two}"))],
+        &Options::default(),
+    )
+    .unwrap_err()
+    .to_string();
     assert!(e.contains("second autoscaler"), "{e}");
 }
 
@@ -408,11 +457,16 @@ fn an_exported_autoscaler_comes_back() {
         let files: Vec<Source> = (exported.files.iter())
             .map(|f| Source::new(f.name, f.text.clone()))
             .collect();
-        let second = import(&files, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{}", files[0].text));
+        let second = import(&files, &Options::default())
+            .unwrap_or_else(|e| panic!("{e}\n{}", files[0].text));
         let second = scenario(&second.scenario);
         let of = |s: &Scenario| s.cluster.as_ref().unwrap().autoscaler.clone();
         assert_eq!(of(&second), of(&first), "{}", files[0].text);
-        assert!(exported.not_said.iter().any(|n| n.starts_with("cluster")), "{:?}", exported.not_said);
+        assert!(
+            exported.not_said.iter().any(|n| n.starts_with("cluster")),
+            "{:?}",
+            exported.not_said
+        );
         // A target without objects says so.
         let script = deploy::export::export(&first, deploy::export::Target::Vllm).unwrap();
         assert!(script.not_said.iter().any(|n| n.starts_with("autoscaler")));
@@ -422,7 +476,9 @@ fn an_exported_autoscaler_comes_back() {
 #[test]
 fn an_access_log_is_a_load() {
     let line = |minute: u32, second: u32, request: &str| {
-        format!("10.0.0.1 - - [10/Oct/2025:13:{minute:02}:{second:02} +0000] \"{request} HTTP/1.1\" 200 512 \"-\" \"x\"\n")
+        format!(
+            "10.0.0.1 - - [10/Oct/2025:13:{minute:02}:{second:02} +0000] \"{request} HTTP/1.1\" 200 512 \"-\" \"x\"\n"
+        )
     };
     let mut log = String::new();
     for second in 0..60 {
@@ -431,7 +487,11 @@ fn an_access_log_is_a_load() {
     }
     log += &line(10, 0, "POST /v1/completions");
     let serve = Source::new("all.yaml", SERVES.replace("---\n", ""));
-    let imported = import(&[serve.clone(), Source::new("access.log", log)], &Options::default()).unwrap();
+    let imported = import(
+        &[serve.clone(), Source::new("access.log", log)],
+        &Options::default(),
+    )
+    .unwrap();
     let got = scenario(&imported.scenario);
     assert_eq!(got.limits.duration.unwrap().secs(), 610.0);
     let mut mix = got.mix().unwrap();
@@ -444,10 +504,27 @@ fn an_access_log_is_a_load() {
     }
     // 61 requests to the engine, drawn at their rate.
     assert!((30..100).contains(&n), "{n}");
-    assert!(imported.report.render().contains("60 requests that no engine answers"), "{}", imported.report.render());
-    let jsonl = "{\"time\": 10.5, \"usage\": {\"prompt_tokens\": 7, \"completion_tokens\": 3}}\n".repeat(2);
-    let imported = import(&[serve, Source::new("log.jsonl", jsonl)], &Options::default()).unwrap();
-    assert!(imported.scenario.contains("usage.prompt_tokens") && imported.scenario.contains("log.jsonl"), "{}", imported.scenario);
+    assert!(
+        imported
+            .report
+            .render()
+            .contains("60 requests that no engine answers"),
+        "{}",
+        imported.report.render()
+    );
+    let jsonl =
+        "{\"time\": 10.5, \"usage\": {\"prompt_tokens\": 7, \"completion_tokens\": 3}}\n".repeat(2);
+    let imported = import(
+        &[serve, Source::new("log.jsonl", jsonl)],
+        &Options::default(),
+    )
+    .unwrap();
+    assert!(
+        imported.scenario.contains("usage.prompt_tokens")
+            && imported.scenario.contains("log.jsonl"),
+        "{}",
+        imported.scenario
+    );
     let broken = format!("{}nonsense\n", line(0, 0, "POST /v1/completions"));
     let e = import(&[Source::new("access.log", broken)], &Options::default()).unwrap_err();
     assert!(e.to_string().contains("access.log:2"), "{e}");

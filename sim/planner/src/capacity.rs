@@ -9,11 +9,11 @@ use sim::report::text::figure;
 use sim::scenario::Scenario;
 use sim::workload::Arrival;
 
-use crate::{Error, World};
 use crate::conditions::{Condition, Standing};
 use crate::fleet::{Extent, Fleet, Packing};
 use crate::requests::Requests;
 use crate::smallest::smallest;
+use crate::{Error, World};
 
 /// Multiples of the load, where nobody says which.
 pub const MULTIPLES: [f64; 8] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0];
@@ -308,7 +308,14 @@ mod tests {
         let scenario = Scenario::parse(TEXT, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
         assert_eq!(conditions[0].text, "ttft.p99 <= 200 ms");
-        let t = table(&World::default(), &scenario, &conditions, &[8.0, 0.5, 2.0], &|_, _| {}).unwrap();
+        let t = table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            &[8.0, 0.5, 2.0],
+            &|_, _| {},
+        )
+        .unwrap();
         let replicas: Vec<u32> = t.rows.iter().map(|r| r.replicas.unwrap()).collect();
         assert_eq!(
             t.rows.iter().map(|r| r.scale).collect::<Vec<_>>(),
@@ -335,7 +342,14 @@ mod tests {
     fn the_number_is_the_smallest_that_holds() {
         let scenario = Scenario::parse(TEXT, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
-        let t = table(&World::default(), &scenario, &conditions, &[6.0], &|_, _| {}).unwrap();
+        let t = table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            &[6.0],
+            &|_, _| {},
+        )
+        .unwrap();
         let n = t.rows[0].replicas.unwrap();
         assert!(n > 1);
         let requests = Requests::draw(&scenario, scenario.seed).unwrap();

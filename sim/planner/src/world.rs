@@ -76,8 +76,7 @@ impl World {
     pub(crate) fn folder(&self, base: &Path) -> Result<PathBuf, Error> {
         if self.on_disk {
             // An empty folder is the one that the process is in.
-            std::path::absolute(Path::new(".").join(base))
-                .map_err(|e| Error::Failed(e.to_string()))
+            std::path::absolute(Path::new(".").join(base)).map_err(|e| Error::Failed(e.to_string()))
         } else {
             Ok(base.to_owned())
         }

@@ -330,7 +330,10 @@ fn what_was_set_aside_is_told_by_kind() {
         .filter(|l| !l.trim_start().starts_with(['e', 'a']))
         .filter_map(|l| l.split_whitespace().next()?.parse::<u64>().ok())
         .sum();
-    assert_eq!(told, report.rejected.iter().map(|r| r.candidates).sum::<u64>());
+    assert_eq!(
+        told,
+        report.rejected.iter().map(|r| r.candidates).sum::<u64>()
+    );
 }
 
 #[test]
@@ -347,21 +350,47 @@ fn prices_of_regions_decide() {
     let world = planner::World::of(bundle);
     let winner = |regions: &str| {
         let q = Question::parse_in(&world, &text(regions), "q.toml", &[]).unwrap();
-        let found = answer(&q, Options { exhaustive: false, draws: 0 }, &|_| {}).unwrap();
+        let found = answer(
+            &q,
+            Options {
+                exhaustive: false,
+                draws: 0,
+            },
+            &|_| {},
+        )
+        .unwrap();
         (found.report.winner.unwrap(), found.scenario.unwrap())
     };
     let (all, scenario) = winner("");
-    assert_eq!((all.instance.as_str(), all.usd_per_hour), ("g6e.xlarge", 0.25 * f64::from(all.instances)));
-    assert!(all.settings.contains(&("region".into(), "far".into())), "{all:?}");
+    assert_eq!(
+        (all.instance.as_str(), all.usd_per_hour),
+        ("g6e.xlarge", 0.25 * f64::from(all.instances))
+    );
+    assert!(
+        all.settings.contains(&("region".into(), "far".into())),
+        "{all:?}"
+    );
     assert!(scenario.contains("0.25 USD/h"), "{scenario}");
     let (near, _) = winner("regions = [\"near\"]");
-    assert!(near.usd_per_hour > all.usd_per_hour && near.settings.contains(&("region".into(), "near".into())));
+    assert!(
+        near.usd_per_hour > all.usd_per_hour
+            && near.settings.contains(&("region".into(), "near".into()))
+    );
     let wrong = text("regions = [\"mars\"]");
-    let e = Question::parse_in(&world, &wrong, "q.toml", &[]).err().unwrap().to_string();
+    let e = Question::parse_in(&world, &wrong, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
     assert!(e.contains("no region `mars`"), "{e}");
     let without = wrong.replace("prices = \"prices.csv\"\n", "");
-    let e = Question::parse_in(&world, &without, "q.toml", &[]).err().unwrap().to_string();
-    assert!(e.contains("plan.regions") && e.contains("prices.csv"), "{e}");
+    let e = Question::parse_in(&world, &without, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        e.contains("plan.regions") && e.contains("prices.csv"),
+        "{e}"
+    );
 }
 
 /// A day in an hour: quiet, busy, quiet.
@@ -380,20 +409,42 @@ fn an_autoscaled_fleet_is_held_against_the_fixed_one() {
     assert!(winner.replicas > 1, "{}", report.render());
     for t in &a.trials {
         // Fewer replicas than all, more than none; what they cost follows.
-        assert!(t.mean_ready < f64::from(winner.replicas) && t.mean_ready >= 0.9, "{t:?}");
+        assert!(
+            t.mean_ready < f64::from(winner.replicas) && t.mean_ready >= 0.9,
+            "{t:?}"
+        );
         assert!(t.usd < t.fixed_usd && t.usd > 0.2 * t.fixed_usd, "{t:?}");
     }
     // A lower target keeps more replicas.
     let ready: Vec<f64> = a.trials.iter().map(|t| t.mean_ready).collect();
     assert!(ready.first() >= ready.last(), "{ready:?}");
-    assert!(report.render().contains("autoscaled: 1 to"), "{}", report.render());
+    assert!(
+        report.render().contains("autoscaled: 1 to"),
+        "{}",
+        report.render()
+    );
     let steady = question(6.0, CHAT, "none");
-    assert!(answered(&Question { autoscaled: true, ..steady }, false).autoscaled.is_none());
+    assert!(
+        answered(
+            &Question {
+                autoscaled: true,
+                ..steady
+            },
+            false
+        )
+        .autoscaled
+        .is_none()
+    );
 }
 
 #[test]
 fn two_pools_are_held_against_one() {
-    let q = Question::parse(&DAY.replace("PLAN", "pools_by_prompt = true"), "q.toml", &[]).unwrap();
+    let q = Question::parse(
+        &DAY.replace("PLAN", "pools_by_prompt = true"),
+        "q.toml",
+        &[],
+    )
+    .unwrap();
     let report = answered(&q, false);
     let winner = report.winner.as_ref().unwrap();
     let s = report.split.as_ref().expect("prompts differ widely");
@@ -404,7 +455,13 @@ fn two_pools_are_held_against_one() {
     // Each pool holds its part in a run of its own.
     for (pool, short) in [(&s.short, true), (&s.long, false)] {
         let part = q.with(q.requests.only(|p| (p <= s.boundary_tokens) == short));
-        let alone = answered(&Question { pools_by_prompt: false, ..part }, true);
+        let alone = answered(
+            &Question {
+                pools_by_prompt: false,
+                ..part
+            },
+            true,
+        );
         assert!(alone.winner.unwrap().usd_per_hour <= pool.usd_per_hour + 1e-9);
     }
     assert!(report.render().contains("two pools by prompt length"));
@@ -413,11 +470,22 @@ fn two_pools_are_held_against_one() {
 #[test]
 fn a_power_cap_never_helps() {
     let report = answered(&question(6.0, CHAT, "none"), false);
-    let e = report.detail.as_ref().unwrap().energy.as_ref().expect("its power is known");
+    let e = report
+        .detail
+        .as_ref()
+        .unwrap()
+        .energy
+        .as_ref()
+        .expect("its power is known");
     assert_eq!(e.watts_most, f64::from(e.devices) * e.tdp_w);
     assert!(e.output_tokens_per_joule_least > 0.0);
     let margins: Vec<f64> = e.caps.iter().map(|c| c.standing.margin_ratio).collect();
     assert!(margins.windows(2).all(|w| w[1] <= w[0]), "{margins:?}");
-    assert!(e.caps.iter().all(|c| c.slowdown_ratio >= 1.0 && c.slowdown_ratio < c.cap_ratio.cbrt().recip() + 1e-12));
+    assert!(
+        e.caps
+            .iter()
+            .all(|c| c.slowdown_ratio >= 1.0
+                && c.slowdown_ratio < c.cap_ratio.cbrt().recip() + 1e-12)
+    );
     assert!(report.render().contains("power cap"));
 }

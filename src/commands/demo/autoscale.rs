@@ -18,7 +18,6 @@ use engine::http::server::Server;
 use engine::launch::{LaunchOptions, MakeExecutor, launch_elastic};
 use serde::Serialize;
 use sim::kernel::time::SimTime;
-use sim::kube::Cluster;
 use sim::kube::record::ClusterRecord;
 use sim::record::RequestRow;
 use sim::scenario::Scenario;
@@ -26,6 +25,7 @@ use sim::scenario::Scenario;
 use super::{Args, KV_BLOCKS, Lab, THREADS};
 use crate::cluster_plot;
 use crate::cluster_tables;
+use crate::commands::serve::{Around, around};
 use crate::exit_code;
 use crate::output::{FileSet, print, print_json, write_file, write_text};
 use crate::progress;
@@ -235,8 +235,7 @@ fn fit(lab: &Lab, seconds: f64) -> anyhow::Result<()> {
 
 /// The scenario's load on the engine, whose replicas the scenario's cluster starts and ends.
 fn measure(lab: &Lab, scenario: &Scenario) -> anyhow::Result<Played> {
-    let spec = (scenario.cluster_spec()?).ok_or_else(|| anyhow!("the scenario has no cluster"))?;
-    let cluster = Cluster::new(spec, scenario.seed).map_err(|e| anyhow!(e))?;
+    let around = around(scenario)?.ok_or_else(|| anyhow!("the scenario has no cluster"))?;
     let mut keys = toml::Table::new();
     keys.insert("max_num_seqs".into(), i64::from(SEQS).into());
     let (service, make) = launch_elastic(&LaunchOptions {
@@ -265,7 +264,7 @@ fn measure(lab: &Lab, scenario: &Scenario) -> anyhow::Result<Played> {
         std::future::pending(),
         Duration::from_secs(1),
     ));
-    let played = under_load(&engine, cluster, make, &url, scenario);
+    let played = under_load(&engine, around, make, &url, scenario);
     let _ = stop.send(());
     let _ = runtime.block_on(serving);
     engine.stop()?;
@@ -274,7 +273,7 @@ fn measure(lab: &Lab, scenario: &Scenario) -> anyhow::Result<Played> {
 
 fn under_load(
     engine: &std::sync::Arc<engine::engine::Engine>,
-    cluster: Cluster,
+    (cluster, steps): Around,
     mut make: MakeExecutor,
     url: &str,
     scenario: &Scenario,
@@ -284,7 +283,7 @@ fn under_load(
     let session = Session::prepare(Endpoint::new(url)?, &Preparation::default())?;
     engine.drain(first);
     let began = std::time::SystemTime::now();
-    let fleet = Fleet::start(engine.clone(), cluster, make)?;
+    let fleet = Fleet::start(engine.clone(), cluster, steps, make)?;
     let options = Options {
         end: Some(Duration::from_secs_f64(SECONDS + 60.0)),
         ..Options::default()

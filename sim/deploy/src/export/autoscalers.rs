@@ -15,13 +15,22 @@ pub fn document(s: &Scenario, api_version: &str, kind: &str, out: &mut Exported)
     let name = label(s);
     let target = json!({"apiVersion": api_version, "kind": kind, "name": name});
     let (api, kind, spec) = if let Some(hpa) = &autoscaler.hpa {
-        ("autoscaling/v2", "HorizontalPodAutoscaler", self::hpa(&written(hpa), target, out))
+        (
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            self::hpa(&written(hpa), target, out),
+        )
     } else if let Some(keda) = &autoscaler.keda {
-        ("keda.sh/v1alpha1", "ScaledObject", self::keda(&written(keda), target, out))
+        (
+            "keda.sh/v1alpha1",
+            "ScaledObject",
+            self::keda(&written(keda), target, out),
+        )
     } else {
         return String::new();
     };
-    let mut text = format!("---\napiVersion: {api}\nkind: {kind}\nmetadata:\n  name: {name}\nspec:\n");
+    let mut text =
+        format!("---\napiVersion: {api}\nkind: {kind}\nmetadata:\n  name: {name}\nspec:\n");
     for (key, value) in spec {
         // JSON is YAML.
         text += &format!("  {key}: {value}\n");
@@ -33,7 +42,10 @@ pub fn document(s: &Scenario, api_version: &str, kind: &str, out: &mut Exported)
 pub fn none(s: &Scenario, out: &mut Exported) {
     if let Some(c) = &s.cluster {
         cluster(s, out);
-        if c.autoscaler.as_ref().is_some_and(|a| a.hpa.is_some() || a.keda.is_some()) {
+        if c.autoscaler
+            .as_ref()
+            .is_some_and(|a| a.hpa.is_some() || a.keda.is_some())
+        {
             out.cannot("autoscaler: export to k8s or lws for the object");
         }
     }
@@ -43,7 +55,10 @@ pub fn none(s: &Scenario, out: &mut Exported) {
 fn cluster(s: &Scenario, out: &mut Exported) {
     let Some(c) = &s.cluster else { return };
     out.cannot("cluster: nodes, start-up times and probes are the simulation's");
-    if c.autoscaler.as_ref().is_some_and(|a| a.cluster_autoscaler.is_some()) {
+    if c.autoscaler
+        .as_ref()
+        .is_some_and(|a| a.cluster_autoscaler.is_some())
+    {
         out.cannot("autoscaler.cluster_autoscaler: they are flags of the Cluster Autoscaler");
     }
     if !c.faults.is_empty() || !c.changes.is_empty() {
@@ -79,7 +94,10 @@ fn hpa(from: &Map<String, Value>, target: Value, out: &mut Exported) -> Spec {
     let mut spec = vec![("scaleTargetRef".to_owned(), target)];
     take(from, &["minReplicas", "maxReplicas"], &mut spec);
     let empty = Vec::new();
-    let metrics = from.get("metrics").and_then(Value::as_array).unwrap_or(&empty);
+    let metrics = from
+        .get("metrics")
+        .and_then(Value::as_array)
+        .unwrap_or(&empty);
     let all: Vec<Value> = metrics.iter().map(|m| metric(m, out)).collect();
     spec.push(("metrics".to_owned(), all.into()));
     take(from, &["behavior"], &mut spec);
@@ -107,7 +125,9 @@ fn metric(m: &Value, out: &mut Exported) -> Value {
     if kind == "Object" {
         let object = json!({"apiVersion": "v1", "kind": "Service", "name": "SERVICE"});
         source.insert("describedObject".into(), object);
-        out.cannot("autoscaler.hpa.metrics[]: name the object that the metric is of in place of SERVICE");
+        out.cannot(
+            "autoscaler.hpa.metrics[]: name the object that the metric is of in place of SERVICE",
+        );
     }
     json!({"type": kind, kind.to_ascii_lowercase(): source})
 }
@@ -129,7 +149,10 @@ fn keda(from: &Map<String, Value>, target: Value, out: &mut Exported) -> Spec {
         spec.push(("advanced".to_owned(), advanced));
     }
     let empty = Vec::new();
-    let triggers = from.get("triggers").and_then(Value::as_array).unwrap_or(&empty);
+    let triggers = from
+        .get("triggers")
+        .and_then(Value::as_array)
+        .unwrap_or(&empty);
     let all: Vec<Value> = triggers.iter().map(trigger).collect();
     spec.push(("triggers".to_owned(), all.into()));
     out.cannot("autoscaler.keda.triggers[]: write the address of your Prometheus or Redis in place of ADDRESS");
@@ -139,7 +162,10 @@ fn keda(from: &Map<String, Value>, target: Value, out: &mut Exported) -> Spec {
 
 /// One of `triggers`; values of `metadata` are text.
 fn trigger(t: &Value) -> Value {
-    let text = |key: &str| t.get(key).map(|v| v.as_f64().map_or_else(|| v.to_string(), |n| n.to_string()));
+    let text = |key: &str| {
+        t.get(key)
+            .map(|v| v.as_f64().map_or_else(|| v.to_string(), |n| n.to_string()))
+    };
     let redis = t["type"] == "redis";
     let (threshold, activation) = if redis {
         ("listLength", "activationListLength")
@@ -156,7 +182,10 @@ fn trigger(t: &Value) -> Value {
         };
         metadata.insert("query".into(), format!("sum({inner})").into());
     }
-    for (to, from) in [(threshold, "threshold"), (activation, "activationThreshold")] {
+    for (to, from) in [
+        (threshold, "threshold"),
+        (activation, "activationThreshold"),
+    ] {
         if let Some(value) = text(from) {
             metadata.insert(to.into(), value.into());
         }

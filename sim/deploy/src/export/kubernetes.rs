@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use hwmodels::EngineKind;
 use sim::scenario::{RouterPolicy, Scenario};
 
-use super::{Exported, autoscalers, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml};
+use super::{
+    Exported, autoscalers, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml,
+};
 use crate::place::printable;
 
 /// A container's image, program and arguments, and variables.

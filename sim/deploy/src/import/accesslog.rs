@@ -112,7 +112,12 @@ fn times(text: &str, read: impl Fn(&str) -> Option<Request>) -> Result<Log, Wron
             continue;
         }
         let line_number = u32::try_from(i + 1).unwrap_or(u32::MAX);
-        let wrong = || Wrong::new(line_number, "is no line of an access log as the first one is");
+        let wrong = || {
+            Wrong::new(
+                line_number,
+                "is no line of an access log as the first one is",
+            )
+        };
         requests.push(read(line).ok_or_else(wrong)?);
     }
     let mut served: Vec<i64> = requests.iter().filter(|r| r.1).map(|r| r.0).collect();
@@ -151,9 +156,11 @@ fn local_ms(text: &str) -> Option<i64> {
     let day: i64 = parts.next()?.parse().ok()?;
     let month = parts.next()?;
     let month = MONTHS.iter().position(|m| *m == month)? as i64 + 1;
-    let [year, hour, minute, second] = [(); 4].map(|()| parts.next().and_then(|n| n.parse::<i64>().ok()));
+    let [year, hour, minute, second] =
+        [(); 4].map(|()| parts.next().and_then(|n| n.parse::<i64>().ok()));
     let (year, hour, minute, second) = (year?, hour?, minute?, second?);
-    let is_clock = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..61).contains(&second);
+    let is_clock =
+        (0..24).contains(&hour) && (0..60).contains(&minute) && (0..61).contains(&second);
     if !is_clock {
         return None;
     }
@@ -171,7 +178,11 @@ fn iso_ms(text: &str) -> Option<i64> {
     let mut parts = clock.splitn(3, ':');
     let hour: i64 = parts.next()?.parse().ok().filter(|h| (0..24).contains(h))?;
     let minute: i64 = parts.next()?.parse().ok().filter(|m| (0..60).contains(m))?;
-    let second: f64 = parts.next()?.parse().ok().filter(|s| (0.0..61.0).contains(s))?;
+    let second: f64 = parts
+        .next()?
+        .parse()
+        .ok()
+        .filter(|s| (0.0..61.0).contains(s))?;
     let zone = if zone.is_empty() { 0 } else { offset(zone)? };
     Some(1000 * (day + 3600 * hour + 60 * minute - zone) + (1e3 * second) as i64)
 }
@@ -227,7 +238,9 @@ fn json_line(line: &str, time: &str) -> Option<Request> {
         Some(n) if (0.0..1e11).contains(&n) => (n * 1e3) as i64,
         Some(n) if (1e11..1e14).contains(&n) => n as i64,
         Some(_) => return None,
-        None => value.as_str().and_then(|t| iso_ms(t).or_else(|| local_ms(t)))?,
+        None => value
+            .as_str()
+            .and_then(|t| iso_ms(t).or_else(|| local_ms(t)))?,
     };
     let text = |keys: [&str; 4]| keys.iter().find_map(|k| object.get(*k)?.as_str());
     let path = text(["uri", "path", "request_uri", "request"]);
@@ -252,7 +265,15 @@ pub fn import(log: &Log, file: &Arc<str>, reference: &str, draft: &mut Draft) {
             let mut keys = Keys::new();
             keys.insert("arrival".into(), arrival.into());
             let origin = line("{...}", "");
-            draft.used(&origin, format!("a trace: times {}, lengths {} and {}", shown(time), shown(prompt), shown(output)));
+            draft.used(
+                &origin,
+                format!(
+                    "a trace: times {}, lengths {} and {}",
+                    shown(time),
+                    shown(prompt),
+                    shown(output)
+                ),
+            );
             draft.stream(Stream {
                 keys,
                 from: origin.place.to_string(),
@@ -278,9 +299,17 @@ pub fn import(log: &Log, file: &Arc<str>, reference: &str, draft: &mut Draft) {
             };
             draft.used(
                 &origin,
-                format!("workload.arrival: {} requests in {bins} stretches of {} s{left_out}", served.len(), width / 1000),
+                format!(
+                    "workload.arrival: {} requests in {bins} stretches of {} s{left_out}",
+                    served.len(),
+                    width / 1000
+                ),
             );
-            let keys = stretches(&steps, draft, "a log without token counts says nothing of lengths: write those of your requests");
+            let keys = stretches(
+                &steps,
+                draft,
+                "a log without token counts says nothing of lengths: write those of your requests",
+            );
             draft.later(
                 "run.duration",
                 Value::from(format!("{} ms", bins as i64 * width)),
@@ -300,15 +329,36 @@ mod tests {
 
     #[test]
     fn times_of_logs_are_those_of_the_calendar() {
-        assert_eq!(local_ms("10/Oct/2025:13:55:36 +0000"), Some(1_760_104_536_000));
-        assert_eq!(local_ms("10/Oct/2025:15:55:36 +0200"), Some(1_760_104_536_000));
+        assert_eq!(
+            local_ms("10/Oct/2025:13:55:36 +0000"),
+            Some(1_760_104_536_000)
+        );
+        assert_eq!(
+            local_ms("10/Oct/2025:15:55:36 +0200"),
+            Some(1_760_104_536_000)
+        );
         assert_eq!(iso_ms("2025-10-10T13:55:36Z"), Some(1_760_104_536_000));
-        assert_eq!(iso_ms("2025-10-10T08:25:36.250-05:30"), Some(1_760_104_536_250));
+        assert_eq!(
+            iso_ms("2025-10-10T08:25:36.250-05:30"),
+            Some(1_760_104_536_250)
+        );
         assert_eq!(iso_ms("1970-01-01 00:00:00"), Some(0));
-        for wrong in ["", "10/Okt/2025:13:55:36 +0000", "99/Oct/2025:1:2:3 +0000", "x y", "10/Oct/2025:13:55:36 0000"] {
+        for wrong in [
+            "",
+            "10/Okt/2025:13:55:36 +0000",
+            "99/Oct/2025:1:2:3 +0000",
+            "x y",
+            "10/Oct/2025:13:55:36 0000",
+        ] {
             assert_eq!(local_ms(wrong), None, "{wrong}");
         }
-        for wrong in ["2025-13-10T13:55:36Z", "2025-10-10", "2025-10-10T13:55", "T", "2025-10-10T13:55:xxZ"] {
+        for wrong in [
+            "2025-13-10T13:55:36Z",
+            "2025-10-10",
+            "2025-10-10T13:55",
+            "T",
+            "2025-10-10T13:55:xxZ",
+        ] {
             assert_eq!(iso_ms(wrong), None, "{wrong}");
         }
     }
@@ -317,10 +367,15 @@ mod tests {
 
     #[test]
     fn a_combined_log_gives_times_of_what_engines_answer() {
-        let health = LINE.replace("POST /v1/chat/completions", "GET /health").replace(":36 ", ":37 ");
+        let health = LINE
+            .replace("POST /v1/chat/completions", "GET /health")
+            .replace(":36 ", ":37 ");
         let text = format!("{LINE}{health}\n{}", LINE.replace(":36 ", ":40 "));
         let log = read(&text).unwrap().unwrap();
-        assert_eq!(log, Log::Times(vec![1_760_104_536_000, 1_760_104_540_000], 1));
+        assert_eq!(
+            log,
+            Log::Times(vec![1_760_104_536_000, 1_760_104_540_000], 1)
+        );
         let broken = read(&format!("{LINE}nonsense\n")).unwrap().unwrap_err();
         assert_eq!(broken.line, 2);
         assert!(read("nonsense").is_none() && read("").is_none());

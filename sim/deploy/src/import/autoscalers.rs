@@ -57,10 +57,26 @@ pub const KEDA: Table = Table {
             "`autoscaler.keda.minReplicaCount`, and `layout.replicas` where the workload says fewer or nothing",
             Whole,
         ),
-        says("spec.maxReplicaCount", "`autoscaler.keda.maxReplicaCount`", Whole),
-        says("spec.idleReplicaCount", "`autoscaler.keda.idleReplicaCount`", Whole),
-        says("spec.pollingInterval", "`autoscaler.keda.pollingInterval`", Whole),
-        says("spec.cooldownPeriod", "`autoscaler.keda.cooldownPeriod`", Whole),
+        says(
+            "spec.maxReplicaCount",
+            "`autoscaler.keda.maxReplicaCount`",
+            Whole,
+        ),
+        says(
+            "spec.idleReplicaCount",
+            "`autoscaler.keda.idleReplicaCount`",
+            Whole,
+        ),
+        says(
+            "spec.pollingInterval",
+            "`autoscaler.keda.pollingInterval`",
+            Whole,
+        ),
+        says(
+            "spec.cooldownPeriod",
+            "`autoscaler.keda.cooldownPeriod`",
+            Whole,
+        ),
         says(
             "spec.initialCooldownPeriod",
             "`autoscaler.keda.initialCooldownPeriod`",
@@ -82,7 +98,11 @@ pub const KEDA: Table = Table {
             "`autoscaler.keda.triggers[].threshold`",
             Number,
         ),
-        says("spec.triggers[].metadata.listLength", "the same, of redis", Number),
+        says(
+            "spec.triggers[].metadata.listLength",
+            "the same, of redis",
+            Number,
+        ),
         says(
             "spec.triggers[].metadata.activationThreshold",
             "`autoscaler.keda.triggers[].activationThreshold`",
@@ -155,7 +175,13 @@ impl Scaler {
             return;
         };
         let path = found.origin.key.clone();
-        leaves(tree, found.node, &path, found.origin.place.line, &mut self.leaves);
+        leaves(
+            tree,
+            found.node,
+            &path,
+            found.origin.place.line,
+            &mut self.leaves,
+        );
         self.keys.push((key, value(found.node), found.origin));
     }
 
@@ -291,7 +317,10 @@ pub fn keda(tree: Tree<'_>, draft: &mut Draft) {
     for item in list.map_or(&[][..], Node::items) {
         let mut seen = Vec::new();
         leaves(tree, item, "spec.triggers[]", item.line, &mut seen);
-        seen.retain(|o| KEDA.find(&o.key).is_some_and(|k| k.meaning != crate::keys::Meaning::Idle));
+        seen.retain(|o| {
+            KEDA.find(&o.key)
+                .is_some_and(|k| k.meaning != crate::keys::Meaning::Idle)
+        });
         match trigger(item) {
             Ok(keys) => {
                 triggers.push(keys);
@@ -316,7 +345,12 @@ pub fn keda(tree: Tree<'_>, draft: &mut Draft) {
     }
     scaler.same(
         tree,
-        &["spec", "advanced", "horizontalPodAutoscalerConfig", "behavior"],
+        &[
+            "spec",
+            "advanced",
+            "horizontalPodAutoscalerConfig",
+            "behavior",
+        ],
     );
     keep(scaler, "triggers", draft);
     sweep(tree, &[(String::new(), &KEDA)], draft);
@@ -343,10 +377,15 @@ fn trigger(item: &Node) -> Result<Keys, String> {
         "redis" => ("listLength", "activationListLength"),
         other => {
             let other = crate::place::shown(other);
-            return Err(format!("of KEDA's scalers prometheus and redis are simulated, not `{other}`"));
+            return Err(format!(
+                "of KEDA's scalers prometheus and redis are simulated, not `{other}`"
+            ));
         }
     };
-    for (from, to) in [(threshold, "threshold"), (activation, "activationThreshold")] {
+    for (from, to) in [
+        (threshold, "threshold"),
+        (activation, "activationThreshold"),
+    ] {
         if let Some(text) = of(from) {
             let number: f64 = (text.trim().parse())
                 .map_err(|_| format!("{from} is no number: `{}`", crate::place::shown(text)))?;
@@ -370,7 +409,9 @@ fn least(tree: Tree<'_>, key: &str, draft: &mut Draft) {
 /// Keeps an autoscaler that has something to look at until the scenario around it is known.
 fn keep(scaler: Scaler, needs: &str, draft: &mut Draft) {
     if !scaler.keys.iter().any(|(key, ..)| *key == needs) {
-        let why = format!("replicas stay as many as the run starts with: none of its {needs} is simulated");
+        let why = format!(
+            "replicas stay as many as the run starts with: none of its {needs} is simulated"
+        );
         for origin in &scaler.leaves {
             draft.fate(origin, Fate::NotModelled, why.clone());
         }

@@ -361,7 +361,10 @@ pub(super) fn stretches(steps: &[(f64, i64)], draft: &mut Draft, why: &str) -> K
     };
     let mut arrival = Keys::new();
     arrival.insert("kind".into(), "steps".into());
-    arrival.insert("steps".into(), Value::Array(steps.iter().map(step).collect()));
+    arrival.insert(
+        "steps".into(),
+        Value::Array(steps.iter().map(step).collect()),
+    );
     let mut keys = Keys::new();
     keys.insert("arrival".into(), arrival.into());
     for (key, tokens) in LENGTHS {

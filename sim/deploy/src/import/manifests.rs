@@ -241,4 +241,3 @@ fn leader_worker_set(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         draft,
     );
 }
-

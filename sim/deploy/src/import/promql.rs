@@ -130,10 +130,30 @@ mod tests {
     #[test]
     fn sums_of_one_series_are_read() {
         for (text, series, rule, window_s) in [
-            ("vllm:num_requests_waiting", "vllm:num_requests_waiting", None, None),
-            (" sum( vllm:num_requests_waiting{job=\"a}\\\"\", x='}'} ) ", "vllm:num_requests_waiting", None, None),
-            ("sum(rate(vllm:request_success_total[1m30s]))", "vllm:request_success_total", Some("rate"), Some(90)),
-            ("avg_over_time(tgi_queue_size{}[2m])", "tgi_queue_size", Some("avg_over_time"), Some(120)),
+            (
+                "vllm:num_requests_waiting",
+                "vllm:num_requests_waiting",
+                None,
+                None,
+            ),
+            (
+                " sum( vllm:num_requests_waiting{job=\"a}\\\"\", x='}'} ) ",
+                "vllm:num_requests_waiting",
+                None,
+                None,
+            ),
+            (
+                "sum(rate(vllm:request_success_total[1m30s]))",
+                "vllm:request_success_total",
+                Some("rate"),
+                Some(90),
+            ),
+            (
+                "avg_over_time(tgi_queue_size{}[2m])",
+                "tgi_queue_size",
+                Some("avg_over_time"),
+                Some(120),
+            ),
         ] {
             let expected = Query {
                 series: series.into(),
@@ -160,7 +180,10 @@ mod tests {
             "1 + 1",
             "a offset 5m",
         ] {
-            assert!(read(text).is_err_and(|e| e.contains("sum of one series")), "{text}");
+            assert!(
+                read(text).is_err_and(|e| e.contains("sum of one series")),
+                "{text}"
+            );
         }
         assert!(read(&"a".repeat(5_000)).is_err());
     }

@@ -60,9 +60,13 @@ fn nodes(draft: &Draft, replicas: i64) -> Value {
     let instance = draft.get("hardware.instance").and_then(Value::as_str);
     let of_instance = instance.and_then(|name| {
         let i = catalog.instance(name).ok()?;
-        Some(i64::from(i.ranks(catalog.accelerator(&i.accelerator).ok()?)))
+        Some(i64::from(
+            i.ranks(catalog.accelerator(&i.accelerator).ok()?),
+        ))
     });
-    let per_node = of_instance.unwrap_or_else(|| draft.whole("hardware.count", 1)).max(1);
+    let per_node = of_instance
+        .unwrap_or_else(|| draft.whole("hardware.count", 1))
+        .max(1);
     let ranks = ["layout.tp", "layout.pp", "layout.dp"]
         .iter()
         .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)))

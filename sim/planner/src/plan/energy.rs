@@ -24,7 +24,11 @@ const REQUESTS: usize = 2_000;
 /// Thermal design power of an accelerator of the catalog [W]; none where the table has none.
 pub fn tdp_w(accelerator: &str) -> Option<f64> {
     let mut rows = POWER.lines().skip(1).filter_map(|l| l.split_once(','));
-    rows.find(|(name, _)| *name == accelerator)?.1.trim().parse().ok()
+    rows.find(|(name, _)| *name == accelerator)?
+        .1
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// The winner's energy; none where its accelerator's power is not known.
@@ -103,7 +107,10 @@ mod tests {
         for line in POWER.lines().skip(1) {
             let (name, watts) = line.split_once(',').unwrap();
             assert!(catalog.accelerator(name).is_ok(), "{name}");
-            assert!((50.0..2000.0).contains(&watts.parse::<f64>().unwrap()), "{line}");
+            assert!(
+                (50.0..2000.0).contains(&watts.parse::<f64>().unwrap()),
+                "{line}"
+            );
         }
         assert_eq!(tdp_w("H100-SXM5-80GB"), Some(700.0));
         assert_eq!(tdp_w("Inferentia2"), None);

@@ -86,7 +86,15 @@ pub fn answer(
         rejected,
         combinations,
     } = explore(question, options, Shard::WHOLE, progress)?;
-    conclude(question, options, &ready, &found, rejected, combinations, progress)
+    conclude(
+        question,
+        options,
+        &ready,
+        &found,
+        rejected,
+        combinations,
+        progress,
+    )
 }
 
 /// Searches the candidates of `shard` only.
@@ -131,7 +139,13 @@ pub fn merge(
         wanted.extend(p.settled.iter().chain(&p.others).map(|r| r.candidate));
         counts = counts.plus(&p.counts);
         for r in &p.rejected {
-            Rejection::count(&mut rejected, r.kind, &r.what, &r.reason, r.candidates as usize);
+            Rejection::count(
+                &mut rejected,
+                r.kind,
+                &r.what,
+                &r.reason,
+                r.candidates as usize,
+            );
         }
     }
     let chosen: Vec<space::Candidate> = (space.candidates.into_iter())
@@ -143,7 +157,9 @@ pub fn merge(
         .collect();
     let settle = |r: &part::Row| -> Result<Settled, Error> {
         let at = *at.get(&r.candidate).ok_or_else(|| {
-            Error::input("a part names a deployment that the question does not have; make the parts again")
+            Error::input(
+                "a part names a deployment that the question does not have; make the parts again",
+            )
         })?;
         Ok(Settled {
             at,
@@ -170,7 +186,15 @@ pub fn merge(
         exhaustive: parts[0].exhaustive,
         draws: parts[0].draws,
     };
-    conclude(question, options, &ready, &found, rejected, space.combinations, progress)
+    conclude(
+        question,
+        options,
+        &ready,
+        &found,
+        rejected,
+        space.combinations,
+        progress,
+    )
 }
 
 /// Of the parts' other instance types the cheapest of each that is not settled.
@@ -216,9 +240,7 @@ fn explore(
     let ready = start_all(question, &candidates, &mut rejected);
     question.world.check()?;
     if ready.is_empty() && whole {
-        let why: Vec<String> = (rejected.iter().take(5))
-            .map(Rejection::in_words)
-            .collect();
+        let why: Vec<String> = (rejected.iter().take(5)).map(Rejection::in_words).collect();
         return Err(Error::input(format!(
             "no candidate starts: {}",
             why.join("; ")

@@ -187,7 +187,14 @@ mod tests {
 
     #[test]
     fn numbers_come_back_to_the_last_bit() {
-        for x in [0.1 + 0.2, 1.0 / 3.0, 5e-324, 1.797e308, -2.5, f64::NEG_INFINITY] {
+        for x in [
+            0.1 + 0.2,
+            1.0 / 3.0,
+            5e-324,
+            1.797e308,
+            -2.5,
+            f64::NEG_INFINITY,
+        ] {
             let text = serde_json::to_string(&Exact(x)).unwrap();
             let back: Exact = serde_json::from_str(&text).unwrap();
             assert_eq!(back.0.to_bits(), x.to_bits(), "{text}");

@@ -39,7 +39,9 @@ pub fn split(
     let mut bounded: Vec<(f64, u32, [Question; 2])> = Vec::new();
     for boundary in boundaries {
         let part = |short: bool| {
-            let part = question.requests.only(|prompt| (prompt <= boundary) == short);
+            let part = question
+                .requests
+                .only(|prompt| (prompt <= boundary) == short);
             (part.len() >= LEAST).then(|| question.with(part))
         };
         if let (Some(short), Some(long)) = (part(true), part(false)) {
@@ -56,7 +58,8 @@ pub fn split(
         }
         progress(&format!("two pools, split at {boundary} prompt tokens"));
         let [short, long] = &pools;
-        let (Some(short), Some(long)) = (pool(short, &candidates)?, pool(long, &candidates)?) else {
+        let (Some(short), Some(long)) = (pool(short, &candidates)?, pool(long, &candidates)?)
+        else {
             continue;
         };
         let usd = short.usd_per_hour + long.usd_per_hour;

@@ -44,7 +44,10 @@ impl Prices {
             .trim(csv::Trim::All)
             .comment(Some(b'#'))
             .from_reader(text.as_bytes());
-        let headers = reader.headers().map_err(|e| Error::input(format!("{name}: {e}")))?.clone();
+        let headers = reader
+            .headers()
+            .map_err(|e| Error::input(format!("{name}: {e}")))?
+            .clone();
         let mut record = csv::StringRecord::new();
         loop {
             let more = reader
@@ -56,7 +59,9 @@ impl Prices {
             let line = record.position().map_or(0, |p| p.line());
             let wrong = |why: &str| Error::input(format!("{name}:{line}: {why}"));
             let row: Row = record.deserialize(Some(&headers)).map_err(|e| {
-                wrong(&format!("must be instance,region,usd_per_h or instance,region,multiplier: {e}"))
+                wrong(&format!(
+                    "must be instance,region,usd_per_h or instance,region,multiplier: {e}"
+                ))
             })?;
             match (row.usd_per_h, row.multiplier) {
                 (Some(usd), None) if USD.contains(&usd) => {}
@@ -64,7 +69,11 @@ impl Prices {
                 (Some(_), Some(_)) | (None, None) => {
                     return Err(wrong("give usd_per_h or multiplier, one of them"));
                 }
-                _ => return Err(wrong("the price cannot be: 0.0001 to 100000 USD/h, or 0.01 to 100 times the catalog's")),
+                _ => {
+                    return Err(wrong(
+                        "the price cannot be: 0.0001 to 100000 USD/h, or 0.01 to 100 times the catalog's",
+                    ));
+                }
             }
             if row.region.is_empty() || row.instance.is_empty() {
                 return Err(wrong("instance and region must be named"));
@@ -79,7 +88,9 @@ impl Prices {
         }
         for region in regions {
             if !rows.iter().any(|r| r.region == *region) {
-                return Err(Error::input(format!("plan.regions: {name} has no region `{region}`")));
+                return Err(Error::input(format!(
+                    "plan.regions: {name} has no region `{region}`"
+                )));
             }
         }
         Ok(Prices {
@@ -92,7 +103,11 @@ impl Prices {
     pub fn lowest(&self, instance: &Instance, catalog: Option<f64>) -> Option<(f64, &str)> {
         let mut best: Option<(f64, &str)> = None;
         let mut seen: Vec<&str> = Vec::new();
-        for row in self.rows.iter().filter(|r| allows(&r.instance, &instance.name)) {
+        for row in self
+            .rows
+            .iter()
+            .filter(|r| allows(&r.instance, &instance.name))
+        {
             let is_allowed = self.regions.is_empty() || self.regions.contains(&row.region);
             if !is_allowed || seen.contains(&row.region.as_str()) {
                 continue;
@@ -126,7 +141,10 @@ mod tests {
         let all = prices(text, &[]).unwrap();
         assert_eq!(all.lowest(g5, Some(1.2)), Some((0.1, "nowhere")));
         // The first row of a region that fits.
-        assert_eq!(prices(text, &["here"]).unwrap().lowest(g5, Some(1.2)), Some((2.5, "here")));
+        assert_eq!(
+            prices(text, &["here"]).unwrap().lowest(g5, Some(1.2)),
+            Some((2.5, "here"))
+        );
         let two = prices(text, &["here", "there"]).unwrap();
         let (usd, region) = two.lowest(g5, Some(1.2)).unwrap();
         assert!((usd - 1.8).abs() < 1e-12 && region == "there");
@@ -139,7 +157,10 @@ mod tests {
             ("instance,region\n", "no price"),
             ("instance,region,usd_per_h\nx,y,z\n", "prices.csv:2"),
             ("instance,region,usd_per_h\nx,y,-1\n", "cannot be"),
-            ("instance,region,usd_per_h,multiplier\nx,y,1,1\n", "one of them"),
+            (
+                "instance,region,usd_per_h,multiplier\nx,y,1,1\n",
+                "one of them",
+            ),
             ("instance,region,price\nx,y,1\n", "prices.csv:2"),
             ("instance,region,usd_per_h\n,y,1\n", "named"),
         ] {

@@ -13,11 +13,11 @@ use toml::{Spanned, Table, Value};
 
 use super::prices::Prices;
 use super::space::MOST_CANDIDATES;
-use crate::{Error, World};
 use crate::conditions::Condition;
 use crate::fleet::Extent;
 use crate::requests::{Moments, Requests};
 use crate::sweep::fnv1a;
+use crate::{Error, World};
 
 /// Most instances of a deployment, where the question says nothing.
 const MOST_INSTANCES: u32 = 64;
@@ -237,7 +237,8 @@ impl Question {
                 format!("must be from 1 to 4096, got {max_instances}"),
             ));
         }
-        let prices = prices(world, origin, &file.plan).map_err(|(key, e)| at(key, e.to_string()))?;
+        let prices =
+            prices(world, origin, &file.plan).map_err(|(key, e)| at(key, e.to_string()))?;
         let mut hardware = file.hardware;
         let instances = match hardware.remove("instance") {
             None => Vec::new(),

@@ -323,7 +323,11 @@ fn powers(out: &mut String, e: &Energy) -> std::fmt::Result {
                 "at {:.0} % of TDP steps take {:.0} % longer, the SLO {} (margin {:.0} %)",
                 100.0 * c.cap_ratio,
                 100.0 * (c.slowdown_ratio - 1.0),
-                if c.standing.holds { "holds" } else { "is MISSED" },
+                if c.standing.holds {
+                    "holds"
+                } else {
+                    "is MISSED"
+                },
                 100.0 * c.standing.margin_ratio
             )
         })
@@ -369,7 +373,11 @@ fn scaled(out: &mut String, a: &Autoscaled, slo: &[String]) -> std::fmt::Result 
     )?;
     for (i, t) in a.trials.iter().enumerate() {
         let mark = if a.chosen == Some(i as u64) { "* " } else { "" };
-        let holds = if t.standing.holds { "holds" } else { "MISSES the SLO" };
+        let holds = if t.standing.holds {
+            "holds"
+        } else {
+            "MISSES the SLO"
+        };
         let text = format!(
             "{mark}{} USD in place of {}, {} replicas on average, {} changes; {holds}: {}",
             figure(t.usd),

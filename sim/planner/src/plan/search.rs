@@ -433,7 +433,8 @@ impl<'a> Search<'a> {
         for (at, r) in left {
             let c = &r.candidate;
             let what = format!("{}, {}", c.instance, c.layout);
-            let mut aside = |kind: Aside, why: &str| Rejection::count(&mut out, kind, &what, why, 1);
+            let mut aside =
+                |kind: Aside, why: &str| Rejection::count(&mut out, kind, &what, why, 1);
             if let Some(why) = &self.bounds[at].impossible {
                 aside(Aside::Slow, why);
             } else if self.floor[at] > self.ceiling(at) {
@@ -441,11 +442,20 @@ impl<'a> Search<'a> {
                 let why = format!("cannot carry the load with {n} instances even at its best");
                 aside(Aside::Small, &why);
             } else if self.scouted.contains_key(&at) {
-                aside(Aside::Beaten, "holds, but another costs less or has more margin");
+                aside(
+                    Aside::Beaten,
+                    "holds, but another costs less or has more margin",
+                );
             } else if self.ruled_out[at].is_infinite() {
-                aside(Aside::Miss, "misses the objectives with any number of replicas");
+                aside(
+                    Aside::Miss,
+                    "misses the objectives with any number of replicas",
+                );
             } else if self.ruled_out[at] > 0.0 {
-                aside(Aside::MissAtPrice, "misses the objectives for the price of the best");
+                aside(
+                    Aside::MissAtPrice,
+                    "misses the objectives for the price of the best",
+                );
             } else {
                 let entry = dear.entry(what).or_insert((0, f64::INFINITY));
                 entry.0 += 1;

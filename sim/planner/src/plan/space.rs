@@ -109,11 +109,9 @@ impl Candidate {
     pub fn scenario(&self, question: &Question, replicas: u32) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
         overrides.push(format!("layout.replicas={replicas}"));
-        Ok(question.world.scenario(
-            &question.base,
-            &question.origin,
-            &overrides,
-        )?)
+        Ok(question
+            .world
+            .scenario(&question.base, &question.origin, &overrides)?)
     }
 }
 
@@ -240,7 +238,13 @@ impl Space {
                         );
                         continue;
                     }
-                    space.add(&placement, &price, &variants, &model, question.most_candidates)?;
+                    space.add(
+                        &placement,
+                        &price,
+                        &variants,
+                        &model,
+                        question.most_candidates,
+                    )?;
                 }
             }
         }
