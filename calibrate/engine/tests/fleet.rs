@@ -103,7 +103,7 @@ async fn a_replica_that_drains_answers_what_it_holds_and_one_that_is_killed_fail
     assert!(!engine.metrics_text().contains("engine=\"0\""));
 
     let mut lost: Vec<_> = (0..3)
-        .map(|i| engine.submit(request(&[i, 7, 9], 2000)).unwrap())
+        .map(|i| engine.submit(request(&[i, 7, 9], 300)).unwrap())
         .collect();
     until(|| engine.loads()[1].running == 3).await;
     engine.kill(1);
