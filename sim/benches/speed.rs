@@ -35,6 +35,7 @@ fn step() -> Arc<dyn StepModel> {
 
 fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
     Simulation {
+        serving: Default::default(),
         replicas: (0..replicas)
             .map(|_| ReplicaSpec {
                 engine: EngineSpec::VllmV1(VllmV1Params {
@@ -58,6 +59,7 @@ fn deployment(replicas: usize, step: &Arc<dyn StepModel>) -> Simulation {
 fn run(sim: &Simulation, rate: f64, output: u32, requests: u64, path: Path) -> RunRecord {
     let stream = StreamSpec {
         name: "bench".into(),
+        model: None,
         arrival: Arrival::Poisson {
             rate: PerSec::new(rate).expect("a positive rate"),
         },

@@ -110,6 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The load of a scenario, on a replica that runs our policy.
     let mut built = Scenario::parse(WORKLOAD, "load.toml", &[])?.build()?;
     let simulation = Simulation {
+        serving: Default::default(),
         replicas: vec![ReplicaSpec {
             engine: EngineSpec::Policy {
                 make: Arc::new(|_| Box::new(ShortestFirst::default())),

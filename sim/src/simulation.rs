@@ -6,6 +6,7 @@ use hwmodels::StepModel;
 
 use crate::cluster::drift::{Drift, SpeedDrift, StepTimes};
 use crate::cluster::engine::{Engine, Surroundings};
+use crate::cluster::pools::Serving;
 use crate::cluster::router::RouterConfig;
 use crate::cluster::stepped::SteppedReplica;
 use crate::fast::{self, FastVllm};
@@ -66,6 +67,8 @@ pub struct Simulation {
     pub replicas: Vec<ReplicaSpec>,
     /// The routing rule.
     pub router: RouterConfig,
+    /// The pools that the replicas belong to, where there are several.
+    pub serving: Serving,
     /// How old the engine state may be that the router sees: it is read every so often; `None`: always fresh.
     pub scrape_period: Option<SimDuration>,
     /// Longest time the gateway gives a request (a SageMaker endpoint: 60 s), as if its client gave up then.
@@ -75,13 +78,15 @@ pub struct Simulation {
 }
 
 impl ReplicaSpec {
-    /// Its engine as replica `index` of a run with `seed`, whose requests can share prompt content or not.
+    /// Its engine as replica `index` of a run with `seed`, whose requests can share prompt content or not, and are prefilled or decoded
+    /// elsewhere or not.
     pub(crate) fn engine(
         &self,
         index: u32,
         shared: bool,
         path: Path,
         seed: u64,
+        is_split: bool,
     ) -> Result<Engine, RunError> {
         let around = Surroundings {
             replica: index,
@@ -101,8 +106,11 @@ impl ReplicaSpec {
                     ..*params
                 };
                 match (path, fast::applies(&params)) {
+                    (Path::Fast, _) if is_split => Err(not_fast(
+                        "its requests are prefilled on one replica and decoded on another",
+                    )),
                     (Path::Fast, Err(reason)) => Err(not_fast(reason)),
-                    (Path::Auto | Path::Fast, Ok(())) => {
+                    (Path::Auto | Path::Fast, Ok(())) if !is_split => {
                         Ok(Engine::Fast(Box::new(FastVllm::new(params, around))))
                     }
                     _ => Ok(stepped(around, Box::new(VllmV1::new(params)))),

@@ -38,6 +38,7 @@ fn request(at: u64, prompt: u32, output: u32) -> RequestSpec {
 /// Replicas whose every step takes 1000 ns.
 fn cluster(replicas: usize, params: VllmV1Params) -> Simulation {
     Simulation {
+        serving: Default::default(),
         replicas: vec![
             ReplicaSpec {
                 engine: EngineSpec::VllmV1(params),
@@ -268,6 +269,7 @@ fn patience_that_nobody_loses_changes_no_figure_of_the_report() {
             ..request(i * 700, 50, 20)
         });
         let sim = Simulation {
+            serving: Default::default(),
             request_timeout,
             ..sim.clone()
         };

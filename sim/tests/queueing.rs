@@ -67,6 +67,7 @@ impl Workload for Poisson {
 
 fn single_server(step: LinearStep) -> Simulation {
     Simulation {
+        serving: Default::default(),
         replicas: vec![ReplicaSpec {
             engine: EngineSpec::VllmV1(VllmV1Params {
                 max_num_seqs: 1,

@@ -40,6 +40,7 @@ fn deployment() -> (Simulation, RunInfo) {
         output_delay: SimDuration::ZERO,
     };
     let simulation = Simulation {
+        serving: Default::default(),
         replicas: vec![replica; REPLICAS as usize],
         router: RouterConfig::LeastOutstanding,
         scrape_period: None,
@@ -78,6 +79,7 @@ fn run(rate: f64, requests: u64, record: RecordOptions) -> RunRecord {
 fn stream(name: &str, rate: f64) -> StreamSpec {
     StreamSpec {
         name: name.into(),
+        model: None,
         arrival: Arrival::Poisson {
             rate: PerSec::new(rate).unwrap(),
         },

@@ -331,6 +331,7 @@ pub fn simulate(policy: &Policy, log: &ReplicaLog) -> Result<Vec<Step>, ReplayEr
     };
     let durations: Vec<SimDuration> = log.steps.iter().map(|s| s.end.since(s.start)).collect();
     let simulation = Simulation {
+        serving: Default::default(),
         replicas: vec![ReplicaSpec {
             engine: EngineSpec::Policy {
                 make,

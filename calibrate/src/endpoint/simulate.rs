@@ -44,6 +44,7 @@ pub fn simulate(load: &Load, server: &Server, params: &Params, look: Look) -> Op
     // The same draws every time that the load is simulated.
     let seed = stream(load.requests.len() as u64, &load.name).random();
     let simulation = Simulation {
+        serving: Default::default(),
         replicas: vec![ReplicaSpec {
             engine: server.engine(seed),
             step: Arc::new(params.step()),

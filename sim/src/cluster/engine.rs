@@ -2,7 +2,7 @@
 
 use super::requests::{Requests, Slot};
 use super::stepped::SteppedReplica;
-pub use super::surroundings::{Out, Surroundings};
+pub use super::surroundings::{KvNews, Out, Surroundings};
 use crate::fast::FastVllm;
 use crate::kernel::time::SimTime;
 use crate::policy::Load;
@@ -45,6 +45,28 @@ impl Engine {
     /// Drops a request that its client has left; `local` is its id in this engine.
     pub fn cancel(&mut self, local: u32, requests: &mut Requests) {
         forward!(self, e => e.cancel(local, requests), ());
+    }
+
+    /// The KV of `local`, which has been handed over, has been fetched or is not wanted any more.
+    pub fn sent(&mut self, local: u32) {
+        if let Engine::Stepped(e) = self {
+            e.sent(local);
+        }
+    }
+
+    /// The KV that `local` asked for is there.
+    pub fn received(&mut self, local: u32) {
+        if let Engine::Stepped(e) = self {
+            e.received(local);
+        }
+    }
+
+    /// The KV that `local` waits for will not come; false: it cannot go on without.
+    pub fn kv_lost(&mut self, local: u32) -> bool {
+        match self {
+            Engine::Stepped(e) => e.kv_lost(local),
+            Engine::Fast(_) | Engine::Gone => false,
+        }
     }
 
     /// When it must be looked at next, as of its last `start`.

@@ -25,6 +25,8 @@
 pub mod drift;
 pub mod engine;
 pub mod events;
+pub mod link;
+pub mod pools;
 pub mod replica;
 pub mod requests;
 pub mod router;

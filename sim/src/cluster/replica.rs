@@ -2,11 +2,13 @@
 //!
 //! Nothing here knows of other replicas, so a replica can be advanced on its own until something from outside can reach it.
 
+mod handover;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::engine::{Engine, Out};
+use super::engine::{Engine, KvNews, Out};
 use super::events::{Class, Events};
 use super::requests::{Requests, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
@@ -17,6 +19,7 @@ use crate::policy::Load;
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{FrontEnd, ReplicaSpec};
 use crate::workload::RequestEnd;
+pub use handover::Carried;
 
 /// Where a replica stands between its start and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,10 @@ pub struct Books {
     pub ends: Vec<(u32, RequestEnd)>,
     /// Whether anybody wants to know of each end.
     pub listed: bool,
+    /// Requests whose prefill is done and that go on elsewhere: replica and slot.
+    pub prefilled: Vec<(u32, Slot)>,
+    /// Requests that so many tokens of KV may come for: replica, slot, tokens.
+    pub wanted: Vec<(u32, Slot, u32)>,
     /// Requests that have ended.
     pub ended: u64,
     /// Raised by one with each request that ends.
@@ -96,6 +103,11 @@ pub struct Replica {
     /// What the engine has held since when.
     held: (SimTime, Load),
     done: Vec<(Slot, bool)>,
+    kv: KvNews,
+    /// Whether requests end here with their first token and go on elsewhere.
+    pub(crate) prefills: bool,
+    /// Requests that have been handed over and whose KV is still here.
+    handed: usize,
     drained: bool,
     totals: Totals,
     /// When something last happened here.
@@ -130,6 +142,9 @@ impl Replica {
             inbox: VecDeque::new(),
             touched: false,
             done: Vec::new(),
+            kv: KvNews::default(),
+            prefills: false,
+            handed: 0,
             drained: false,
             totals: Totals::default(),
             last: SimTime::ZERO,
@@ -171,7 +186,7 @@ impl Replica {
 
     /// Requests that were sent to it and have not ended.
     pub fn outstanding(&self) -> usize {
-        self.requests.under_way() + self.inbox.len()
+        self.requests.under_way() - self.handed + self.inbox.len()
     }
 
     /// Share of its time until `end` for which its front end had work [0, 1].
@@ -229,9 +244,14 @@ impl Replica {
                 requests: &mut self.requests,
                 recorder: &mut books.recorder,
                 done: &mut self.done,
+                kv: &mut self.kv,
             },
         );
         self.leave(now, books);
+        if !self.kv.prefilled.is_empty() {
+            let i = self.index;
+            (books.prefilled).extend(self.kv.prefilled.drain(..).map(|slot| (i, slot)));
+        }
     }
 
     /// What was set for `now` in classes up to `class`: answers reach their clients, clients give up, requests reach the engine.
@@ -266,11 +286,28 @@ impl Replica {
         patience: Option<SimDuration>,
         books: &mut Books,
     ) {
-        self.last = now;
         let slot = self.requests.open(id, spec, self.index);
         let r = self.requests.get_mut(slot);
+        if self.prefills && spec.output_tokens > 1 {
+            (r.hands_over, r.output_tokens, r.max_tokens) = (true, 1, 1);
+        }
+        self.take_in(now, slot, spec, patience, now, books);
+    }
+
+    /// The request of `slot` reaches the front end, `input_delay` after `sent`; its client gives up after `patience`.
+    fn take_in(
+        &mut self,
+        now: SimTime,
+        slot: Slot,
+        spec: &RequestSpec,
+        patience: Option<SimDuration>,
+        sent: SimTime,
+        books: &mut Books,
+    ) {
+        self.last = now;
+        let r = self.requests.get_mut(slot);
         if self.hash_block > 0 {
-            block_hashes(spec, id, self.hash_block, &mut r.block_hashes);
+            block_hashes(spec, r.id, self.hash_block, &mut r.block_hashes);
         }
         let generation = r.generation;
         if let Some(patience) = patience {
@@ -282,7 +319,7 @@ impl Replica {
         let tokens = u64::from(spec.prompt_tokens);
         let tokenising = SimDuration(front_end.per_prompt_token.0.saturating_mul(tokens));
         let work = front_end.per_request + tokenising;
-        let mut at = now + self.input_delay;
+        let mut at = sent + self.input_delay;
         match self.desk.free.iter_mut().min() {
             Some(free) => {
                 at = at.max(*free) + work;
@@ -310,6 +347,7 @@ impl Replica {
                 requests: &mut self.requests,
                 recorder: &mut books.recorder,
                 done: &mut self.done,
+                kv: &mut self.kv,
             },
         );
         let (since, load) = &mut self.held;
@@ -317,6 +355,11 @@ impl Replica {
         (*since, *load) = (now, self.engine.load());
         if !self.done.is_empty() {
             self.leave(now, books);
+        }
+        if !self.kv.wanted.is_empty() {
+            let i = self.index;
+            let wanted = self.kv.wanted.drain(..);
+            books.wanted.extend(wanted.map(|(slot, n)| (i, slot, n)));
         }
     }
 
@@ -343,7 +386,12 @@ impl Replica {
         self.requests.get_mut(slot).entered = now;
         match self.engine.enter(now, slot, &mut self.requests) {
             // A busy engine sees it when its step ends.
-            Ok(()) => self.touched = true,
+            Ok(()) => {
+                self.touched = true;
+                if self.requests.get(slot).lost {
+                    self.kv_lost(slot, now, books);
+                }
+            }
             Err(reason) => self.end(slot, Outcome::Rejected(reason), now, books),
         }
     }
@@ -390,7 +438,7 @@ impl Replica {
 
     #[inline]
     fn end_if_drained(&mut self, now: SimTime) {
-        if self.lifecycle == Lifecycle::Draining && self.outstanding() == 0 {
+        if self.lifecycle == Lifecycle::Draining && self.outstanding() + self.handed == 0 {
             self.lifecycle = Lifecycle::Gone;
             self.drained = true;
             self.last = now;
@@ -409,7 +457,11 @@ impl Replica {
         for slot in self.requests.in_use() {
             self.end(slot, Outcome::Failed, now, books);
         }
+        for slot in self.requests.handed_over() {
+            self.requests.close(slot);
+        }
         self.engine = Engine::Gone;
+        self.handed = 0;
         self.held = (now, Load::default());
         self.lifecycle = Lifecycle::Gone;
         self.last = now;
@@ -437,6 +489,7 @@ impl Replica {
                 requests: &mut self.requests,
                 recorder: &mut books.recorder,
                 done: &mut self.done,
+                kv: &mut self.kv,
             },
         );
     }

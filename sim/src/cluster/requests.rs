@@ -1,6 +1,8 @@
 //! The requests under way: one slot each, reused, so that memory follows what is in flight and not what was offered.
 
+use super::replica::Carried;
 use crate::kernel::time::SimTime;
+use crate::policy::RemoteKv;
 use crate::record::RequestRow;
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::workload::RequestEnd;
@@ -20,6 +22,8 @@ pub enum Stage {
     Engine(u32),
     /// All tokens are made; the last ones are on their way to the client.
     Leaving,
+    /// It goes on elsewhere; its KV stays in the engine under this local id until it has been fetched.
+    Handed(u32),
 }
 
 /// One request under way.
@@ -63,6 +67,12 @@ pub struct Request {
     pub first_token: SimTime,
     /// Latest token is known to the engine.
     pub last_token: SimTime,
+    /// It ends here with its first token and goes on elsewhere.
+    pub hands_over: bool,
+    /// What another replica has made of it, until it reaches the engine.
+    pub remote: Option<RemoteKv>,
+    /// What was made of it is gone.
+    pub lost: bool,
     /// Content of its KV blocks, between gateway and engine, where the run shares content.
     pub block_hashes: Vec<u64>,
 }
@@ -102,6 +112,9 @@ impl Requests {
             first_scheduled: SimTime::NEVER,
             first_token: SimTime::NEVER,
             last_token: SimTime::NEVER,
+            hands_over: false,
+            remote: None,
+            lost: false,
             block_hashes: std::mem::take(&mut r.block_hashes),
         };
         r.block_hashes.clear();
@@ -134,16 +147,23 @@ impl Requests {
         self.free.push(slot);
     }
 
-    /// Slots in use, in the order of their requests' ids.
+    /// Slots of the requests that are here, in the order of their ids; not of those that have been handed over.
     pub fn in_use(&self) -> Vec<Slot> {
         let mut used: Vec<Slot> = (0..self.slots.len() as Slot)
-            .filter(|&s| self.get(s).stage != Stage::Free)
+            .filter(|&s| !matches!(self.get(s).stage, Stage::Free | Stage::Handed(_)))
             .collect();
         used.sort_by_key(|&s| self.get(s).id);
         used
     }
 
-    /// Number of slots in use.
+    /// Slots of the requests that have been handed over.
+    pub fn handed_over(&self) -> Vec<Slot> {
+        (0..self.slots.len() as Slot)
+            .filter(|&s| matches!(self.get(s).stage, Stage::Handed(_)))
+            .collect()
+    }
+
+    /// Number of slots in use, those of requests that have been handed over among them.
     pub fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -162,6 +182,28 @@ pub fn never_served(
     let mut requests = Requests::default();
     let slot = requests.open(id, spec, NO_REPLICA);
     let request = requests.get(slot);
+    let row = request.row(outcome, end);
+    (row, request.end(&row))
+}
+
+/// The same of a request that has been prefilled, `produced` tokens of which the client got, and that no decode replica was chosen for.
+pub fn end_on_the_way(
+    spec: &RequestSpec,
+    carried: &Carried,
+    produced: u32,
+    outcome: Outcome,
+    end: SimTime,
+) -> (RequestRow, RequestEnd) {
+    let mut requests = Requests::default();
+    let slot = requests.open(carried.id, spec, NO_REPLICA);
+    let request = requests.get_mut(slot);
+    request.cached_tokens = carried.cached_tokens;
+    request.preemptions = carried.preemptions;
+    request.first_scheduled = carried.first_scheduled;
+    request.produced = produced;
+    if produced > 0 {
+        request.first_token = carried.first_token;
+    }
     let row = request.row(outcome, end);
     (row, request.end(&row))
 }

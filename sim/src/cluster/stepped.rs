@@ -42,7 +42,11 @@ pub struct SteppedReplica {
     resting: VecDeque<(u64, ReqId)>,
     planned: u64,
     completed: u64,
+    /// KV of its requests has gone to other replicas, or come from them.
+    has_transferred: bool,
     stopped: Vec<ReqId>,
+    /// Those that go on elsewhere.
+    kept: Vec<ReqId>,
     failed: Vec<ReqId>,
 }
 
@@ -65,7 +69,9 @@ impl SteppedReplica {
             resting: VecDeque::new(),
             planned: 0,
             completed: 0,
+            has_transferred: false,
             stopped: Vec::new(),
+            kept: Vec::new(),
             failed: Vec::new(),
         }
     }
@@ -99,6 +105,10 @@ impl SteppedReplica {
             self.free_ids.push(id);
             return Err(reason);
         }
+        if let Some(remote) = r.remote {
+            self.has_transferred = true;
+            self.scheduler.expect_kv(id, remote);
+        }
         r.stage = Stage::Engine(id);
         self.locals[id as usize] = Local { slot, live: true };
         self.ask = true;
@@ -109,6 +119,25 @@ impl SteppedReplica {
         self.scheduler.cancel(local);
         self.retire(local);
         self.ask = true;
+    }
+
+    /// The KV of `local`, which has been handed over, has been fetched or is not wanted any more.
+    pub(super) fn sent(&mut self, local: u32) {
+        self.scheduler.sent(local);
+        self.resting.push_back((self.planned, local));
+        self.ask = true;
+    }
+
+    /// The KV that `local` asked for is there.
+    pub(super) fn received(&mut self, local: u32) {
+        self.scheduler.received(local);
+        self.ask = true;
+    }
+
+    /// The KV that `local` waits for will not come; false: it cannot go on without.
+    pub(super) fn kv_lost(&mut self, local: u32) -> bool {
+        self.ask = true;
+        self.scheduler.kv_lost(local)
     }
 
     fn retire(&mut self, id: ReqId) {
@@ -135,10 +164,18 @@ impl SteppedReplica {
             self.awaits = false;
             out.recorder.step(&step.row);
             self.hand_out_tokens(now, &step.plan, out);
-            self.scheduler
-                .complete(&step.plan, Given::one_each(&self.stopped));
+            let given = Given {
+                kept: &self.kept,
+                ..Given::one_each(&self.stopped)
+            };
+            self.scheduler.complete(&step.plan, given);
             while let Some(id) = self.stopped.pop() {
                 self.retire(id);
+            }
+            // Their ids rest when their KV has gone.
+            while let Some(id) = self.kept.pop() {
+                self.locals[id as usize].live = false;
+                self.has_transferred = true;
             }
             self.spare.push(step.plan);
         }
@@ -166,7 +203,10 @@ impl SteppedReplica {
                 equal += 1;
             }
             r.last_token = now;
-            if r.produced == r.output_tokens {
+            if r.produced == r.output_tokens && r.hands_over {
+                self.kept.push(e.id);
+                out.kv.prefilled.push(local.slot);
+            } else if r.produced == r.output_tokens {
                 self.stopped.push(e.id);
                 out.done.push((local.slot, true));
             }
@@ -219,6 +259,11 @@ impl SteppedReplica {
                 let r = out.requests.get_mut(self.locals[id as usize].slot);
                 r.first_scheduled = r.first_scheduled.min(now);
             }
+        }
+        for m in plan.moves.iter().filter(|m| m.inwards) {
+            out.kv
+                .wanted
+                .push((self.locals[m.id as usize].slot, m.tokens));
         }
         for &id in &plan.preempted {
             out.requests
@@ -288,8 +333,10 @@ impl SteppedReplica {
             (live..=live + self.resting.len()).contains(&held),
             "the scheduler holds {held} requests, its driver {live}: {load:?}"
         );
+        // Blocks may all be held for KV that is to go or to come.
+        let waits = self.scheduler.takes_part_in_transfers() && self.has_transferred;
         assert!(
-            live == 0 || !self.in_flight.is_empty() || self.wake != SimTime::NEVER,
+            waits || live == 0 || !self.in_flight.is_empty() || self.wake != SimTime::NEVER,
             "idle with {live} requests and no wake-up: {load:?}"
         );
     }

@@ -14,6 +14,17 @@ pub struct Out<'a> {
     pub recorder: &'a mut Recorder,
     /// Requests that the engine is done with: true when all tokens were made, false when it dropped them.
     pub done: &'a mut Vec<(Slot, bool)>,
+    /// What became of KV that goes from one replica to another.
+    pub kv: &'a mut KvNews,
+}
+
+/// What an engine says of KV that goes from one replica to another.
+#[derive(Debug, Default)]
+pub struct KvNews {
+    /// Requests whose prefill is done here and that go on elsewhere; their KV stays until it has been fetched.
+    pub prefilled: Vec<Slot>,
+    /// Requests whose blocks are set aside: so many tokens of KV may come.
+    pub wanted: Vec<(Slot, u32)>,
 }
 
 /// What surrounds the scheduler of a replica.

@@ -13,7 +13,7 @@ use crate::observer::Observer;
 use crate::policy::{Blocked, Load};
 use crate::record::{
     Counts, Latencies, RecordError, ReplicaUse, RequestRow, RunInfo, RunRecord, StepRow,
-    TokenTotals, Window,
+    TokenTotals, TransferRecord, TransferRow, Window,
 };
 use crate::request::Outcome;
 
@@ -61,6 +61,7 @@ pub struct Recorder {
     last_end: Vec<SimTime>,
     series: Series,
     course: Option<Course>,
+    transfers: Option<TransferRecord>,
     request_rows: Option<Vec<RequestRow>>,
     step_rows: Option<Vec<StepRow>>,
 }
@@ -82,6 +83,7 @@ impl Recorder {
             last_end: Vec::new(),
             series: Series::new(options.series_bins),
             course: None,
+            transfers: None,
             request_rows: (options.max_request_rows > 0).then(Vec::new),
             step_rows: (options.max_step_rows > 0).then(Vec::new),
             options: options.clone(),
@@ -182,6 +184,19 @@ impl Recorder {
             }
         }
         push_bounded(&mut self.request_rows, self.options.max_request_rows, row);
+    }
+
+    /// Where KV that goes from replica to replica is noted: from the first call on the record says what became of it.
+    pub fn transfers(&mut self) -> &mut TransferRecord {
+        let rows = self.options.max_request_rows > 0;
+        self.transfers
+            .get_or_insert_with(|| TransferRecord::new(rows))
+    }
+
+    /// KV has gone from one replica to another.
+    pub fn transfer(&mut self, row: &TransferRow) {
+        let (start, limit) = (self.window_start, self.options.max_request_rows);
+        self.transfers().add(row, start, limit);
     }
 
     /// At `now`, `n` sequences each got a token `gap` after their previous one.
@@ -302,6 +317,10 @@ impl Recorder {
         if let (Some(mine), Some(theirs)) = (&mut self.course, other.course) {
             mine.merge(theirs);
         }
+        debug_assert!(
+            other.transfers.is_none(),
+            "transfers are noted by one recorder"
+        );
         let options = &self.options;
         merge_bounded(
             &mut self.request_rows,
@@ -359,6 +378,7 @@ impl Recorder {
             latencies: self.latencies,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             replicas: self.replicas,
+            transfers: self.transfers,
             cluster: None,
             series: self.series,
             course: self.course,

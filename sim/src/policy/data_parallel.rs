@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::trt_llm::{AttentionDpConfig, TrtLlm, TrtLlmConfig};
 use super::vllm_v1::{VllmV1, VllmV1Params};
-use super::{Blocked, Given, Load, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, RemoteKv, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{RejectReason, ReqId};
 
@@ -74,7 +74,7 @@ enum Assignment {
 /// The queue that TensorRT-LLM's ranks share, and what it knows of them.
 struct Batches {
     config: TrtLlmConfig,
-    queue: VecDeque<(ReqId, SeqParams)>,
+    queue: VecDeque<(ReqId, SeqParams, Option<RemoteKv>)>,
     /// Prompt tokens of the requests on each rank [tokens].
     prompt_tokens: Vec<u64>,
     /// Requests on each rank.
@@ -128,6 +128,7 @@ struct DataParallel<S> {
     in_flight: VecDeque<Vec<StepPlan>>,
     spare: Vec<Vec<StepPlan>>,
     stopped: Vec<ReqId>,
+    kept: Vec<ReqId>,
     prospects: Vec<Prospect>,
 }
 
@@ -178,6 +179,7 @@ impl<S: Rank> DataParallel<S> {
             in_flight: VecDeque::new(),
             spare: Vec::new(),
             stopped: Vec::new(),
+            kept: Vec::new(),
             prospects: Vec::new(),
         }
     }
@@ -214,12 +216,12 @@ impl<S: Rank> DataParallel<S> {
         if take == 0 {
             return;
         }
-        let mut batch: Vec<(ReqId, SeqParams)> = b.queue.drain(..take).collect();
-        batch.sort_by_key(|(_, p)| std::cmp::Reverse(p.prompt_tokens));
+        let mut batch: Vec<_> = b.queue.drain(..take).collect();
+        batch.sort_by_key(|(_, p, _)| std::cmp::Reverse(p.prompt_tokens));
         let total: u32 = b.active.iter().sum::<u32>() + take as u32;
         let most = b.active.iter().copied().max().unwrap_or(0);
         let expected = total.div_ceil(n as u32).max(most);
-        for (id, params) in batch {
+        for (id, params, remote) in batch {
             let rank = (0..n)
                 .filter(|&r| b.active[r] < expected)
                 .min_by_key(|&r| (b.prompt_tokens[r], b.active[r], r))
@@ -227,6 +229,9 @@ impl<S: Rank> DataParallel<S> {
             let prompt = params.prompt_tokens;
             let entered = self.ranks[rank].add(id, params);
             debug_assert!(entered.is_ok(), "the queue took in what a rank refuses");
+            if let Some(remote) = remote {
+                self.ranks[rank].expect_kv(id, remote);
+            }
             b.active[rank] += 1;
             b.prompt_tokens[rank] += u64::from(prompt);
             if b.prompts.len() <= id as usize {
@@ -284,7 +289,7 @@ impl<S: Rank> Scheduler for DataParallel<S> {
                     b.queue.len() as u32 + self.ranks.iter().map(Rank::queued).sum::<u32>();
                 b.config
                     .admits(params.prompt_tokens, params.max_tokens, waiting)?;
-                b.queue.push_back((id, params));
+                b.queue.push_back((id, params, None));
                 NOWHERE
             }
         };
@@ -339,6 +344,8 @@ impl<S: Rank> Scheduler for DataParallel<S> {
             let here = |id: &&ReqId| self.rank_of[**id as usize] == r as u32;
             self.stopped.clear();
             self.stopped.extend(given.stopped.iter().filter(here));
+            self.kept.clear();
+            self.kept.extend(given.kept.iter().filter(here));
             // The plan's entries are those of the ranks, one rank after the other.
             let to = from + own.entries.len();
             let tokens = given.tokens.get(from..to).unwrap_or_default();
@@ -348,6 +355,7 @@ impl<S: Rank> Scheduler for DataParallel<S> {
                 Given {
                     tokens,
                     stopped: &self.stopped,
+                    kept: &self.kept,
                 },
             );
         }
@@ -361,7 +369,7 @@ impl<S: Rank> Scheduler for DataParallel<S> {
         match self.rank_of.get(id as usize).copied() {
             Some(NOWHERE) => {
                 if let Assignment::Batches(b) = &mut self.assignment {
-                    b.queue.retain(|(waiting, _)| *waiting != id);
+                    b.queue.retain(|(waiting, ..)| *waiting != id);
                 }
             }
             Some(rank) => {
@@ -370,6 +378,44 @@ impl<S: Rank> Scheduler for DataParallel<S> {
             }
             None => {}
         }
+    }
+
+    fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        match (self.rank_of[id as usize], &mut self.assignment) {
+            (NOWHERE, Assignment::Batches(b)) => {
+                if let Some(entry) = b.queue.iter_mut().find(|(waiting, ..)| *waiting == id) {
+                    entry.2 = Some(remote);
+                }
+            }
+            (NOWHERE, Assignment::Counts { .. }) => {}
+            (rank, _) => self.ranks[rank as usize].expect_kv(id, remote),
+        }
+    }
+
+    fn received(&mut self, id: ReqId) {
+        let rank = self.rank_of[id as usize];
+        if rank != NOWHERE {
+            self.ranks[rank as usize].received(id);
+        }
+    }
+
+    fn kv_lost(&mut self, id: ReqId) -> bool {
+        match (self.rank_of[id as usize], &self.assignment) {
+            (NOWHERE, _) => false,
+            (rank, _) => self.ranks[rank as usize].kv_lost(id),
+        }
+    }
+
+    fn sent(&mut self, id: ReqId) {
+        let rank = self.rank_of[id as usize];
+        if rank != NOWHERE {
+            self.ranks[rank as usize].sent(id);
+            self.left(id);
+        }
+    }
+
+    fn takes_part_in_transfers(&self) -> bool {
+        (self.ranks.iter()).all(Scheduler::takes_part_in_transfers)
     }
 
     fn take_failed(&mut self, out: &mut Vec<ReqId>) {

@@ -85,6 +85,15 @@ pub struct KvMove {
     pub inwards: bool,
 }
 
+/// KV that another replica has made of a request (disaggregated prefill and decode, serving-policies 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteKv {
+    /// Leading tokens whose KV it has made [tokens].
+    pub tokens: u32,
+    /// Output tokens that it has made [tokens].
+    pub outputs: u32,
+}
+
 /// What a step gave its sequences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
@@ -93,6 +102,8 @@ pub struct Given<'a> {
     pub tokens: &'a [u32],
     /// Requests that have had their last token.
     pub stopped: &'a [ReqId],
+    /// Those that had their last token here and go on elsewhere: their KV stays until [`Scheduler::sent`]. Not among `stopped`.
+    pub kept: &'a [ReqId],
 }
 
 impl<'a> Given<'a> {
@@ -101,6 +112,7 @@ impl<'a> Given<'a> {
         Given {
             tokens: &[],
             stopped,
+            kept: &[],
         }
     }
 
@@ -226,6 +238,33 @@ pub trait Scheduler: Send {
         if let Some(kv) = self.kv_manager_mut() {
             kv.extend_content(id, hashes);
         }
+    }
+
+    /// The KV of `id`, which was just added, comes from another replica. A plan says in [`StepPlan::moves`], inwards, when its blocks are
+    /// set aside and the KV may come. Called only where [`Scheduler::takes_part_in_transfers`].
+    fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        let _ = (id, remote);
+    }
+
+    /// The KV that a plan asked for is there.
+    fn received(&mut self, id: ReqId) {
+        let _ = id;
+    }
+
+    /// The KV that `id` waits for will not come. True: it computes its prompt here. False: it cannot, and its driver cancels it.
+    fn kv_lost(&mut self, id: ReqId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The KV of `id`, which stopped among [`Given::kept`], is no longer needed here: its blocks are free.
+    fn sent(&mut self, id: ReqId) {
+        let _ = id;
+    }
+
+    /// Whether it can keep KV for another replica and take in KV that another has made.
+    fn takes_part_in_transfers(&self) -> bool {
+        false
     }
 
     /// Steps that may be in flight at once (1; the number of pipeline stages; 2 with asynchronous scheduling).

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, KvMove, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -189,6 +189,22 @@ enum State {
     Gone,
     Waiting,
     Running,
+    /// Stopped here; its blocks wait for another replica to fetch them.
+    Sending,
+}
+
+/// Where the KV of a request is that another replica makes (6.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Remote {
+    /// It is made here.
+    #[default]
+    No,
+    /// There: no blocks are set aside for it yet. The tokens that it covers.
+    Wanted(u32),
+    /// On its way into blocks that are set aside.
+    Coming(u32),
+    /// Here, and the request has not run since.
+    Here(u32),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -208,6 +224,7 @@ struct Seq {
     computed: u32,
     /// Scheduled before, i.e. a preempted request when it waits.
     started: bool,
+    remote: Remote,
 }
 
 impl Seq {
@@ -268,6 +285,8 @@ pub struct VllmV1 {
     tickets: u64,
     /// Requests that phase B looked at and left for the next step, in order.
     set_aside: Vec<ReqId>,
+    /// Waiting requests that hold blocks for KV from another replica, in order (WAITING_FOR_REMOTE_KVS).
+    receiving: Vec<ReqId>,
 }
 
 impl VllmV1 {
@@ -286,6 +305,7 @@ impl VllmV1 {
             waiting_tokens: 0,
             tickets: 0,
             set_aside: Vec::new(),
+            receiving: Vec::new(),
             params,
         }
     }
@@ -384,8 +404,60 @@ impl VllmV1 {
         (0..self.running.len()).max_by_key(urgency).unwrap_or(0)
     }
 
+    /// Phase B begins with those whose KV has come: they hold their blocks, and nothing behind them may keep these from use (6.2).
+    fn admit_received(&mut self, budget: &mut u32, plan: &mut StepPlan) {
+        let mut i = 0;
+        while i < self.receiving.len()
+            && *budget > 0
+            && (self.running.len() as u32) < self.params.max_num_seqs
+        {
+            let id = self.receiving[i];
+            let seq = &mut self.seqs[id as usize];
+            let Remote::Here(tokens) = seq.remote else {
+                i += 1;
+                continue;
+            };
+            self.receiving.remove(i);
+            seq.remote = Remote::No;
+            seq.state = State::Running;
+            seq.started = true;
+            seq.computed = tokens;
+            let n = (seq.num_tokens() - tokens).min(*budget);
+            self.waiting_count -= 1;
+            self.waiting_tokens -= u64::from(seq.prompt);
+            self.running.push(id);
+            plan.admitted.push(id);
+            self.schedule(id, n, plan);
+            *budget -= n;
+        }
+    }
+
+    /// Sets blocks aside for KV that another replica has made, which may come from then on (6.2). False: there are too few.
+    fn set_blocks_aside(&mut self, id: ReqId, tokens: u32, plan: &mut StepPlan) -> bool {
+        let all = self.seqs[id as usize].num_tokens();
+        let hits = self.kv.hits(id, all);
+        let keep = if self.running.is_empty() {
+            0
+        } else {
+            self.params.watermark_blocks()
+        };
+        if !self.kv.can_admit(id, all, hits, keep) || !self.kv.admit(id, all, hits) {
+            plan.blocked = Blocked::KvFull;
+            return false;
+        }
+        self.seqs[id as usize].remote = Remote::Coming(tokens);
+        self.receiving.push(id);
+        plan.moves.push(KvMove {
+            id,
+            tokens: tokens.saturating_sub(hits * self.params.block_size),
+            inwards: true,
+        });
+        true
+    }
+
     /// Phase B: admissions.
     fn admit_waiting(&mut self, budget: &mut u32, plan: &mut StepPlan) {
+        self.admit_received(budget, plan);
         while *budget > 0 && (self.running.len() as u32) < self.params.max_num_seqs {
             let Some((id, ticket)) = self.waiting.pop() else {
                 break;
@@ -393,6 +465,13 @@ impl VllmV1 {
             let seq = &self.seqs[id as usize];
             if seq.ticket != ticket || seq.state != State::Waiting {
                 continue;
+            }
+            if let Remote::Wanted(tokens) = seq.remote {
+                if self.set_blocks_aside(id, tokens, plan) {
+                    continue;
+                }
+                self.set_aside.push(id);
+                break;
             }
             if !self.try_admit(id, budget, plan) {
                 let refused_for_budget = !self.params.enable_chunked_prefill
@@ -530,7 +609,7 @@ impl Scheduler for VllmV1 {
                 break;
             }
         }
-        if plan.blocked == Blocked::Nothing && self.waiting_count > 0 {
+        if plan.blocked == Blocked::Nothing && self.waiting_count > self.receiving.len() as u32 {
             plan.blocked = if self.running.len() as u32 >= self.params.max_num_seqs {
                 Blocked::MaxSeqs
             } else {
@@ -564,8 +643,16 @@ impl Scheduler for VllmV1 {
                 self.kv.publish(e.id, known);
             }
         }
-        if given.stopped.is_empty() {
+        if given.stopped.is_empty() && given.kept.is_empty() {
             return;
+        }
+        for &id in given.kept {
+            let seq = &mut self.seqs[id as usize];
+            if seq.state == State::Waiting {
+                // Preempted while its last step was in flight: it has no blocks to keep.
+                self.waiting_count -= 1;
+            }
+            seq.state = State::Sending;
         }
         for &id in given.stopped {
             if self.seqs[id as usize].state == State::Waiting {
@@ -585,8 +672,10 @@ impl Scheduler for VllmV1 {
         };
         match seq.state {
             State::Gone => return,
+            State::Sending => {}
             State::Waiting => {
                 self.waiting_count -= 1;
+                self.receiving.retain(|&r| r != id);
                 if !seq.started {
                     self.waiting_tokens -= u64::from(seq.prompt);
                 }
@@ -597,6 +686,40 @@ impl Scheduler for VllmV1 {
             State::Running => self.running.retain(|&r| r != id),
         }
         self.forget(id);
+    }
+
+    fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        let seq = &mut self.seqs[id as usize];
+        seq.outputs = remote.outputs;
+        seq.remote = Remote::Wanted(remote.tokens);
+    }
+
+    fn received(&mut self, id: ReqId) {
+        let seq = &mut self.seqs[id as usize];
+        if let Remote::Coming(tokens) = seq.remote {
+            seq.remote = Remote::Here(tokens);
+        }
+    }
+
+    fn kv_lost(&mut self, id: ReqId) -> bool {
+        // Recomputed like a preempted request: prompt and outputs, from the head of the queue.
+        if matches!(self.seqs[id as usize].remote, Remote::Coming(_)) {
+            self.kv.release(id);
+            self.receiving.retain(|&r| r != id);
+            self.waiting.push_front(id, &self.seqs[id as usize]);
+        }
+        self.seqs[id as usize].remote = Remote::No;
+        true
+    }
+
+    fn sent(&mut self, id: ReqId) {
+        if self.seqs[id as usize].state == State::Sending {
+            self.forget(id);
+        }
+    }
+
+    fn takes_part_in_transfers(&self) -> bool {
+        true
     }
 
     fn take_failed(&mut self, _out: &mut Vec<ReqId>) {

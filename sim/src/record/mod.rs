@@ -1,6 +1,7 @@
 //! The record of a run: one format for simulated runs and measured ones.
 
 pub mod rows;
+pub mod transfers;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use crate::metrics::distribution::{Distribution, quantiles};
 use crate::metrics::flow::Flow;
 use crate::metrics::series::Series;
 pub use rows::{RequestRow, StepRow};
+pub use transfers::{TransferRecord, TransferRow};
 
 /// Counts by outcome; `offered` is their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,19 @@ pub struct ReplicaInfo {
     pub kv_blocks: u64,
     /// Tokens per KV block [tokens].
     pub block_tokens: u32,
+}
+
+/// What a pool of replicas is, as far as reports need it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolInfo {
+    /// What it is called.
+    pub name: String,
+    /// What its replicas do of a request.
+    pub role: crate::cluster::pools::Role,
+    /// The model that it serves.
+    pub model: String,
+    /// How many replicas are its own.
+    pub replicas: u32,
 }
 
 /// A profile that the run used.
@@ -108,6 +123,10 @@ pub struct RunInfo {
     pub streams: Vec<String>,
     /// The replicas, by index.
     pub replicas: Vec<ReplicaInfo>,
+    /// The pools that they belong to, one after the other; empty: all are alike.
+    pub pools: Vec<PoolInfo>,
+    /// The model that each stream asks for, where pools say what they serve; empty: the one that is served.
+    pub stream_models: Vec<String>,
     /// Price of the whole deployment [USD/h], where known.
     pub usd_per_hour: Option<f64>,
     /// Profiles that step times came from. None: analytic from the catalog alone.
@@ -315,6 +334,8 @@ pub struct RunRecord {
     pub steps: u64,
     /// By replica.
     pub replicas: Vec<ReplicaUse>,
+    /// KV that went from prefill replicas to decode replicas, where there were such.
+    pub transfers: Option<TransferRecord>,
     /// The cluster around the replicas, where the run had one.
     pub cluster: Option<ClusterRecord>,
     /// Cluster totals over time.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::definition::Metric;
-use crate::metrics::distribution::quantiles;
+use crate::metrics::distribution::{Distribution, quantiles};
 use crate::record::RunRecord;
 
 /// Statistics of one latency metric [ms]; null where nothing was measured.
@@ -44,6 +44,15 @@ impl LatencySummary {
             distribution.count(),
             distribution.mean_ns(),
             record.quantiles_ns(metric, PERCENTILES),
+        )
+    }
+
+    /// The statistics of `distribution`, within [`crate::metrics::distribution::RELATIVE_ERROR`].
+    pub(super) fn of_distribution(distribution: &Distribution) -> LatencySummary {
+        LatencySummary::of_figures(
+            distribution.count(),
+            distribution.mean_ns(),
+            PERCENTILES.map(|p| distribution.quantile_ns(p)),
         )
     }
 

@@ -8,6 +8,7 @@
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
 //! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`cluster_csv`] their tables
+//! - [`pools`] pools of replicas, several models, KV that goes between pools
 //! - [`autoscale`] settings of an autoscaler beside each other
 //! - [`trace`] a trace that Perfetto opens
 
@@ -27,6 +28,7 @@ pub mod headline;
 pub mod keys;
 pub mod latency;
 pub mod outcomes;
+pub mod pools;
 pub mod replications;
 pub mod schema;
 pub mod slo;

@@ -11,6 +11,7 @@ use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 pub(crate) use crate::report::latency::to_ms;
+use crate::report::pools::{self, KvTransferReport, ModelReport, PoolReport};
 use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
 use crate::request::Outcome;
@@ -68,6 +69,15 @@ pub struct RunReport {
     pub kv: Kv,
     /// Replicas and how busy they were.
     pub replicas: Replicas,
+    /// By pool of replicas; left out where all are alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolReport>,
+    /// By model, where streams ask for several and request rows are kept; left out otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelReport>,
+    /// KV that went from prefill pools to decode pools; left out where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_transfer: Option<KvTransferReport>,
     /// The cluster around the replicas; left out where the run had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterReport>,
@@ -274,6 +284,9 @@ impl RunReport {
                 steps: record.steps,
                 requests_per_wall_s: rate(record.counts.offered as f64, wall_s),
             },
+            pools: pools::pools(record),
+            models: pools::models(record),
+            kv_transfer: KvTransferReport::of(record),
             fingerprint: format!("{:016x}", record.fingerprint),
             warnings: warnings(record, &stationarity),
         }
@@ -390,7 +403,7 @@ fn kv(record: &RunRecord) -> Kv {
 }
 
 /// How long each replica was there in the measurement window [ns]; `None`: all of them from start to end.
-fn lives(record: &RunRecord) -> Option<Vec<f64>> {
+pub(super) fn lives(record: &RunRecord) -> Option<Vec<f64>> {
     let around = record.cluster.as_ref()?;
     let start = crate::kernel::time::SimTime::ZERO + record.warmup;
     let lives = around.engine_lives(record.replicas.len()).into_iter();

@@ -96,7 +96,7 @@ fn latencies(out: &mut String, r: &RunReport) -> std::fmt::Result {
         latency_line(out, "TPOT", &s.tpot_ms)?;
         latency_line(out, "E2E", &s.e2e_ms)?;
     }
-    Ok(())
+    crate::report::pools::write(out, r)
 }
 
 fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
@@ -157,6 +157,7 @@ fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
             figure(p.mean_running)
         ),
     )?;
+    crate::report::pools::write_use(out, r)?;
     if let Some(usd) = r.cost.usd_per_hour {
         let per_million = r
             .cost

@@ -16,6 +16,7 @@ mod group;
 mod held;
 pub(crate) mod options;
 mod plans;
+mod services;
 mod simulate;
 mod view;
 

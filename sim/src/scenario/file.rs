@@ -17,6 +17,7 @@ use crate::workload::spec::RowOrder;
 use crate::workload::trace::TraceColumns;
 
 use super::cluster_file::{AutoscalerFile, ChangeFile, ClusterFile, FaultFile};
+use super::pools_file::{KvTransferFile, PoolFile};
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
@@ -45,6 +46,12 @@ pub struct ScenarioFile {
     /// Needs `engine.kv_blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepFile>,
+    /// Pools of replicas that differ in hardware, model, engine or in what they do of a request. Without it all replicas are alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<PoolFile>,
+    /// How KV goes from pools that prefill to pools that decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_transfer: Option<KvTransferFile>,
     /// What stands between clients and replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterFile>,
@@ -224,6 +231,9 @@ pub struct StreamFile {
     /// Name of the stream in reports; unique. Default: "stream-0", "stream-1", ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The model that it asks for, where pools serve several. Default: the one that is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// When its requests are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival: Option<ArrivalFile>,

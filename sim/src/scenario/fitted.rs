@@ -252,6 +252,7 @@ impl Scenario {
                 Vec::new()
             },
             warnings,
+            site: None,
             uncertain: match &self.fitted {
                 Some(f) => uncertain(profile, &f.params),
                 None => uncertain(profile, &BTreeMap::new()),

@@ -21,6 +21,16 @@ impl Scenario {
         {
             files.push(Path::new(&hardware.profile));
         }
+        for pool in &self.pools {
+            if let Some(ModelSource::Config(file)) = pool.model.as_ref().map(|m| &m.source) {
+                files.push(file);
+            }
+            if let Some(h) = &pool.hardware
+                && h.profile.ends_with(".toml")
+            {
+                files.push(Path::new(&h.profile));
+            }
+        }
         let mut all: Vec<PathBuf> = files.into_iter().map(|f| self.base.join(f)).collect();
         if let Some(dir) = self.hardware.as_ref().and_then(|h| h.catalog.as_ref()) {
             let dir = self.base.join(dir);

@@ -21,6 +21,8 @@ pub mod file;
 mod fitted;
 mod inputs;
 mod names;
+mod pools;
+pub mod pools_file;
 pub mod reference;
 pub mod relative;
 pub mod resolve;
@@ -48,6 +50,7 @@ pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
+pub use pools::{PoolChoice, TransferChoice};
 
 use crate::workload::{Limits, StreamSpec};
 
@@ -72,6 +75,10 @@ pub struct Scenario {
     pub layout: Layout,
     /// Replicas behind the router.
     pub replicas: u32,
+    /// Pools of replicas that differ; none: all are alike.
+    pub pools: Vec<PoolChoice>,
+    /// How KV goes from prefill pools to decode pools; `None`: no pool prefills.
+    pub kv_transfer: Option<TransferChoice>,
     /// Nodes, pods, autoscalers and faults around the replicas. `None`: they are there from start to end.
     pub cluster: Option<ClusterChoice>,
     /// The serving engine.
@@ -109,6 +116,8 @@ impl PartialEq for Scenario {
             fitted,
             layout,
             replicas,
+            pools,
+            kv_transfer,
             cluster,
             engine,
             router,
@@ -130,6 +139,8 @@ impl PartialEq for Scenario {
             && *fitted == o.fitted
             && *layout == o.layout
             && *replicas == o.replicas
+            && *pools == o.pools
+            && *kv_transfer == o.kv_transfer
             && *cluster == o.cluster
             && *engine == o.engine
             && *router == o.router

@@ -10,12 +10,14 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 35] = [
+    let sections: [(&str, &str); 37] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
         ("[layout]", "/$defs/LayoutFile"),
         ("[step]", "/$defs/StepFile"),
+        ("[[pool]]", "/$defs/PoolFile"),
+        ("[kv_transfer]", "/$defs/KvTransferFile"),
         ("[router]", "/$defs/RouterFile"),
         ("[[workload]]", "/$defs/StreamFile"),
         ("workload.arrival", "/$defs/ArrivalFile"),

@@ -45,6 +45,18 @@ fn generate() -> Value {
         o.insert("required".into(), json!(["engine", "workload"]));
         o.insert("$defs".into(), Value::Object(g.take_definitions(true)));
     }
+    // Read apart, like `[engine]`.
+    if let Some(pool) = root.pointer_mut("/$defs/PoolFile/properties")
+        && let Some(properties) = pool.as_object_mut()
+    {
+        properties.insert(
+            "engine".into(),
+            json!({
+                "type": "object",
+                "description": "Keys of `[engine]` that differ; with another `kind`, all of that engine's.",
+            }),
+        );
+    }
     root
 }
 
@@ -132,17 +144,62 @@ pub fn engine_kind(document: &Document<'_>) -> Result<EngineKind, ScenarioError>
         return Err(document.error("engine", what));
     };
     let text = kind.get_ref().as_str().unwrap_or("");
+    kind_named(text).ok_or_else(|| document.error("engine.kind", unknown_engine(text)))
+}
+
+/// The engine called `text` in files.
+pub fn kind_named(text: &str) -> Option<EngineKind> {
     if text == NEWEST_VLLM {
-        return Ok(EngineKind::VllmV1);
+        return Some(EngineKind::VllmV1);
     }
-    EngineKind::ALL
-        .into_iter()
-        .find(|k| k.name() == text)
-        .ok_or_else(|| {
-            let mut candidates = EngineKind::ALL.map(EngineKind::name).to_vec();
-            candidates.push(NEWEST_VLLM);
-            document.error("engine.kind", unknown("engine", text, &candidates))
-        })
+    EngineKind::ALL.into_iter().find(|k| k.name() == text)
+}
+
+fn unknown_engine(text: &str) -> String {
+    let mut candidates = EngineKind::ALL.map(EngineKind::name).to_vec();
+    candidates.push(NEWEST_VLLM);
+    unknown("engine", text, &candidates)
+}
+
+/// Whether the keys at `path` are an engine's.
+fn is_engine(path: &str) -> bool {
+    path == "engine" || path.starts_with("pool[") && path.ends_with("].engine")
+}
+
+/// Looks through the keys of an engine; `kind` is that of `[engine]`, which a pool may replace.
+fn walk_engine(
+    document: &Document<'_>,
+    value: &DeValue<'_>,
+    path: &str,
+    root: &Value,
+    kind: EngineKind,
+    issues: &mut Vec<Issue>,
+) {
+    let own_kind = value.get("kind").and_then(|k| k.get_ref().as_str());
+    let kind = match own_kind.map(|text| (text, kind_named(text))) {
+        None => kind,
+        Some((_, Some(kind))) => kind,
+        Some((text, None)) => {
+            issues.push(document.issue(&join(path, "kind"), unknown_engine(text)));
+            return;
+        }
+    };
+    let options = root
+        .pointer("/properties/engine/oneOf")
+        .and_then(Value::as_array);
+    let options = options.map_or(&[][..], Vec::as_slice);
+    let Some(own) = options.iter().find(|o| kind_of(o) == Some(kind.name())) else {
+        return;
+    };
+    if let Some(problem) = shape::misfit(own, root, value, path) {
+        issues.push(document.issue(path, problem));
+        return;
+    }
+    let first = issues.len();
+    if let DeValue::Table(table) = value {
+        walk_table(document, table, path, own, root, kind, issues);
+    }
+    name_owners(&mut issues[first..], path, own, options, kind);
 }
 
 /// Refuses keys and names that the schema does not know, all at once.
@@ -200,6 +257,9 @@ fn walk(
     kind: EngineKind,
     issues: &mut Vec<Issue>,
 ) {
+    if is_engine(path) {
+        return walk_engine(document, value, path, root, kind, issues);
+    }
     let written = schema;
     let mut schema = schema;
     while let Some(target) = schema.get("$ref").and_then(Value::as_str) {
@@ -221,15 +281,6 @@ fn walk(
         .or(schema.get("oneOf"))
         .and_then(Value::as_array)
     {
-        if path == "engine" {
-            let own = options.iter().find(|o| kind_of(o) == Some(kind.name()));
-            if let Some(own) = own {
-                let first = issues.len();
-                walk(document, value, path, own, root, kind, issues);
-                name_owners(&mut issues[first..], own, options, kind);
-            }
-            return;
-        }
         let names: Vec<&str> = options
             .iter()
             .filter_map(|o| o.get("const").and_then(Value::as_str))
@@ -291,14 +342,18 @@ fn walk(
     }
 }
 
-/// Says of unknown keys of `[engine]` which other engines have them. `own` is the schema of `kind`, one of `options`.
-fn name_owners(issues: &mut [Issue], own: &Value, options: &[Value], kind: EngineKind) {
+/// Says of unknown keys of the engine at `path` which other engines have them. `own` is the schema of `kind`, one of `options`.
+fn name_owners(issues: &mut [Issue], path: &str, own: &Value, options: &[Value], kind: EngineKind) {
     let has = |engine: &Value, key: &str| {
         let properties = engine.get("properties").and_then(Value::as_object);
         properties.is_some_and(|p| p.contains_key(key))
     };
     for issue in issues {
-        let Some(key) = issue.path.strip_prefix("engine.") else {
+        let key = issue
+            .path
+            .strip_prefix(path)
+            .and_then(|k| k.strip_prefix('.'));
+        let Some(key) = key else {
             continue;
         };
         if has(own, key) {

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use crate::workload::input::shorten;
 
 /// Keys whose value is a table or a list, with what would be right.
-const EXAMPLES: [(&str, &str); 21] = [
+const EXAMPLES: [(&str, &str); 23] = [
     ("model", "[model] and below it name = \"llama-2-7b\""),
     (
         "hardware",
@@ -14,6 +14,14 @@ const EXAMPLES: [(&str, &str); 21] = [
     ),
     ("layout", "[layout] and below it tp = 2"),
     ("step", "[step] and below it base = \"10 ms\""),
+    (
+        "pool",
+        "[[pool]] and its keys below, one block for each pool",
+    ),
+    (
+        "kv_transfer",
+        "[kv_transfer] and below it bandwidth = \"50 GB/s\"",
+    ),
     ("router", "[router] and below it policy = \"least_kv\""),
     ("engine", "[engine] and below it kind = \"vllm\""),
     ("run", "[run] and below it requests = 1000"),

@@ -5,9 +5,13 @@ use super::file::{
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
     RunFile, SamplingFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
 };
-use super::{ModelSource, Scenario};
+use super::pools_file::{KvTransferFile, PoolFile};
+use super::{
+    ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, PoolChoice, Scenario,
+};
 use crate::engines::memory_key;
 use crate::workload::spec::{Arrival, Length, Lengths, SamplingSpec, StreamSpec};
+use hwmodels::Layout;
 
 /// The scenario as TOML.
 pub fn show(s: &Scenario) -> String {
@@ -16,20 +20,12 @@ pub fn show(s: &Scenario) -> String {
         Ok(t) => t,
         Err(e) => return format!("# cannot be shown: {e}\n"),
     };
-    let mut engine = toml::Table::new();
-    engine.insert("kind".into(), s.engine.params.kind().name().into());
-    if let Ok(mut common) = toml::Table::try_from(s.engine.common) {
-        if let Some(fraction) = common.remove("memory_fraction") {
-            engine.insert(memory_key(s.engine.params.kind()).into(), fraction);
-        }
-        engine.extend(common);
-    }
-    engine.extend(s.engine.params.to_table());
+    let mut of_engine = engine(&s.engine);
     if s.fitted.is_some() {
         // What was left out is the profile's to say; written out it would be the scenario's.
         for key in super::fitted::PROFILE_KEYS {
             if !s.places.has(&format!("engine.{key}")) {
-                engine.remove(key);
+                of_engine.remove(key);
             }
         }
     }
@@ -44,7 +40,16 @@ pub fn show(s: &Scenario) -> String {
     for key in ["model", "hardware", "step", "layout"] {
         section(&mut out, key, root.remove(key));
     }
-    section(&mut out, "engine", Some(engine.into()));
+    section(&mut out, "engine", Some(of_engine.into()));
+    let pools = root.remove("pool");
+    let pools = pools.as_ref().and_then(toml::Value::as_array);
+    for (item, choice) in pools.into_iter().flatten().zip(&s.pools) {
+        out.push_str("\n[[pool]]\n");
+        lines(&mut out, item);
+        let of_pool: toml::Value = engine(&choice.engine).into();
+        out.push_str(&format!("engine = {of_pool}\n"));
+    }
+    section(&mut out, "kv_transfer", root.remove("kv_transfer"));
     section(&mut out, "router", root.remove("router"));
     for key in ["cluster", "autoscaler"] {
         section(&mut out, key, root.remove(key));
@@ -98,31 +103,9 @@ fn written(s: &Scenario) -> ScenarioFile {
         name: Some(s.name.clone()),
         description: Some(s.description.clone()),
         seed: Some(s.seed),
-        model: s.model.as_ref().map(|m| ModelFile {
-            name: match &m.source {
-                ModelSource::Catalog(name) => Some(name.clone()),
-                ModelSource::Config(_) => None,
-            },
-            config: match &m.source {
-                ModelSource::Catalog(_) => None,
-                ModelSource::Config(path) => Some(path.display().to_string()),
-            },
-            weights: m.weights,
-            kv_cache: Some(m.kv_cache),
-            expert_skew: Some(m.expert_skew),
-        }),
+        model: s.model.as_ref().map(model),
         hardware: match (&s.hardware, &s.fitted) {
-            (Some(h), _) => Some(HardwareFile {
-                instance: h.machine.is_none().then(|| h.instance.clone()),
-                accelerator: h.machine.as_ref().map(|m| m.accelerator.clone()),
-                count: h.machine.as_ref().map(|m| m.count),
-                price_date: h.price_date.clone(),
-                price: h.price,
-                profile: Some(h.profile.clone()),
-                step_profile: None,
-                catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
-                params: (!h.params.is_empty()).then(|| h.params.clone()),
-            }),
+            (Some(h), _) => Some(hardware(h)),
             (None, Some(f)) => Some(HardwareFile {
                 step_profile: Some(f.profile.display().to_string()),
                 price: f.price,
@@ -132,17 +115,18 @@ fn written(s: &Scenario) -> ScenarioFile {
             (None, None) => None,
         },
         layout: Some(LayoutFile {
-            tp: Some(s.layout.tp),
-            pp: Some(s.layout.pp),
-            dp: Some(s.layout.dp),
-            ep: Some(s.layout.ep),
-            replicas: Some(s.replicas),
+            replicas: s.pools.is_empty().then_some(s.replicas),
+            ..layout(s.layout)
         }),
-        step: s.step.map(|t| StepFile {
-            base: Some(t.base),
-            per_token: Some(t.per_token),
-            per_context_token: Some(t.per_context_token),
-            per_pair: Some(t.per_pair),
+        step: s.step.map(step),
+        pool: s.pools.iter().map(pool).collect(),
+        kv_transfer: s.kv_transfer.map(|t| KvTransferFile {
+            bandwidth: t.bandwidth,
+            latency: t.latency,
+            fabric_bandwidth: t.fabric_bandwidth,
+            bytes_per_token: t.bytes_per_token,
+            layerwise: Some(t.layerwise),
+            first_token: Some(t.first_token),
         }),
         router: Some(RouterFile {
             policy: Some(s.router.policy),
@@ -170,9 +154,87 @@ fn written(s: &Scenario) -> ScenarioFile {
     }
 }
 
+fn model(m: &ModelChoice) -> ModelFile {
+    let (name, config) = match &m.source {
+        ModelSource::Catalog(name) => (Some(name.clone()), None),
+        ModelSource::Config(path) => (None, Some(path.display().to_string())),
+    };
+    ModelFile {
+        name,
+        config,
+        weights: m.weights,
+        kv_cache: Some(m.kv_cache),
+        expert_skew: Some(m.expert_skew),
+    }
+}
+
+fn hardware(h: &HardwareChoice) -> HardwareFile {
+    HardwareFile {
+        instance: h.machine.is_none().then(|| h.instance.clone()),
+        accelerator: h.machine.as_ref().map(|m| m.accelerator.clone()),
+        count: h.machine.as_ref().map(|m| m.count),
+        price_date: h.price_date.clone(),
+        price: h.price,
+        profile: Some(h.profile.clone()),
+        step_profile: None,
+        catalog: h.catalog.as_ref().map(|c| c.display().to_string()),
+        params: (!h.params.is_empty()).then(|| h.params.clone()),
+    }
+}
+
+fn layout(l: Layout) -> LayoutFile {
+    LayoutFile {
+        tp: Some(l.tp),
+        pp: Some(l.pp),
+        dp: Some(l.dp),
+        ep: Some(l.ep),
+        replicas: None,
+    }
+}
+
+fn step(t: ConstantStep) -> StepFile {
+    StepFile {
+        base: Some(t.base),
+        per_token: Some(t.per_token),
+        per_context_token: Some(t.per_context_token),
+        per_pair: Some(t.per_pair),
+    }
+}
+
+/// A pool without its engine, which is shown apart.
+fn pool(p: &PoolChoice) -> PoolFile {
+    PoolFile {
+        name: Some(p.name.clone()),
+        role: Some(p.role),
+        replicas: Some(p.replicas),
+        min_prompt: p.min_prompt,
+        max_prompt: p.max_prompt,
+        router: Some(p.router),
+        model: p.model.as_ref().map(model),
+        hardware: p.hardware.as_ref().map(hardware),
+        layout: Some(layout(p.layout)),
+        step: p.step.map(step),
+    }
+}
+
+/// The engine in the words of a file.
+fn engine(e: &EngineChoice) -> toml::Table {
+    let mut engine = toml::Table::new();
+    engine.insert("kind".into(), e.params.kind().name().into());
+    if let Ok(mut common) = toml::Table::try_from(e.common) {
+        if let Some(fraction) = common.remove("memory_fraction") {
+            engine.insert(memory_key(e.params.kind()).into(), fraction);
+        }
+        engine.extend(common);
+    }
+    engine.extend(e.params.to_table());
+    engine
+}
+
 fn stream(s: &StreamSpec) -> StreamFile {
     let mut file = StreamFile {
         name: Some(s.name.clone()),
+        model: s.model.clone(),
         arrival: Some(arrival(&s.arrival)),
         max_tokens: s.max_tokens,
         prefix: s.prefix.map(|p| PrefixFile {

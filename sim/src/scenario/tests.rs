@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod pools;
 mod words;
 
 /// A small scenario; line numbers in the tests count from its first line.

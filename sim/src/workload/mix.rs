@@ -162,6 +162,7 @@ mod tests {
     fn plain(name: &str, arrival: Arrival) -> StreamSpec {
         StreamSpec {
             name: name.into(),
+            model: None,
             arrival,
             lengths: Lengths::Separate {
                 prompt: Length::Uniform { min: 1, max: 500 },

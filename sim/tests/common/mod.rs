@@ -135,6 +135,7 @@ impl Case {
     pub fn simulation(&self) -> Simulation {
         let ns = |on: bool, n: u64| SimDuration(if on { n } else { 0 });
         Simulation {
+            serving: Default::default(),
             replicas: (0..self.replicas)
                 .map(|i| ReplicaSpec {
                     engine: EngineSpec::VllmV1(self.params),

@@ -76,7 +76,12 @@ pub struct Router {
 impl Router {
     /// A router in front of no replica yet, in the run with `seed`.
     pub fn new(config: RouterConfig, seed: u64) -> Router {
-        let stream = || rng::stream(seed, "router");
+        Router::named(config, seed, "router")
+    }
+
+    /// The same, which draws from the random stream called `name`.
+    pub fn named(config: RouterConfig, seed: u64, name: &str) -> Router {
+        let stream = || rng::stream(seed, name);
         let rule = match config {
             RouterConfig::RoundRobin => Rule::RoundRobin { next: 0 },
             RouterConfig::Random => Rule::Random(stream()),

@@ -52,6 +52,31 @@ pub(in crate::scenario) struct Hardware {
     pub(in crate::scenario) accuracy: Vec<MeasuredError>,
     pub(in crate::scenario) warnings: Vec<String>,
     pub(in crate::scenario) uncertain: BTreeMap<String, Param>,
+    /// Where its replicas stand; `None`: on no hardware in particular.
+    pub(in crate::scenario) site: Option<SiteFigures>,
+}
+
+/// What pools that stand beside each other need to know of a replica's place.
+#[derive(Clone, Debug)]
+pub(in crate::scenario) struct SiteFigures {
+    /// Instance type.
+    pub(in crate::scenario) instance: String,
+    /// Ranks that a node has place for.
+    pub(in crate::scenario) node_ranks: u32,
+    /// Price of a node [USD/h].
+    pub(in crate::scenario) node_usd: Option<f64>,
+    /// Nodes that the replicas take.
+    pub(in crate::scenario) nodes: u64,
+    /// A replica takes no more than a node.
+    pub(in crate::scenario) fits_a_node: bool,
+    /// Bandwidth of the link between the node's devices, of each [bytes/s], and its latency [s].
+    pub(in crate::scenario) intra: Option<(f64, f64)>,
+    /// The same of the node's network, of the whole node.
+    pub(in crate::scenario) network: (f64, f64),
+    /// KV of a token, over all ranks [bytes].
+    pub(in crate::scenario) kv_bytes_per_token: f64,
+    /// Layers of the model.
+    pub(in crate::scenario) layers: u32,
 }
 
 /// Where a replica stands.
@@ -62,7 +87,7 @@ struct Site<'a> {
 }
 
 impl Scenario {
-    pub(super) fn on_constant_steps(
+    pub(in crate::scenario) fn on_constant_steps(
         &self,
     ) -> Result<(Started, Hardware, Option<MemoryPlan>), ScenarioError> {
         let step = self.step.unwrap_or_default();
@@ -92,11 +117,12 @@ impl Scenario {
             accuracy: Vec::new(),
             warnings: Vec::new(),
             uncertain: BTreeMap::new(),
+            site: None,
         };
         Ok((started, hardware, None))
     }
 
-    pub(super) fn on_hardware(
+    pub(in crate::scenario) fn on_hardware(
         &self,
         model: &ModelChoice,
         hardware: &HardwareChoice,
@@ -127,7 +153,12 @@ impl Scenario {
         // Reports say of each profile in use whether it is trusted.
         let of_trust = |w: &&String| !w.contains("is untrusted");
         warnings.extend(deployment.warnings.iter().filter(of_trust).cloned());
-        let hardware = self.replica_hardware(arch, hardware, &site, deployment, warnings)?;
+        let kv_bytes_per_token = arch.kv_bytes_per_token(settings.kv_cache);
+        let figures = self.site_figures(&catalog, arch, hardware, &site, kv_bytes_per_token)?;
+        let hardware = Hardware {
+            site: Some(figures),
+            ..self.replica_hardware(arch, hardware, &site, deployment, warnings)?
+        };
         Ok((started, hardware, plan))
     }
 
@@ -206,6 +237,40 @@ impl Scenario {
             chip,
             placement,
         })
+    }
+
+    fn site_figures(
+        &self,
+        catalog: &Catalog,
+        arch: &ModelArch,
+        hardware: &HardwareChoice,
+        site: &Site,
+        kv_bytes_per_token: f64,
+    ) -> Result<SiteFigures, ScenarioError> {
+        let instance = site.instance;
+        let of_link = |name: &str| catalog.link(name).ok().map(|l| (l.bandwidth, l.latency));
+        Ok(SiteFigures {
+            instance: instance.name.clone(),
+            node_ranks: instance.ranks(site.chip),
+            node_usd: self.price(hardware, instance)?,
+            nodes: self.nodes(site),
+            fits_a_node: site.placement.replicas_per_node > 0,
+            intra: instance.intra_link.as_deref().and_then(of_link),
+            network: (
+                instance.network_bandwidth,
+                of_link(&instance.network_link).map_or(0.0, |l| l.1),
+            ),
+            kv_bytes_per_token,
+            layers: arch.layers,
+        })
+    }
+
+    /// Nodes that the replicas take.
+    fn nodes(&self, site: &Site) -> u64 {
+        match site.placement.replicas_per_node {
+            0 => u64::from(site.placement.nodes) * u64::from(self.replicas),
+            per_node => u64::from(self.replicas.div_ceil(per_node)),
+        }
     }
 
     /// What the memory plan has to know of the engine.
@@ -321,10 +386,7 @@ impl Scenario {
     ) -> Result<Hardware, ScenarioError> {
         let (instance, chip) = (site.instance, site.chip);
         let kind = self.engine.params.kind();
-        let nodes = match site.placement.replicas_per_node {
-            0 => u64::from(site.placement.nodes) * u64::from(self.replicas),
-            per_node => u64::from(self.replicas.div_ceil(per_node)),
-        };
+        let nodes = self.nodes(site);
         let price = self.price(hardware, instance)?;
         let text = format!(
             "{} on {nodes} x {} ({} x {} each), {kind}, {}, {}",
@@ -368,6 +430,7 @@ impl Scenario {
             },
             warnings,
             uncertain: uncertain(profile, given),
+            site: None,
             step: deployment.step,
         })
     }

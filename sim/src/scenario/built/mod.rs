@@ -13,7 +13,7 @@ use hwmodels::memory::MemoryPlan;
 use hwmodels::profile::Param;
 use hwmodels::units::UsdPerHour;
 
-pub(super) use hardware::{Hardware, uncertain};
+pub(super) use hardware::{Hardware, SiteFigures, uncertain};
 pub(super) use words::replicas_in_words;
 
 use super::Scenario;
@@ -151,6 +151,9 @@ impl Scenario {
         if let Some(fitted) = &self.fitted {
             return self.build_with(&self.step_profile(fitted)?);
         }
+        if !self.pools.is_empty() {
+            return self.build_pools();
+        }
         let (started, hardware, memory) = match (&self.model, &self.hardware) {
             (Some(model), Some(hardware)) => self.on_hardware(model, hardware)?,
             _ => self.on_constant_steps()?,
@@ -158,13 +161,12 @@ impl Scenario {
         self.assemble(started, hardware, memory)
     }
 
-    /// The simulation of a started engine on its hardware.
-    pub(super) fn assemble(
+    /// The replicas of a started engine on its hardware, what reports say of them, and what start-up decided.
+    pub(super) fn fleet(
         &self,
-        started: Started,
-        hardware: Hardware,
-        memory: Option<MemoryPlan>,
-    ) -> Result<Built, ScenarioError> {
+        started: &Started,
+        hardware: &Hardware,
+    ) -> (Vec<ReplicaSpec>, Vec<ReplicaInfo>, toml::Table) {
         let replica = |i| ReplicaSpec {
             engine: started.engine.clone(),
             step: hardware.step.clone(),
@@ -176,21 +178,38 @@ impl Scenario {
             front_end: hardware.front_end,
             output_delay: hardware.output_delay,
         };
-        let n = self.replicas as usize;
+        let info = |i| ReplicaInfo {
+            name: format!("{}/{i}", hardware.replica_name),
+            devices: hardware.devices,
+            stages: self.layout.pp,
+            kv_blocks: started.kv_blocks.saturating_mul(u64::from(self.layout.dp)),
+            block_tokens: started.block_tokens,
+        };
+        let mut decided = started.decided.clone();
+        decided.insert(
+            "kv_blocks".into(),
+            i64::try_from(started.kv_blocks).unwrap_or(i64::MAX).into(),
+        );
+        (
+            (0..self.replicas).map(replica).collect(),
+            (0..self.replicas).map(info).collect(),
+            decided,
+        )
+    }
+
+    /// The simulation of a started engine on its hardware.
+    pub(super) fn assemble(
+        &self,
+        started: Started,
+        hardware: Hardware,
+        memory: Option<MemoryPlan>,
+    ) -> Result<Built, ScenarioError> {
+        let (specs, replicas, mut decided) = self.fleet(&started, &hardware);
         let scrape = self.router.scrape_period.secs();
         let simulation = Simulation {
-            replicas: (0..self.replicas).map(replica).collect(),
-            router: match self.router.policy {
-                RouterPolicy::RoundRobin => RouterConfig::RoundRobin,
-                RouterPolicy::Random => RouterConfig::Random,
-                RouterPolicy::LeastOutstanding => RouterConfig::LeastOutstanding,
-                RouterPolicy::LeastKv => RouterConfig::LeastKv,
-                RouterPolicy::PowerOfTwo => RouterConfig::PowerOfTwo,
-                RouterPolicy::PrefixAware => {
-                    RouterConfig::PrefixAware(PrefixAwareParams::default())
-                }
-                RouterPolicy::Session => RouterConfig::Session,
-            },
+            serving: Default::default(),
+            replicas: specs,
+            router: router_config(self.router.policy),
             scrape_period: (scrape > 0.0).then(|| SimDuration::from_secs(scrape)),
             request_timeout: self
                 .router
@@ -212,32 +231,18 @@ impl Scenario {
                 max_seqs: most.and_then(|n| u32::try_from(n).ok()).unwrap_or(256),
             };
         }
-        let mut decided = started.decided;
         for (group, text) in cluster
             .iter()
             .flat_map(|c| Scenario::start_in_words(&c.groups))
         {
             decided.insert(format!("start on {group}"), text.into());
         }
-        decided.insert(
-            "kv_blocks".into(),
-            i64::try_from(started.kv_blocks).unwrap_or(i64::MAX).into(),
-        );
         if let Some(usd) = hardware.usd_per_hour {
             let price = UsdPerHour::new(usd).map_or_else(|_| usd.to_string(), UsdPerHour::human);
             decided.insert("price".into(), price.into());
         }
         let mut warnings = hardware.warnings;
         warnings.extend(started.warnings);
-        let replicas = (0..n)
-            .map(|i| ReplicaInfo {
-                name: format!("{}/{i}", hardware.replica_name),
-                devices: hardware.devices,
-                stages: self.layout.pp,
-                kv_blocks: started.kv_blocks.saturating_mul(u64::from(self.layout.dp)),
-                block_tokens: started.block_tokens,
-            })
-            .collect();
         let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         Ok(Built {
             simulation,
@@ -252,6 +257,8 @@ impl Scenario {
                 deployment: hardware.deployment,
                 streams: self.workload.iter().map(|s| s.name.clone()).collect(),
                 replicas,
+                pools: Vec::new(),
+                stream_models: Vec::new(),
                 usd_per_hour: hardware.usd_per_hour,
                 profiles: hardware.profiles,
                 accuracy: hardware.accuracy,
@@ -293,6 +300,19 @@ impl Scenario {
     /// See [`ScenarioRunError`].
     pub fn run(&self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
         self.build()?.run(options)
+    }
+}
+
+/// The router of a policy.
+pub(super) fn router_config(policy: RouterPolicy) -> RouterConfig {
+    match policy {
+        RouterPolicy::RoundRobin => RouterConfig::RoundRobin,
+        RouterPolicy::Random => RouterConfig::Random,
+        RouterPolicy::LeastOutstanding => RouterConfig::LeastOutstanding,
+        RouterPolicy::LeastKv => RouterConfig::LeastKv,
+        RouterPolicy::PowerOfTwo => RouterConfig::PowerOfTwo,
+        RouterPolicy::PrefixAware => RouterConfig::PrefixAware(PrefixAwareParams::default()),
+        RouterPolicy::Session => RouterConfig::Session,
     }
 }
 

@@ -3,6 +3,7 @@
 mod arrival;
 mod deployment;
 mod length;
+mod pools;
 mod stream;
 
 use std::path::{Path, PathBuf};
@@ -41,16 +42,32 @@ type Result<T> = std::result::Result<T, ScenarioError>;
 pub fn resolve(document: &Document<'_>, origin: &str) -> Result<Scenario> {
     let kind = schema::engine_kind(document)?;
     schema::check_names(document, kind)?;
-    let (rest, engine) = split_engine(document);
-    let file: ScenarioFile = document.read("", rest)?;
+    let (rest, engine, of_pools) = split_engine(document);
+    let mut file: ScenarioFile = document.read("", rest)?;
+    if !file.pool.is_empty() && file.step.is_none() {
+        // Where every pool has its own, the first one's stand at the top.
+        let mut pools = file.pool.iter();
+        file.model = (file.model).or_else(|| pools.clone().find_map(|p| p.model.clone()));
+        file.hardware = (file.hardware).or_else(|| pools.find_map(|p| p.hardware.clone()));
+    }
     let checker = Checker { document };
+    let base = engine.clone();
     let engine = checker.engine(kind, engine)?;
-    checker.scenario(&file, engine, origin)
+    let mut scenario = checker.scenario(&file, engine, origin)?;
+    checker.add_pools(&mut scenario, &file, &base, &of_pools)?;
+    Ok(scenario)
 }
 
-/// The tree without `[engine]`, and `[engine]`.
-fn split_engine<'a>(document: &Document<'a>) -> (Spanned<DeTable<'a>>, Spanned<DeTable<'a>>) {
+/// The tree without `[engine]`, `[engine]`, and that of each pool.
+fn split_engine<'a>(
+    document: &Document<'a>,
+) -> (
+    pools::Table<'a>,
+    pools::Table<'a>,
+    Vec<Option<pools::Table<'a>>>,
+) {
     let mut root = document.root().clone();
+    let of_pools = pools::take_engines(&mut root);
     let engine = match root.remove("engine") {
         Some(v) => {
             let span = v.span();
@@ -61,7 +78,7 @@ fn split_engine<'a>(document: &Document<'a>) -> (Spanned<DeTable<'a>>, Spanned<D
         }
         None => Spanned::new(0..0, DeTable::new()),
     };
-    (Spanned::new(document.root_span(), root), engine)
+    (Spanned::new(document.root_span(), root), engine, of_pools)
 }
 
 struct Checker<'d, 't> {
@@ -432,6 +449,8 @@ impl Checker<'_, '_> {
             fitted,
             layout: self.layout(&layout, engine.params.kind())?,
             replicas: self.whole(replicas, 1, MAX_REPLICAS, "layout.replicas")?,
+            pools: Vec::new(),
+            kv_transfer: None,
             cluster,
             engine,
             router: RouterChoice {

@@ -50,6 +50,11 @@ impl Checker<'_, '_> {
                 s.name.clone().unwrap_or(format!("stream-{index}")),
                 &at("name"),
             )?,
+            model: s
+                .model
+                .clone()
+                .map(|m| self.text(m, &at("model")))
+                .transpose()?,
             arrival,
             lengths,
             max_tokens: s
