@@ -21,3 +21,18 @@ fn committed_schemas_are_current() {
         );
     }
 }
+
+/// The same of scenario files, as `servetwin scenario schema` prints it.
+#[test]
+fn the_schema_of_scenarios_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema/scenario.schema.json");
+    let current = serde_json::to_string_pretty(&sim::scenario::schema::schema()).unwrap() + "\n";
+    if std::env::var_os("SERVETWIN_WRITE_SCHEMAS").is_some() {
+        fs::write(&path, &current).unwrap();
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == current,
+        "docs/schema/scenario.schema.json is out of date: SERVETWIN_WRITE_SCHEMAS=1 cargo test -p sim --test schemas"
+    );
+}

@@ -81,6 +81,38 @@ fn settings_are_held_against_each_other_and_one_is_chosen() {
 }
 
 #[test]
+fn kinds_of_autoscalers_are_held_against_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(dir.path(), SCENARIO);
+    let out = servetwin(&["autoscale", &file, "--kinds", "--target", "3", "--json"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let report: serde_json::Value = serde_json::from_str(&stdout(&out)).unwrap();
+    let settings = report["settings"].as_array().unwrap();
+    let words: Vec<String> = settings.iter().map(|s| s["setting"].to_string()).collect();
+    for kind in [
+        "hpa: envoy",
+        "keda: envoy",
+        "epp: saturation",
+        "wva: tokens",
+        "sagemaker: target tracking",
+        "sagemaker: step scaling",
+        "dynamo: load",
+        "on Karpenter",
+    ] {
+        assert!(words.iter().any(|w| w.contains(kind)), "{kind}: {words:?}");
+    }
+    let present = settings.iter().filter(|s| s["is_present"] == true);
+    assert_eq!(present.count(), 1, "the scenario as it stands: {report}");
+    // Each of them grew: the crowd needs two replicas.
+    let grew = |s: &&serde_json::Value| s["changes"].as_f64().unwrap() >= 1.0;
+    assert_eq!(
+        settings.iter().filter(grew).count(),
+        settings.len(),
+        "{report}"
+    );
+}
+
+#[test]
 fn without_an_objective_or_an_autoscaler_there_is_nothing_to_try() {
     let dir = tempfile::tempdir().unwrap();
     let (with_slo, _) = SCENARIO.split_once("[autoscaler.hpa]").unwrap();

@@ -67,7 +67,7 @@ impl Meter {
         if let Some(value) = self.what.value(sent, seen) {
             self.coming.push_back((start, value));
         }
-        self.end = self.end + self.period;
+        self.end += self.period;
     }
 
     /// Datapoints that are published now, and the start of the newest period of which one would be.

@@ -1,14 +1,24 @@
-//! Loads of weights that share a file system, a network card or a disk: each takes what is left to it, and that changes when another begins or ends.
+//! Loads of weights: in a time of their own, which slow storage stretches, and those that share a file system, a network card or a disk: each takes what is left to it, and that changes when another begins or ends.
 
 use std::collections::BTreeMap;
 
 use hwmodels::startup::share::{FairShare, FlowId};
 
-use super::spec::Weights;
+use super::spec::{StartSpec, Weights};
 use super::{Cluster, Event};
 use crate::kernel::time::{SimDuration, SimTime};
 
-/// A load under way.
+/// A load of weights whose speed may change.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    /// What it would still take at full speed, as of `since` [ns].
+    pub left: u64,
+    pub since: SimTime,
+    /// Raised with each change of speed, so that the end that was planned before is stale.
+    pub version: u32,
+}
+
+/// A load under way that shares something.
 struct Flow {
     id: FlowId,
     pod: usize,
@@ -140,5 +150,68 @@ impl Cluster {
             l.links.set_ceiling(t, flow.id, flow.ceiling * share);
         }
         self.plan_loads(now);
+    }
+
+    /// Plans the end of a load, at the speed of the storage.
+    pub(super) fn plan_load(&mut self, now: SimTime, pod: usize, epoch: u32) {
+        let Some(load) = self.pods[pod].load else {
+            return;
+        };
+        let share = self.storage_share();
+        let takes = match share == 1.0 {
+            true => SimDuration(load.left),
+            false => SimDuration((load.left as f64 / share) as u64),
+        };
+        let version = load.version;
+        let event = Event::PodLoaded {
+            pod,
+            epoch,
+            version,
+        };
+        self.plan(now + takes, event);
+    }
+
+    /// The storage has another speed from now on; until now it was `share`.
+    pub(super) fn storage_changed(&mut self, now: SimTime, share: f64) {
+        for p in 0..self.pods.len() {
+            let unit = self.pods[p].unit;
+            let epoch = self.units[unit].epoch;
+            let is_loading = self.pods[p].loaded == SimTime::NEVER && self.is_current(unit, epoch);
+            // What is read from the page cache after a download ends as it was planned.
+            let is_under_way = |l: &&mut Load| is_loading && l.since <= now && l.left > 0;
+            let Some(load) = self.pods[p].load.as_mut().filter(is_under_way) else {
+                continue;
+            };
+            let done = match share == 1.0 {
+                true => now.since(load.since).0,
+                false => (now.since(load.since).0 as f64 * share) as u64,
+            };
+            load.left = load.left.saturating_sub(done);
+            load.since = now;
+            load.version += 1;
+            self.plan_load(now, p, epoch);
+        }
+    }
+
+    /// Plans that the weights of pod `p` are there at `at`.
+    pub(super) fn plan_loaded(&mut self, at: SimTime, pod: usize, epoch: u32) {
+        let version = self.pods[pod].load.map_or(0, |l| l.version + 1);
+        self.pods[pod].load = Some(Load {
+            left: 0,
+            since: at,
+            version,
+        });
+        let event = Event::PodLoaded {
+            pod,
+            epoch,
+            version,
+        };
+        self.plan(at, event);
+    }
+
+    /// How pods start on the node of pod `p`.
+    pub(super) fn start_of(&self, p: usize) -> Option<&StartSpec> {
+        let node = self.pods[p].node?;
+        Some(&self.spec.groups[self.nodes[node].group].start)
     }
 }

@@ -176,7 +176,7 @@ impl Steps<'_> {
     /// Prefill of `tokens` in as many steps as they need, beside the same decodes.
     fn prefill_ms(&self, tokens: f64, decodes: &BatchStats) -> f64 {
         let budget = self.facts.step_tokens.max(1);
-        let mut left = tokens.ceil().max(1.0).min(1e9) as u32;
+        let mut left = tokens.ceil().clamp(1.0, 1e9) as u32;
         let mut whole = 0.0;
         let mut full = None;
         while left > 0 {

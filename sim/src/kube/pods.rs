@@ -1,18 +1,19 @@
 //! Pods and replicas: created by their Deployment or LeaderWorkerSet, placed, started phase by phase, drained, ended.
 
+mod crash;
+mod views;
+
+use super::loads::Load;
 use super::record::{PodRow, ReplicaRow};
 use super::slow::Speed;
-use super::spec::{FaultKind, StartSpec, Weights, When};
+use super::spec::{FaultKind, Weights, When};
 use super::{Cluster, Event, Order, Sight};
-use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// How often the kubelet looks whether a container that was told to end has.
 const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
 /// Longest pause before a container that crashed is started again.
 const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
-/// A container that ran for so long begins with the shortest pause again.
-const BACKOFF_RESET: SimDuration = SimDuration(600_000_000_000);
 
 /// A pod.
 pub(super) struct Pod {
@@ -37,16 +38,6 @@ pub(super) struct Pod {
     /// Its load of weights, while that is under way.
     pub load: Option<Load>,
     pub unschedulable: String,
-}
-
-/// A load of weights whose speed may change.
-#[derive(Clone, Copy)]
-pub(super) struct Load {
-    /// What it would still take at full speed, as of `since` [ns].
-    left: u64,
-    since: SimTime,
-    /// Raised with each change of speed, so that the end that was planned before is stale.
-    version: u32,
 }
 
 impl From<Pod> for PodRow {
@@ -93,7 +84,7 @@ pub(super) struct Unit {
     pods: Vec<usize>,
     state: State,
     /// Raised with each start, so that what was planned for an earlier one is stale.
-    epoch: u32,
+    pub epoch: u32,
     created: SimTime,
     ready: SimTime,
     draining: SimTime,
@@ -137,25 +128,6 @@ impl From<Unit> for ReplicaRow {
 }
 
 impl Cluster {
-    /// Index of the replica whose start `epoch` is under way.
-    pub(super) fn is_current(&self, unit: usize, epoch: u32) -> bool {
-        let u = &self.units[unit];
-        u.epoch == epoch && !matches!(u.state, State::Gone | State::Lost)
-    }
-
-    pub(super) fn ready_units(&self) -> usize {
-        (self.live.iter())
-            .filter(|u| self.units[**u].is_serving())
-            .count()
-    }
-
-    /// Replicas that the Deployment or LeaderWorkerSet counts: `status.replicas`.
-    pub(super) fn counted_units(&self) -> usize {
-        (self.live.iter())
-            .filter(|u| self.units[**u].counts())
-            .count()
-    }
-
     pub(super) fn is_set_of_groups(&self) -> bool {
         self.spec.pod.size > 1
     }
@@ -236,31 +208,6 @@ impl Cluster {
             speed: None,
             served: Vec::new(),
         });
-    }
-
-    pub(super) fn generation_of(&self, unit: usize) -> u32 {
-        self.units[unit].generation
-    }
-
-    pub(super) fn is_ready(&self, unit: usize) -> bool {
-        self.units[unit].is_serving()
-    }
-
-    /// Which of several ready replicas a rolling update takes next: of a LeaderWorkerSet the highest index, of a Deployment the one that became
-    /// ready last.
-    pub(super) fn last_of(&self, units: &[usize]) -> Option<usize> {
-        let is_set = self.is_set_of_groups();
-        units.iter().copied().max_by_key(|u| {
-            let unit = &self.units[*u];
-            (
-                if is_set {
-                    u64::from(unit.ordinal)
-                } else {
-                    unit.ready.0
-                },
-                *u,
-            )
-        })
     }
 
     /// Which replica goes first: of a LeaderWorkerSet the highest index; of a Deployment one without a node, then one that is not ready,
@@ -424,69 +371,6 @@ impl Cluster {
             version,
         });
         self.plan_load(now, p, epoch);
-    }
-
-    /// How pods start on the node of pod `p`.
-    pub(super) fn start_of(&self, p: usize) -> Option<&StartSpec> {
-        let node = self.pods[p].node?;
-        Some(&self.spec.groups[self.nodes[node].group].start)
-    }
-
-    /// Plans that the weights of pod `p` are there at `at`.
-    pub(super) fn plan_loaded(&mut self, at: SimTime, pod: usize, epoch: u32) {
-        let version = self.pods[pod].load.map_or(0, |l| l.version + 1);
-        self.pods[pod].load = Some(Load {
-            left: 0,
-            since: at,
-            version,
-        });
-        let event = Event::PodLoaded {
-            pod,
-            epoch,
-            version,
-        };
-        self.plan(at, event);
-    }
-
-    /// Plans the end of a load, at the speed of the storage.
-    fn plan_load(&mut self, now: SimTime, pod: usize, epoch: u32) {
-        let Some(load) = self.pods[pod].load else {
-            return;
-        };
-        let share = self.storage_share();
-        let takes = match share == 1.0 {
-            true => SimDuration(load.left),
-            false => SimDuration((load.left as f64 / share) as u64),
-        };
-        let version = load.version;
-        let event = Event::PodLoaded {
-            pod,
-            epoch,
-            version,
-        };
-        self.plan(now + takes, event);
-    }
-
-    /// The storage has another speed from now on; until now it was `share`.
-    pub(super) fn storage_changed(&mut self, now: SimTime, share: f64) {
-        for p in 0..self.pods.len() {
-            let unit = self.pods[p].unit;
-            let epoch = self.units[unit].epoch;
-            let is_loading = self.pods[p].loaded == SimTime::NEVER && self.is_current(unit, epoch);
-            // What is read from the page cache after a download ends as it was planned.
-            let is_under_way = |l: &&mut Load| is_loading && l.since <= now && l.left > 0;
-            let Some(load) = self.pods[p].load.as_mut().filter(is_under_way) else {
-                continue;
-            };
-            let done = match share == 1.0 {
-                true => now.since(load.since).0,
-                false => (now.since(load.since).0 as f64 * share) as u64,
-            };
-            load.left = load.left.saturating_sub(done);
-            load.since = now;
-            load.version += 1;
-            self.plan_load(now, p, epoch);
-        }
     }
 
     pub(super) fn pod_loaded(&mut self, now: SimTime, p: usize, epoch: u32, version: u32) {
@@ -683,128 +567,5 @@ impl Cluster {
         if self.units[unit].state == State::Lost {
             self.end(now, unit);
         }
-    }
-
-    /// The engine of a replica crashes. Its container starts again on the same node; a group of several pods is made anew
-    /// (RecreateGroupOnPodRestart).
-    pub(super) fn crash(&mut self, now: SimTime, unit: usize) {
-        let u = &self.units[unit];
-        // A container that has not started, or waits to start again, cannot crash.
-        let runs = |p: &usize| {
-            let pod = &self.pods[*p];
-            pod.started <= now && !pod.is_backing_off
-        };
-        let is_starting = u.state == State::Starting && u.pods.iter().any(runs);
-        if !is_starting && !matches!(u.state, State::Serving | State::Draining) {
-            return;
-        }
-        if let Some(engine) = u.engine {
-            self.orders.push(Order::Kill(engine));
-        }
-        let is_draining = u.state == State::Draining;
-        self.stop_serving(now, unit);
-        let u = &mut self.units[unit];
-        u.why_gone = "crashed".into();
-        if is_draining || self.spec.pod.size > 1 {
-            self.end(now, unit);
-            return;
-        }
-        let u = &mut self.units[unit];
-        u.state = State::Starting;
-        u.epoch += 1;
-        u.engine = None;
-        u.why_gone.clear();
-        let epoch = u.epoch;
-        let p = u.pods[0];
-        self.drop_load(now, p);
-        let pod = &mut self.pods[p];
-        if now.since(pod.started) >= BACKOFF_RESET {
-            pod.backoffs = 0;
-        }
-        let doubled = self.spec.pod.restart_backoff.0 << pod.backoffs.min(8);
-        let pause = SimDuration(doubled).min(LONGEST_BACKOFF);
-        pod.restarts += 1;
-        pod.backoffs += 1;
-        pod.is_backing_off = true;
-        (pod.loaded, pod.gang_loaded) = (SimTime::NEVER, SimTime::NEVER);
-        (pod.up, pod.ready) = (SimTime::NEVER, SimTime::NEVER);
-        self.plan(now + pause, Event::PodStarted { pod: p, epoch });
-    }
-
-    /// The pods that the HPA's selector matches, leaders alone, by replica.
-    pub(super) fn pods_for_hpa(&self) -> (Vec<u64>, Vec<PodState>) {
-        let mut ids = Vec::new();
-        let mut states = Vec::new();
-        for &unit in &self.live {
-            let u = &self.units[unit];
-            let leader = &self.pods[u.pods[0]];
-            let is_running = leader.started != SimTime::NEVER;
-            let set = |t: SimTime| (t != SimTime::NEVER).then_some(t);
-            ids.push(unit as u64);
-            states.push(PodState {
-                phase: if is_running {
-                    PodPhase::Running
-                } else {
-                    PodPhase::Pending
-                },
-                deleted: u.state == State::Draining,
-                started: set(leader.scheduled),
-                ready: set(leader.scheduled).map(|scheduled| ReadyCondition {
-                    is_ready: u.state == State::Serving,
-                    since: set(u.ready).unwrap_or(scheduled),
-                }),
-            });
-        }
-        (ids, states)
-    }
-
-    /// Units whose engines can be looked at, with their engines.
-    pub(super) fn engines(&self) -> impl Iterator<Item = (usize, u32)> {
-        (self.live.iter())
-            .filter(|u| self.units[**u].is_up())
-            .filter_map(|u| Some((*u, self.units[*u].engine?)))
-    }
-
-    /// Whether a pod was told to end.
-    pub(super) fn is_ending(&self, p: usize) -> bool {
-        self.units[self.pods[p].unit].state == State::Draining
-    }
-
-    /// How much longer the steps of a replica take: the slowest node of a gang sets its pace.
-    fn slowdown_of(&self, unit: usize) -> f64 {
-        (self.units[unit].pods.iter())
-            .filter_map(|p| self.pods[*p].node)
-            .map(|n| self.nodes[n].slowdown())
-            .fold(1.0, f64::max)
-    }
-
-    /// The nodes of some replicas have another speed: their engines too.
-    pub(super) fn set_speeds(&mut self, node: usize) {
-        for p in self.nodes[node].pods.clone() {
-            let unit = self.pods[p].unit;
-            let factor = self.slowdown_of(unit);
-            if let Some(speed) = &self.units[unit].speed {
-                speed.set(factor);
-            }
-        }
-    }
-
-    /// Name of a replica.
-    pub(super) fn name_of(&self, unit: usize) -> &str {
-        &self.units[unit].name
-    }
-
-    /// Replicas whose controller counts them, in the order in which they came.
-    pub(super) fn counted(&self) -> Vec<usize> {
-        (self.live.iter().copied())
-            .filter(|u| self.units[*u].counts())
-            .collect()
-    }
-
-    /// Replicas that are ready, in the order in which they came.
-    pub(super) fn serving(&self) -> Vec<usize> {
-        (self.live.iter().copied())
-            .filter(|u| self.units[*u].is_serving())
-            .collect()
     }
 }

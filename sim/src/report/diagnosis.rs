@@ -136,8 +136,12 @@ pub fn blocked_by(record: &RunRecord) -> BlockedBy {
     }
 }
 
+/// Time that replicas were there, all together.
 fn replica_ns(record: &RunRecord) -> f64 {
-    record.replicas.len() as f64 * record.window.length.0 as f64
+    match super::summary::lives(record) {
+        Some(lives) => lives.iter().sum(),
+        None => record.replicas.len() as f64 * record.window.length.0 as f64,
+    }
 }
 
 /// Requests like those of the run that fill the KV cache of a replica, from the blocks that running requests held.

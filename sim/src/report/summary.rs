@@ -403,7 +403,7 @@ fn kv(record: &RunRecord) -> Kv {
 }
 
 /// How long each replica was there in the measurement window [ns]; `None`: all of them from start to end.
-fn lives(record: &RunRecord) -> Option<Vec<f64>> {
+pub(super) fn lives(record: &RunRecord) -> Option<Vec<f64>> {
     let around = record.cluster.as_ref()?;
     let start = crate::kernel::time::SimTime::ZERO + record.warmup;
     let lives = around.engine_lives(record.replicas.len()).into_iter();

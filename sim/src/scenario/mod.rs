@@ -16,6 +16,7 @@ pub mod cluster_file;
 pub mod document;
 
 pub mod error;
+mod faults;
 pub mod file;
 mod fitted;
 mod inputs;
@@ -33,6 +34,7 @@ mod show;
 mod startup;
 #[cfg(test)]
 mod tests;
+mod values_file;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

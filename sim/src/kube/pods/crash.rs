@@ -1,0 +1,56 @@
+//! A container that crashes, and its next start.
+
+use super::super::{Cluster, Event, Order};
+use super::{LONGEST_BACKOFF, State};
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// A container that ran for so long begins with the shortest pause again.
+const BACKOFF_RESET: SimDuration = SimDuration(600_000_000_000);
+
+impl Cluster {
+    /// The engine of a replica crashes. Its container starts again on the same node; a group of several pods is made anew
+    /// (RecreateGroupOnPodRestart).
+    pub(in crate::kube) fn crash(&mut self, now: SimTime, unit: usize) {
+        let u = &self.units[unit];
+        // A container that has not started, or waits to start again, cannot crash.
+        let runs = |p: &usize| {
+            let pod = &self.pods[*p];
+            pod.started <= now && !pod.is_backing_off
+        };
+        let is_starting = u.state == State::Starting && u.pods.iter().any(runs);
+        if !is_starting && !matches!(u.state, State::Serving | State::Draining) {
+            return;
+        }
+        if let Some(engine) = u.engine {
+            self.orders.push(Order::Kill(engine));
+        }
+        let is_draining = u.state == State::Draining;
+        self.stop_serving(now, unit);
+        let u = &mut self.units[unit];
+        u.why_gone = "crashed".into();
+        if is_draining || self.spec.pod.size > 1 {
+            self.end(now, unit);
+            return;
+        }
+        let u = &mut self.units[unit];
+        u.state = State::Starting;
+        u.epoch += 1;
+        u.engine = None;
+        u.why_gone.clear();
+        let epoch = u.epoch;
+        let p = u.pods[0];
+        self.drop_load(now, p);
+        let pod = &mut self.pods[p];
+        if now.since(pod.started) >= BACKOFF_RESET {
+            pod.backoffs = 0;
+        }
+        let doubled = self.spec.pod.restart_backoff.0 << pod.backoffs.min(8);
+        let pause = SimDuration(doubled).min(LONGEST_BACKOFF);
+        pod.restarts += 1;
+        pod.backoffs += 1;
+        pod.is_backing_off = true;
+        (pod.loaded, pod.gang_loaded) = (SimTime::NEVER, SimTime::NEVER);
+        (pod.up, pod.ready) = (SimTime::NEVER, SimTime::NEVER);
+        self.plan(now + pause, Event::PodStarted { pod: p, epoch });
+    }
+}

@@ -1,0 +1,129 @@
+//! What others see of pods and replicas.
+
+use super::super::Cluster;
+use super::State;
+use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
+use crate::kernel::time::SimTime;
+
+impl Cluster {
+    /// The pods that the HPA's selector matches, leaders alone, by replica.
+    pub(in crate::kube) fn pods_for_hpa(&self) -> (Vec<u64>, Vec<PodState>) {
+        let mut ids = Vec::new();
+        let mut states = Vec::new();
+        for &unit in &self.live {
+            let u = &self.units[unit];
+            let leader = &self.pods[u.pods[0]];
+            let is_running = leader.started != SimTime::NEVER;
+            let set = |t: SimTime| (t != SimTime::NEVER).then_some(t);
+            ids.push(unit as u64);
+            states.push(PodState {
+                phase: if is_running {
+                    PodPhase::Running
+                } else {
+                    PodPhase::Pending
+                },
+                deleted: u.state == State::Draining,
+                started: set(leader.scheduled),
+                ready: set(leader.scheduled).map(|scheduled| ReadyCondition {
+                    is_ready: u.state == State::Serving,
+                    since: set(u.ready).unwrap_or(scheduled),
+                }),
+            });
+        }
+        (ids, states)
+    }
+
+    /// Units whose engines can be looked at, with their engines.
+    pub(in crate::kube) fn engines(&self) -> impl Iterator<Item = (usize, u32)> {
+        (self.live.iter())
+            .filter(|u| self.units[**u].is_up())
+            .filter_map(|u| Some((*u, self.units[*u].engine?)))
+    }
+
+    /// How much longer the steps of a replica take: the slowest node of a gang sets its pace.
+    pub(in crate::kube) fn slowdown_of(&self, unit: usize) -> f64 {
+        (self.units[unit].pods.iter())
+            .filter_map(|p| self.pods[*p].node)
+            .map(|n| self.nodes[n].slowdown())
+            .fold(1.0, f64::max)
+    }
+
+    /// The nodes of some replicas have another speed: their engines too.
+    pub(in crate::kube) fn set_speeds(&mut self, node: usize) {
+        for p in self.nodes[node].pods.clone() {
+            let unit = self.pods[p].unit;
+            let factor = self.slowdown_of(unit);
+            if let Some(speed) = &self.units[unit].speed {
+                speed.set(factor);
+            }
+        }
+    }
+
+    /// Name of a replica.
+    pub(in crate::kube) fn name_of(&self, unit: usize) -> &str {
+        &self.units[unit].name
+    }
+
+    /// Replicas whose controller counts them, in the order in which they came.
+    pub(in crate::kube) fn counted(&self) -> Vec<usize> {
+        (self.live.iter().copied())
+            .filter(|u| self.units[*u].counts())
+            .collect()
+    }
+
+    /// Whether a pod was told to end.
+    pub(in crate::kube) fn is_ending(&self, p: usize) -> bool {
+        self.units[self.pods[p].unit].state == State::Draining
+    }
+
+    /// Replicas that are ready, in the order in which they came.
+    pub(in crate::kube) fn serving(&self) -> Vec<usize> {
+        (self.live.iter().copied())
+            .filter(|u| self.units[*u].is_serving())
+            .collect()
+    }
+
+    pub(in crate::kube) fn generation_of(&self, unit: usize) -> u32 {
+        self.units[unit].generation
+    }
+
+    pub(in crate::kube) fn is_ready(&self, unit: usize) -> bool {
+        self.units[unit].is_serving()
+    }
+
+    /// Which of several ready replicas a rolling update takes next: of a LeaderWorkerSet the highest index, of a Deployment the one that became
+    /// ready last.
+    pub(in crate::kube) fn last_of(&self, units: &[usize]) -> Option<usize> {
+        let is_set = self.is_set_of_groups();
+        units.iter().copied().max_by_key(|u| {
+            let unit = &self.units[*u];
+            (
+                if is_set {
+                    u64::from(unit.ordinal)
+                } else {
+                    unit.ready.0
+                },
+                *u,
+            )
+        })
+    }
+
+    pub(in crate::kube) fn ready_units(&self) -> usize {
+        (self.live.iter())
+            .filter(|u| self.units[**u].is_serving())
+            .count()
+    }
+
+    /// Replicas that the Deployment or LeaderWorkerSet counts: `status.replicas`.
+    pub(in crate::kube) fn counted_units(&self) -> usize {
+        (self.live.iter())
+            .filter(|u| self.units[**u].counts())
+            .count()
+    }
+
+    /// Index of the replica whose start `epoch` is under way.
+    pub(in crate::kube) fn is_current(&self, unit: usize, epoch: u32) -> bool {
+        let u = &self.units[unit];
+        u.epoch == epoch && !matches!(u.state, State::Gone | State::Lost)
+    }
+}

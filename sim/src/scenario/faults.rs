@@ -1,0 +1,198 @@
+//! `[[fault]]` and `[[change]]`: what breaks and what operators do, checked.
+
+use super::Scenario;
+use super::cluster::{MAX_NODES, nanos, secs};
+use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile};
+use super::error::ScenarioError;
+use crate::kernel::time::SimTime;
+use crate::kube::delay::Delay;
+use crate::kube::spec::{
+    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, When,
+};
+
+type Result<T> = std::result::Result<T, ScenarioError>;
+
+/// Fills in defaults.
+pub(super) fn fill(fault: &mut FaultFile) {
+    match fault.kind {
+        FaultKindFile::Replica => {}
+        FaultKindFile::Node => {
+            fault.noticed_after.get_or_insert(secs(340.0));
+        }
+        FaultKindFile::Spot => {
+            fault.notice.get_or_insert(secs(120.0));
+        }
+        FaultKindFile::Straggler => {
+            fault.factor.get_or_insert(1.5);
+        }
+        FaultKindFile::ThermalThrottling => {
+            fault.factor.get_or_insert(1.5);
+            fault.duration.get_or_insert(secs(600.0));
+        }
+        FaultKindFile::CrashLoop => {
+            fault.crashes_after.get_or_insert(secs(20.0));
+            fault.duration.get_or_insert(secs(600.0));
+        }
+        FaultKindFile::SlowStorage => {
+            fault.share.get_or_insert(0.25);
+            fault.duration.get_or_insert(secs(600.0));
+        }
+        FaultKindFile::MetricsOutage | FaultKindFile::NoCapacity => {
+            fault.duration.get_or_insert(secs(600.0));
+        }
+    }
+}
+
+impl Scenario {
+    fn group_named(&self, name: &Option<String>, path: &str, spec: &ClusterSpec) -> Result<usize> {
+        let Some(name) = name else { return Ok(0) };
+        match spec.groups.iter().position(|g| g.name == *name) {
+            Some(i) => Ok(i),
+            None => {
+                let known: Vec<&str> = spec.groups.iter().map(|g| g.name.as_str()).collect();
+                let message = super::schema::unknown("node group", name, &known);
+                self.wrong(&format!("{path}.node_group"), message)
+            }
+        }
+    }
+
+    pub(super) fn fault(
+        &self,
+        fault: &FaultFile,
+        path: &str,
+        spec: &ClusterSpec,
+    ) -> Result<FaultSpec> {
+        let at_key = |key: &str| format!("{path}.{key}");
+        let kind = match fault.kind {
+            FaultKindFile::Replica => FaultKind::Replica,
+            FaultKindFile::Node => FaultKind::Node {
+                noticed_after: nanos(fault.noticed_after),
+            },
+            FaultKindFile::Spot => FaultKind::Spot {
+                notice: nanos(fault.notice),
+            },
+            FaultKindFile::Straggler | FaultKindFile::ThermalThrottling => {
+                let factor = fault.factor.unwrap_or(1.5);
+                if !(0.1..=100.0).contains(&factor) {
+                    return self.wrong(
+                        &at_key("factor"),
+                        format!("must be from 0.1 to 100, got {factor}"),
+                    );
+                }
+                FaultKind::Straggler {
+                    factor,
+                    duration: fault.duration.map(|d| nanos(Some(d))),
+                    cause: match fault.kind {
+                        FaultKindFile::ThermalThrottling => "thermal throttling",
+                        _ => "straggler",
+                    },
+                }
+            }
+            FaultKindFile::CrashLoop => FaultKind::CrashLoop {
+                after: nanos(fault.crashes_after),
+                duration: nanos(fault.duration),
+            },
+            FaultKindFile::SlowStorage => {
+                let share = fault.share.unwrap_or(0.25);
+                if !(0.001..=1.0).contains(&share) {
+                    let message = format!("must be from 0.001 to 1, got {share}");
+                    return self.wrong(&at_key("share"), message);
+                }
+                FaultKind::SlowStorage {
+                    share,
+                    duration: nanos(fault.duration),
+                }
+            }
+            FaultKindFile::MetricsOutage => FaultKind::MetricsOutage {
+                duration: nanos(fault.duration),
+            },
+            FaultKindFile::NoCapacity => FaultKind::NoCapacity {
+                group: self.group_named(&fault.node_group, path, spec)?,
+                duration: nanos(fault.duration),
+            },
+        };
+        if fault.kind == FaultKindFile::Spot && spec.groups.iter().all(|g| !g.is_spot) {
+            return self.wrong(path, "no node group has spot = true");
+        }
+        let when = match (fault.at, &fault.mtbf) {
+            (Some(at), None) => When::At {
+                at: SimTime::from_secs(at.secs()),
+                target: fault.target.map(|t| t as usize),
+            },
+            (None, Some(DelayFile::Fixed(mean))) => {
+                When::After(Delay::Exponential { mean: mean.secs() })
+            }
+            (None, Some(_)) => When::After(self.delay(&fault.mtbf, &at_key("mtbf"))?),
+            _ => {
+                return self.wrong(
+                    path,
+                    "needs `at` or `mtbf`, and not both; write e.g. at = \"10 min\"",
+                );
+            }
+        };
+        Ok(FaultSpec { kind, when })
+    }
+
+    pub(super) fn change(
+        &self,
+        change: &ChangeFile,
+        path: &str,
+        spec: &ClusterSpec,
+    ) -> Result<ChangeSpec> {
+        let Some(at) = change.at else {
+            return self.wrong(path, "`at` is missing; write e.g. at = \"10 min\"");
+        };
+        let is_of_bounds = change.min_replicas.is_some() || change.max_replicas.is_some();
+        let is_of_group = change.min.is_some() || change.max.is_some() || change.nodes.is_some();
+        if change.restart == Some(true) {
+            if change.replicas.is_some() || is_of_bounds || is_of_group {
+                return self.wrong(path, "changes one thing: restart, or sizes");
+            }
+            return Ok(ChangeSpec {
+                at: SimTime::from_secs(at.secs()),
+                what: ChangeKind::Restart,
+            });
+        }
+        let what = match (change.replicas, is_of_bounds, is_of_group) {
+            (Some(n), false, false) => ChangeKind::Replicas(i32::try_from(n).unwrap_or(i32::MAX)),
+            (None, true, false) => {
+                let is_endpoint = matches!(spec.scaler, Some(ScalerSpec::SageMaker(_)));
+                if spec.hpa.is_none() && spec.keda.is_none() && !is_endpoint {
+                    return self.wrong(path, "there is no [autoscaler.hpa], keda, epp, wva or sagemaker whose bounds it could change");
+                }
+                ChangeKind::Bounds {
+                    min: change.min_replicas,
+                    max: change.max_replicas,
+                }
+            }
+            (None, false, true) => {
+                let group = self.group_named(&change.node_group, path, spec)?;
+                let size = |n: Option<u32>| n.map(|n| n.min(MAX_NODES) as usize);
+                if let (Some(min), Some(max)) = (change.min, change.max)
+                    && max < min
+                {
+                    return self.wrong(
+                        &format!("{path}.max"),
+                        format!("must be at least min ({min}), got {max}"),
+                    );
+                }
+                ChangeKind::Group {
+                    group,
+                    min: size(change.min),
+                    max: size(change.max),
+                    nodes: size(change.nodes),
+                }
+            }
+            _ => {
+                return self.wrong(
+                    path,
+                    "changes one thing: replicas, or minReplicas and maxReplicas, or a node group's min, max and nodes",
+                );
+            }
+        };
+        Ok(ChangeSpec {
+            at: SimTime::from_secs(at.secs()),
+            what,
+        })
+    }
+}
