@@ -118,6 +118,7 @@ fn split(prefill: EngineSpec, decode: EngineSpec, transfer: TransferSpec) -> Sim
             pools: vec![pool("p", Role::Prefill, 1), pool("d", Role::Decode, 1)],
             transfer: Some(transfer),
             stream_models: Vec::new(),
+            ..Serving::default()
         },
         scrape_period: None,
         request_timeout: None,
@@ -385,6 +386,7 @@ impl Split {
                 },
             }),
             stream_models: Vec::new(),
+            ..Serving::default()
         };
         sim
     }

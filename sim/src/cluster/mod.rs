@@ -25,6 +25,7 @@
 pub mod drift;
 pub mod engine;
 pub mod events;
+pub mod gateway;
 pub mod link;
 pub mod pools;
 pub mod replica;

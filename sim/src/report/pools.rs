@@ -228,6 +228,16 @@ pub fn write_use(out: &mut String, r: &crate::report::RunReport) -> std::fmt::Re
             ),
         )?;
     }
+    if let Some(g) = &r.gateway {
+        field(
+            out,
+            "gateway",
+            &format!(
+                "sent requests again {} times; ejected replicas {} times; refused {} for its limit",
+                g.retries, g.ejections, g.overflowed
+            ),
+        )?;
+    }
     if let Some(t) = &r.kv_transfer {
         let broken = if t.broken_off > 0 {
             format!("; {} broken off", t.broken_off)

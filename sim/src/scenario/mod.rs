@@ -18,6 +18,7 @@ pub mod document;
 pub mod error;
 pub mod file;
 mod fitted;
+pub mod gateway_file;
 mod inputs;
 mod names;
 mod pools;
@@ -244,6 +245,8 @@ pub struct RouterChoice {
     pub overhead: Secs,
     /// How often the router reads the engines' state; zero: always fresh.
     pub scrape_period: Secs,
+    /// What the gateway does with tries that fail.
+    pub gateway: crate::cluster::gateway::GatewaySpec,
 }
 
 /// Latency targets.

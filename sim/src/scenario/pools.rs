@@ -171,6 +171,7 @@ impl Scenario {
                 })
                 .collect(),
             transfer,
+            gateway: self.router.gateway,
             stream_models: (self.workload.iter())
                 .map(|s| s.model.as_deref().map_or(0, index))
                 .collect(),

@@ -82,7 +82,11 @@ impl Run<'_> {
                 self.look_at_replicas();
             }
             if self.services.entry(&self.spec).is_none() {
-                self.refuse(id, now);
+                self.refuse(id, RejectReason::TooLong, now);
+                continue;
+            }
+            if self.overflows() {
+                self.overflow(id, now);
                 continue;
             }
             match self.route() {
@@ -102,6 +106,7 @@ impl Run<'_> {
         patience: Option<SimDuration>,
     ) {
         self.under_way += 1;
+        self.note_try(id);
         if let Some(h) = &mut self.handovers
             && self.spec.output_tokens > 1
             && self.fleet.peek(i).prefills
@@ -115,9 +120,9 @@ impl Run<'_> {
         self.tell(i);
     }
 
-    /// No pool takes the drawn request: the gateway refuses it.
-    fn refuse(&mut self, id: ReqId, now: SimTime) {
-        let outcome = Outcome::Rejected(RejectReason::TooLong);
+    /// The gateway refuses the drawn request.
+    pub(super) fn refuse(&mut self, id: ReqId, reason: RejectReason, now: SimTime) {
+        let outcome = Outcome::Rejected(reason);
         let (row, end) = never_served(id, &self.spec, outcome, now);
         self.fleet.groups[0].books.recorder.request(&row);
         self.ended += 1;
@@ -130,7 +135,7 @@ impl Run<'_> {
     pub(super) fn send_ahead(&mut self, id: ReqId) {
         if self.services.entry(&self.spec).is_none() {
             let at = self.now;
-            return self.refuse(id, at);
+            return self.refuse(id, RejectReason::TooLong, at);
         }
         let patience = self.patience();
         match self.route() {
@@ -174,6 +179,7 @@ impl Run<'_> {
             let (row, end) = never_served(id, &spec, Outcome::TimedOut, now);
             self.fleet.groups[0].books.recorder.request(&row);
             self.ended += 1;
+            self.forget_try(id);
             if self.pace == Pace::Instants {
                 self.workload.on_end(&end);
             }

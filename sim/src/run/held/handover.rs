@@ -319,6 +319,7 @@ impl Run<'_> {
         let (row, end) = end_on_the_way(&handover.spec, &carried, produced, outcome, now);
         self.fleet.groups[0].books.recorder.request(&row);
         self.ended += 1;
+        self.forget_try(id);
         if self.pace == Pace::Instants {
             self.workload.on_end(&end);
         }
