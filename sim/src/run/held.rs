@@ -134,14 +134,12 @@ impl<'w> Run<'w> {
         let limit = cluster.and_then(|c| c.max_outstanding);
         let splits = sim.serving.transfer;
         let gate = Gate::new(&sim.serving.gateway, sim.seed);
-        let pace = if workload.reacts()
-            || observer.is_some()
-            || limit.is_some()
-            || splits.is_some()
-            || gate.is_some()
-        {
+        let is_watched =
+            observer.is_some() || limit.is_some() || splits.is_some() || gate.is_some();
+        let scraped = sim.scrape_period.is_some();
+        let pace = if workload.reacts() || is_watched {
             Pace::Instants
-        } else if n > 1 && services.see_no_state(sim.scrape_period.is_some()) {
+        } else if n > 1 && services.see_no_state(scraped) {
             Pace::Ahead
         } else {
             Pace::Arrivals
@@ -150,21 +148,7 @@ impl<'w> Run<'w> {
             Pace::Ahead => n.min(MOST_GROUPS),
             Pace::Arrivals | Pace::Instants => 1,
         };
-        let group = || Group {
-            replicas: Vec::new(),
-            books: Books {
-                recorder: Recorder::new(&options.record),
-                ends: Vec::new(),
-                listed: pace != Pace::Ahead,
-                prefilled: Vec::new(),
-                wanted: Vec::new(),
-                undecided: Vec::new(),
-                ended: 0,
-                progress: options.progress.clone(),
-                cancel: options.cancel.clone(),
-                check: options.check,
-            },
-        };
+        let group = || empty_group(options, pace);
         let mut groups: Vec<Group> = (0..groups).map(|_| group()).collect();
         if let Some(observer) = observer {
             groups[0].books.recorder.watch(observer);
@@ -358,5 +342,24 @@ impl<'w> Run<'w> {
     #[inline]
     fn cancelled(&self) -> bool {
         self.fleet.groups[0].books.cancelled()
+    }
+}
+
+/// A group of no replica yet, with the books that its replicas write to.
+fn empty_group(options: &RunOptions, pace: Pace) -> Group {
+    Group {
+        replicas: Vec::new(),
+        books: Books {
+            recorder: Recorder::new(&options.record),
+            ends: Vec::new(),
+            listed: pace != Pace::Ahead,
+            prefilled: Vec::new(),
+            wanted: Vec::new(),
+            undecided: Vec::new(),
+            ended: 0,
+            progress: options.progress.clone(),
+            cancel: options.cancel.clone(),
+            check: options.check,
+        },
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn envoy_ejects_after_five_failures_in_a_row_and_each_time_for_longer() {
         let mut o = Outliers::new(OutlierSpec::envoy());
-        let mut fail = |o: &mut Outliers, at: u64| o.failed(0, SimTime(at * SEC), 20);
+        let fail = |o: &mut Outliers, at: u64| o.failed(0, SimTime(at * SEC), 20);
         for at in 0..4 {
             assert!(!fail(&mut o, at));
         }

@@ -194,9 +194,9 @@ impl Scenario {
         let usd = price(self, &made);
         let texts = self.pools.iter().zip(&made).map(|(p, m)| {
             let role = match p.role {
-                Role::Both => "",
-                Role::Prefill => " (prefill)",
-                Role::Decode => " (decode)",
+                Role::Prefill if p.name != "prefill" => " (prefill)",
+                Role::Decode if p.name != "decode" => " (decode)",
+                _ => "",
             };
             format!("{}{role}: {}", p.name, m.hardware.deployment)
         });

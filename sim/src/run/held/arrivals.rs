@@ -1,12 +1,16 @@
 //! Requests that clients send, where they go, and those that wait at the gateway.
 
+use std::sync::atomic::Ordering;
+
 use super::Run;
 use crate::cluster::events::Class;
 use crate::cluster::requests::never_served;
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::record::RequestRow;
 use crate::request::{Outcome, RejectReason, ReqId};
 use crate::run::options::RunError;
 use crate::run::view::Pace;
+use crate::workload::RequestEnd;
 
 impl Run<'_> {
     /// When the next request is sent, the drawn one included.
@@ -124,10 +128,19 @@ impl Run<'_> {
     pub(super) fn refuse(&mut self, id: ReqId, reason: RejectReason, now: SimTime) {
         let outcome = Outcome::Rejected(reason);
         let (row, end) = never_served(id, &self.spec, outcome, now);
-        self.fleet.groups[0].books.recorder.request(&row);
+        self.end_outside(&row, &end);
+    }
+
+    /// A request ends at the gateway, not at a replica.
+    pub(super) fn end_outside(&mut self, row: &RequestRow, end: &RequestEnd) {
+        let books = &mut self.fleet.groups[0].books;
+        books.recorder.request(row);
+        if let Some(progress) = &books.progress {
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
         self.ended += 1;
         if self.pace == Pace::Instants {
-            self.workload.on_end(&end);
+            self.workload.on_end(end);
         }
     }
 
@@ -177,12 +190,8 @@ impl Run<'_> {
     pub(super) fn time_out_held(&mut self, now: SimTime) {
         while let Some((id, spec)) = self.gateway.timed_out(now) {
             let (row, end) = never_served(id, &spec, Outcome::TimedOut, now);
-            self.fleet.groups[0].books.recorder.request(&row);
-            self.ended += 1;
             self.forget_try(id);
-            if self.pace == Pace::Instants {
-                self.workload.on_end(&end);
-            }
+            self.end_outside(&row, &end);
         }
     }
 }

@@ -9,7 +9,6 @@ use crate::record::{GatewayRecord, RequestRow};
 use crate::request::{Outcome, RejectReason, ReqId};
 use crate::run::outliers::Outliers;
 use crate::run::retries::{Retries, Verdict};
-use crate::run::view::Pace;
 use crate::workload::RequestEnd;
 
 /// The rules of the gateway, where it has any, and what they have led to.
@@ -180,11 +179,7 @@ impl Run<'_> {
     /// A request ends as its last try did.
     fn end_try(&mut self, row: &RequestRow, end: &RequestEnd) {
         self.forget_try(row.id);
-        self.fleet.groups[0].books.recorder.request(row);
-        self.ended += 1;
-        if self.pace == Pace::Instants {
-            self.workload.on_end(end);
-        }
+        self.end_outside(row, end);
     }
 
     /// Sends again what is due at `now`: class 3 of [`crate::cluster`], before what clients send.
