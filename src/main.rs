@@ -8,6 +8,7 @@ mod message;
 
 mod bad_input;
 mod cluster_plot;
+mod cluster_tables;
 mod commands;
 mod exit_code;
 mod output;

@@ -13,10 +13,11 @@ use crate::instance::Instance;
 use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
+use crate::operator_steps::{OperatorSteps, OperatorStepsSpec};
 use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
 use crate::ops::{Kernels, Products, Routing};
+use crate::profile::Profile;
 use crate::profiles::{Choice, Resolved, resolve};
-use crate::replica::{ReplicaModel, ReplicaSpec};
 use crate::roofline::Roofline;
 use crate::step::StepModel;
 use crate::units::plain;
@@ -90,7 +91,6 @@ const ROOFLINE: [&str; 2] = ["roofline.factor", "roofline.constant"];
 /// Unknown links, profiles or parameters; parameters outside their physical bounds.
 pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     let chip = spec.catalog.accelerator(&spec.instance.accelerator)?;
-    let neuron = chip.ranks_per_device > 1;
     let compiled = matches!(spec.kernels.products, Products::Compiled { .. });
     let wide = matches!(spec.weights, Dtype::Bf16 | Dtype::Mxfp4);
     if compiled && wide && chip.cache_bandwidth.is_none() {
@@ -111,24 +111,7 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     )?;
     lay_over(&mut profile, spec.params)?;
     let p = &profile.profile;
-    let mut cost = EngineCost::new(spec.engine, p);
-    if let Some(overlap) = spec.overlap {
-        cost.overlap = overlap;
-    }
-    let mut graph_sizes: &[u32] = &[];
-    match spec.graphs {
-        Graphs::Default => {}
-        Graphs::Off => cost.graph_max_seqs = 0,
-        Graphs::On => cost = cost.graphed(),
-        Graphs::Sizes(sizes) => {
-            cost = cost.graphed();
-            graph_sizes = sizes;
-        }
-    }
-    let parameters = (
-        spec.model.parameters() as f64,
-        spec.model.active_parameters() as f64,
-    );
+    let (cost, graph_sizes) = engine_cost(spec, p);
     let mut warnings = Vec::new();
     if compiled && wide {
         warnings.push(
@@ -140,50 +123,8 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
             "kernels compiled for one number of tokens are modelled for 16-bit weights only; these are chosen per shape".to_owned(),
         );
     }
-    let baseline = p.params.contains_key(ROOFLINE[0]) || p.params.contains_key(ROOFLINE[1]);
-    let step: Arc<dyn StepModel> = if baseline {
-        let mut roofline = Roofline::new(
-            &chip.per_rank(),
-            spec.model,
-            spec.layout,
-            spec.weights,
-            spec.kv_cache,
-            parameters,
-        );
-        roofline.factor = p.get(ROOFLINE[0], 1.0);
-        roofline.constant = p.get(ROOFLINE[1], 0.0);
-        warnings.push("step times come from the roofline baseline".to_owned());
-        Arc::new(roofline)
-    } else if neuron {
-        Arc::new(NeuronModel::new(
-            chip,
-            chip.ranks_per_device,
-            spec.model,
-            spec.layout,
-            spec.weights,
-            spec.kv_cache,
-            parameters,
-            NeuronParams::from_profile(p),
-            cost,
-        ))
-    } else {
-        let model = ReplicaModel::new(&ReplicaSpec {
-            accelerator: chip,
-            fabric: fabric(spec.catalog, spec.instance, chip, spec.layout)?,
-            model: spec.model,
-            layout: spec.layout,
-            weights: spec.weights,
-            kv_cache: spec.kv_cache,
-            cost,
-            profile: p,
-            max_tokens: spec.max_tokens,
-            routing: spec.routing,
-            kernels: spec.kernels,
-            graph_sizes,
-        });
-        warnings.extend(model.warnings().iter().cloned());
-        Arc::new(model)
-    };
+    let baseline = ROOFLINE.iter().any(|name| p.params.contains_key(*name));
+    let step = step_model(spec, chip, p, cost, graph_sizes, &mut warnings)?;
     if profile.used.is_empty() && !baseline {
         warnings.push(format!(
             "no profile for {} under {}: every figure is analytic",
@@ -202,6 +143,84 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
         profile,
         warnings,
     })
+}
+
+/// What the engine adds to device time, and the sizes of its decode graphs where they are given.
+fn engine_cost<'a>(spec: &DeploymentSpec<'a>, profile: &Profile) -> (EngineCost, &'a [u32]) {
+    let mut cost = EngineCost::new(spec.engine, profile);
+    if let Some(overlap) = spec.overlap {
+        cost.overlap = overlap;
+    }
+    match spec.graphs {
+        Graphs::Default => (cost, &[]),
+        Graphs::Off => {
+            cost.graph_max_seqs = 0;
+            (cost, &[])
+        }
+        Graphs::On => (cost.graphed(), &[]),
+        Graphs::Sizes(sizes) => (cost.graphed(), sizes),
+    }
+}
+
+/// The step-time model that profile and accelerator call for: the roofline where the profile has its parameters, Neuron's on its devices, else operators.
+fn step_model(
+    spec: &DeploymentSpec<'_>,
+    chip: &Accelerator,
+    profile: &Profile,
+    cost: EngineCost,
+    graph_sizes: &[u32],
+    warnings: &mut Vec<String>,
+) -> Result<Arc<dyn StepModel>, Error> {
+    let parameters = (
+        spec.model.parameters() as f64,
+        spec.model.active_parameters() as f64,
+    );
+    if ROOFLINE
+        .iter()
+        .any(|name| profile.params.contains_key(*name))
+    {
+        let mut roofline = Roofline::new(
+            &chip.per_rank(),
+            spec.model,
+            spec.layout,
+            spec.weights,
+            spec.kv_cache,
+            parameters,
+        );
+        roofline.factor = profile.get(ROOFLINE[0], 1.0);
+        roofline.constant = profile.get(ROOFLINE[1], 0.0);
+        warnings.push("step times come from the roofline baseline".to_owned());
+        return Ok(Arc::new(roofline));
+    }
+    if chip.ranks_per_device > 1 {
+        return Ok(Arc::new(NeuronModel::new(
+            chip,
+            chip.ranks_per_device,
+            spec.model,
+            spec.layout,
+            spec.weights,
+            spec.kv_cache,
+            parameters,
+            NeuronParams::from_profile(profile),
+            cost,
+        )));
+    }
+    let model = OperatorSteps::new(&OperatorStepsSpec {
+        accelerator: chip,
+        fabric: fabric(spec.catalog, spec.instance, chip, spec.layout)?,
+        model: spec.model,
+        layout: spec.layout,
+        weights: spec.weights,
+        kv_cache: spec.kv_cache,
+        cost,
+        profile,
+        max_tokens: spec.max_tokens,
+        routing: spec.routing,
+        kernels: spec.kernels,
+        graph_sizes,
+    });
+    warnings.extend(model.warnings().iter().cloned());
+    Ok(Arc::new(model))
 }
 
 /// Lays single parameters over the profile, within the bounds that they are known to have.

@@ -158,20 +158,34 @@ fn read(name: &str, value: &Value) -> Result<Parsed, String> {
     read_fields(name, &Fields(outer), warnings)
 }
 
-fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Parsed, String> {
-    let family = f.str("model_type").unwrap_or("").to_owned();
-    layers::check(f.0)?;
-    layers::note(f.0, &mut warnings);
-    let known = LLAMA_LIKE.contains(&family.as_str())
-        || [
-            "falcon",
-            "RefinedWeb",
-            "RefinedWebModel",
-            "bloom",
-            "gpt_neox",
-        ]
-        .contains(&family.as_str());
-    if !known {
+/// What the model type decides beyond the figures.
+struct Family<'a> {
+    name: &'a str,
+    falcon: bool,
+    /// Ungated feed-forward with layer norm: Falcon, BLOOM, GPT-NeoX.
+    classic: bool,
+    /// Falcon's decoder of the 40B and 180B models.
+    new_decoder: bool,
+}
+
+impl<'a> Family<'a> {
+    fn read(f: &'a Fields) -> Result<Family<'a>, String> {
+        let name = f.str("model_type").unwrap_or("");
+        let falcon = matches!(name, "falcon" | "RefinedWeb" | "RefinedWebModel");
+        Ok(Family {
+            name,
+            falcon,
+            classic: falcon || matches!(name, "bloom" | "gpt_neox"),
+            new_decoder: falcon && f.bool("new_decoder_architecture", name == "RefinedWeb")?,
+        })
+    }
+
+    /// An unknown family is read as a Llama-like model where it has its fields.
+    fn check(&self, f: &Fields, warnings: &mut Vec<String>) -> Result<(), String> {
+        let family = self.name;
+        if self.classic || LLAMA_LIKE.contains(&family) {
+            return Ok(());
+        }
         let missing: Vec<&str> = [
             "hidden_size",
             "num_hidden_layers",
@@ -191,20 +205,71 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         warnings.push(format!(
             "model_type `{family}` is not known; read as a Llama-like model (gated feed-forward, RMSNorm)"
         ));
+        Ok(())
     }
 
-    let hidden = f.u32(&["hidden_size", "n_embed", "n_embd", "d_model"])?;
-    let layers = f.u32(&["num_hidden_layers", "n_layer", "num_layers"])?;
-    let heads = f.u32(&["num_attention_heads", "n_head"])?;
-    let vocab = f.u32(&["vocab_size"])?;
-    if heads == 0 || layers == 0 {
-        return Err("num_attention_heads and num_hidden_layers must be above zero".to_owned());
+    fn kv_heads(&self, f: &Fields, heads: u32) -> Result<u32, String> {
+        let own = if !self.falcon {
+            f.opt_u32(&["num_key_value_heads", "num_kv_heads"])?
+        } else if self.new_decoder {
+            f.opt_u32(&["num_kv_heads", "n_head_kv"])?
+        } else {
+            f.bool("multi_query", true)?.then_some(1)
+        };
+        Ok(own.unwrap_or(heads))
     }
-    let falcon = matches!(family.as_str(), "falcon" | "RefinedWeb" | "RefinedWebModel");
-    let classic = falcon || matches!(family.as_str(), "bloom" | "gpt_neox");
-    let gemma = family.starts_with("gemma");
 
-    let attention = match f.opt_u32(&["kv_lora_rank"])? {
+    fn intermediate(&self, f: &Fields, hidden: u32, moe: Option<Moe>) -> Result<u32, String> {
+        // Llama 4 keeps the dense size apart from the experts'.
+        let names: &[&str] = if self.name.starts_with("llama4") {
+            &["intermediate_size_mlp", "intermediate_size"]
+        } else {
+            &["intermediate_size", "ffn_hidden_size", "n_inner"]
+        };
+        match (f.opt_u32(names)?, moe) {
+            (Some(v), _) => Ok(v),
+            (None, _) if self.classic => Ok(hidden.saturating_mul(4)),
+            (None, Some(m)) => Ok(m.expert_intermediate),
+            (None, None) => Err("`intermediate_size` is missing".to_owned()),
+        }
+    }
+
+    fn parallel_block(&self, f: &Fields) -> Result<bool, String> {
+        match self.name {
+            "gpt_neox" => f.bool("use_parallel_residual", true),
+            _ if self.falcon => Ok(self.new_decoder || f.bool("parallel_attn", true)?),
+            _ => Ok(false),
+        }
+    }
+
+    fn norms_per_layer(&self, f: &Fields, parallel_block: bool) -> Result<u32, String> {
+        Ok(match self.name {
+            _ if self.new_decoder => f.opt_u32(&["num_ln_in_parallel_attn"])?.unwrap_or(2),
+            _ if self.falcon && parallel_block => 1,
+            "gemma2" | "gemma3" | "gemma3_text" => 4,
+            _ => 2,
+        })
+    }
+
+    /// Whether QKV has biases, and whether the other projections have.
+    fn biases(&self, f: &Fields) -> Result<(bool, bool), String> {
+        if self.falcon {
+            let bias = f.bool("bias", false)?;
+            return Ok((bias, bias));
+        }
+        let attention =
+            || Ok::<_, String>(f.bool("attention_bias", false)? || f.bool("qkv_bias", false)?);
+        Ok(match self.name {
+            "bloom" | "gpt_neox" => (true, true),
+            "qwen2" | "qwen2_moe" => (true, f.bool("mlp_bias", false)?),
+            "gpt_oss" => (attention()?, true),
+            _ => (attention()?, f.bool("mlp_bias", false)?),
+        })
+    }
+}
+
+fn read_attention(f: &Fields) -> Result<AttentionKind, String> {
+    Ok(match f.opt_u32(&["kv_lora_rank"])? {
         Some(kv_lora_rank) => AttentionKind::Mla {
             q_lora_rank: f.opt_u32(&["q_lora_rank"])?.unwrap_or(0),
             kv_lora_rank,
@@ -213,126 +278,86 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
             v_head_dim: f.u32(&["v_head_dim"])?,
         },
         None => AttentionKind::Gqa,
-    };
-    let kv_heads = if falcon {
-        let new = f.bool("new_decoder_architecture", family == "RefinedWeb")?;
-        if new {
-            f.opt_u32(&["num_kv_heads", "n_head_kv"])?.unwrap_or(heads)
-        } else if f.bool("multi_query", true)? {
-            1
-        } else {
-            heads
-        }
-    } else {
-        f.opt_u32(&["num_key_value_heads", "num_kv_heads"])?
-            .unwrap_or(heads)
-    };
-    let head_dim = match (f.opt_u32(&["head_dim"])?, attention) {
-        (Some(d), AttentionKind::Gqa) => d,
-        (
-            _,
-            AttentionKind::Mla {
-                qk_rope_dim,
-                qk_nope_dim,
-                ..
-            },
-        ) => qk_rope_dim.saturating_add(qk_nope_dim),
-        (None, AttentionKind::Gqa) => {
-            if hidden % heads != 0 {
-                return Err(format!(
-                    "hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}) and head_dim is missing"
-                ));
-            }
-            hidden / heads
-        }
-    };
+    })
+}
 
+/// Width of a query or key of one head.
+fn read_head_dim(
+    f: &Fields,
+    attention: AttentionKind,
+    hidden: u32,
+    heads: u32,
+) -> Result<u32, String> {
+    let given = f.opt_u32(&["head_dim"])?;
+    if let AttentionKind::Mla {
+        qk_rope_dim,
+        qk_nope_dim,
+        ..
+    } = attention
+    {
+        return Ok(qk_rope_dim.saturating_add(qk_nope_dim));
+    }
+    match given {
+        Some(d) => Ok(d),
+        None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+        None => Err(format!(
+            "hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}) and head_dim is missing"
+        )),
+    }
+}
+
+fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Parsed, String> {
+    layers::check(f.0)?;
+    layers::note(f.0, &mut warnings);
+    let family = Family::read(f)?;
+    family.check(f, &mut warnings)?;
+
+    let hidden = f.u32(&["hidden_size", "n_embed", "n_embd", "d_model"])?;
+    let layers = f.u32(&["num_hidden_layers", "n_layer", "num_layers"])?;
+    let heads = f.u32(&["num_attention_heads", "n_head"])?;
+    let vocab = f.u32(&["vocab_size"])?;
+    if heads == 0 || layers == 0 {
+        return Err("num_attention_heads and num_hidden_layers must be above zero".to_owned());
+    }
+    let attention = read_attention(f)?;
     let moe = read_moe(f, layers)?;
-    // Llama 4 keeps the dense size apart from the experts'.
-    let dense_names: &[&str] = if family.starts_with("llama4") {
-        &["intermediate_size_mlp", "intermediate_size"]
-    } else {
-        &["intermediate_size", "ffn_hidden_size", "n_inner"]
-    };
-    let intermediate = match f.opt_u32(dense_names)? {
-        Some(v) => v,
-        None if classic => hidden.saturating_mul(4),
-        None => match moe {
-            Some(m) => m.expert_intermediate,
-            None => return Err("`intermediate_size` is missing".to_owned()),
-        },
-    };
-    let window = read_window(f, &family, layers)?;
-
-    let parallel_block = match family.as_str() {
-        "gpt_neox" => f.bool("use_parallel_residual", true)?,
-        _ if falcon => {
-            f.bool("new_decoder_architecture", family == "RefinedWeb")?
-                || f.bool("parallel_attn", true)?
-        }
-        _ => false,
-    };
-    let norms_per_layer = if falcon {
-        let new = f.bool("new_decoder_architecture", family == "RefinedWeb")?;
-        if new {
-            f.opt_u32(&["num_ln_in_parallel_attn"])?.unwrap_or(2)
-        } else if parallel_block {
-            1
-        } else {
-            2
-        }
-    } else if matches!(family.as_str(), "gemma2" | "gemma3" | "gemma3_text") {
-        4
-    } else {
-        2
-    };
-    let linear_bias = match family.as_str() {
-        "bloom" | "gpt_neox" => true,
-        _ if falcon => f.bool("bias", false)?,
-        "gpt_oss" => true,
-        _ => f.bool("mlp_bias", false)?,
-    };
-    let qkv_bias = match family.as_str() {
-        "bloom" | "gpt_neox" => true,
-        "qwen2" | "qwen2_moe" => true,
-        _ if falcon => f.bool("bias", false)?,
-        _ => f.bool("attention_bias", false)? || f.bool("qkv_bias", false)?,
-    };
+    let parallel_block = family.parallel_block(f)?;
+    let (qkv_bias, linear_bias) = family.biases(f)?;
+    let tied = family.name.starts_with("gemma") || family.falcon || family.name == "bloom";
+    let positions = f.opt_u32(&[
+        "max_position_embeddings",
+        "seq_length",
+        "n_positions",
+        "max_sequence_length",
+    ])?;
     let arch = ModelArch {
         name: name.to_owned(),
         aliases: Vec::new(),
         layers,
         hidden,
         heads,
-        kv_heads,
-        head_dim,
+        kv_heads: family.kv_heads(f, heads)?,
+        head_dim: read_head_dim(f, attention, hidden, heads)?,
         attention,
-        window,
-        intermediate,
-        gated: !classic,
+        window: read_window(f, family.name, layers)?,
+        intermediate: family.intermediate(f, hidden, moe)?,
+        gated: !family.classic,
         moe,
         vocab,
-        tied_embeddings: f.bool("tie_word_embeddings", gemma || falcon || family == "bloom")?,
+        tied_embeddings: f.bool("tie_word_embeddings", tied)?,
         parallel_block,
         qkv_bias,
         linear_bias,
-        norms_per_layer,
-        layer_norm: classic,
-        qk_norm: family.starts_with("qwen3") || family.starts_with("gemma3"),
+        norms_per_layer: family.norms_per_layer(f, parallel_block)?,
+        layer_norm: family.classic,
+        qk_norm: family.name.starts_with("qwen3") || family.name.starts_with("gemma3"),
         other_parameters: 0,
-        max_positions: f
-            .opt_u32(&[
-                "max_position_embeddings",
-                "seq_length",
-                "n_positions",
-                "max_sequence_length",
-            ])?
-            .unwrap_or_else(|| {
-                warnings.push("no max_position_embeddings: 2048 assumed".to_owned());
-                2048
-            }),
+        max_positions: positions.unwrap_or_else(|| {
+            warnings.push("no max_position_embeddings: 2048 assumed".to_owned());
+            2048
+        }),
         native_dtype: read_dtype(f, &mut warnings)?,
-        family,
+        family: family.name.to_owned(),
     };
     arch.validate()?;
     Ok(Parsed { arch, warnings })

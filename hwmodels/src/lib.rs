@@ -9,7 +9,7 @@
 //!  deployment: model x instance x layout, checked --> memory: weights, activations, KV blocks, or why it does not fit
 //!     |
 //!     v
-//!  replica::ReplicaModel: a step walked operator by operator (ops: GEMM, attention, experts, collectives), with the parameters of
+//!  operator_steps::OperatorSteps: a step walked operator by operator (ops: GEMM, attention, experts, collectives), with the parameters of
 //!     |                   profiles: fitted on measurements, with their errors
 //!     v
 //!  step::StepModel: a batch's sums in, its time and what bound it out
@@ -46,10 +46,11 @@ pub mod link;
 pub mod memory;
 pub mod model;
 pub mod neuron;
+pub mod operator_steps;
 pub mod ops;
+pub mod power;
 pub mod profile;
 pub mod profiles;
-pub mod replica;
 pub mod roofline;
 pub mod startup;
 pub mod step;
@@ -70,7 +71,7 @@ pub use layout::Layout;
 pub use link::Link;
 pub use memory::{MemoryPlan, MemorySettings};
 pub use model::ModelArch;
+pub use operator_steps::{OperatorSteps, OperatorStepsSpec};
 pub use profile::{Basis, Profile};
-pub use replica::{ReplicaModel, ReplicaSpec};
 pub use roofline::Roofline;
 pub use step::{LinearStep, Parts, StepCost, StepModel};

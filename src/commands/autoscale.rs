@@ -1,5 +1,7 @@
 //! `servetwin autoscale`: settings of a scenario's autoscaler tried against its load.
 
+mod kinds;
+
 use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::report::autoscale::{AutoscaleReport, RunOf, Trial};
@@ -18,17 +20,22 @@ const MAX_RUNS: usize = 10_000;
 /// Try settings of a scenario's autoscaler, and show cost against the share of requests within the objective.
 ///
 /// Every setting sees the same requests, boots and failures. Without options the target is halved and doubled, one and two replicas are
-/// added to the minimum, and the window before scaling down is 1, 5 and 10 minutes.
+/// added to the minimum, and the window before scaling down is 1, 5 and 10 minutes. With --kinds other kinds of autoscalers are tried instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin autoscale scenarios/cluster-flash-crowd.toml
   servetwin autoscale scenarios/cluster-flash-crowd.toml --target 2,4,8 --min 2,3,4 --window 300 --attainment 0.95
+  servetwin autoscale scenarios/cluster-flash-crowd.toml --kinds --target 8
   servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json
 
 Exit codes: 0 ok, 1 failure, 2 bad input.")]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,
+    /// Try kinds of autoscalers side by side, within the scenario's bounds: HPA, KEDA, the endpoint picker's signals, llm-d's variant autoscaler, SageMaker's target
+    /// tracking and step scaling, Dynamo's planner, and Karpenter for the nodes. --target: requests in hand for each replica [default: 16].
+    #[arg(long, conflicts_with_all = ["metric", "min", "window"])]
+    kinds: bool,
     /// Metric to scale by, in place of the scenario's first. Repeatable.
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
@@ -71,13 +78,15 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         ))
         .into());
     }
-    let present = present(&scenario)?;
-    let settings = settings(&args, &present);
-    let runs = settings.len() * args.seeds as usize;
+    let variants = match args.kinds {
+        true => of_kinds(&args, &scenario)?,
+        false => of_settings(&args, &scenario)?,
+    };
+    let runs = variants.len() * args.seeds as usize;
     if runs > MAX_RUNS {
         return Err(BadInput(format!(
             "{} settings with {} seeds each are {runs} runs, more than {MAX_RUNS}; name fewer values",
-            settings.len(),
+            variants.len(),
             args.seeds
         ))
         .into());
@@ -85,27 +94,28 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let seeds: Vec<u64> = (0..args.seeds)
         .map(|i| scenario.seed.wrapping_add(i))
         .collect();
-    let variants: Vec<Scenario> = settings.iter().map(|s| applied(&scenario, s)).collect();
-    // Refused before anything runs.
-    for variant in &variants {
-        variant.build().map_err(|e| BadInput(e.to_string()))?;
-    }
     let bar = progress::runs(runs as u64, "runs");
     // In the order of settings and seeds, whatever the threads do.
     let done = (0..runs)
         .into_par_iter()
         .map(|i| {
             let (setting, seed) = (i / seeds.len(), seeds[i % seeds.len()]);
-            let done = simulate(&variants[setting], seed, Keep::Requests, Path::Auto, None)?;
+            let done = simulate(
+                &variants[setting].scenario,
+                seed,
+                Keep::Requests,
+                Path::Auto,
+                None,
+            )?;
             bar.inc(1);
             RunOf::of(&done.record).context("the run had no cluster")
         })
         .collect::<anyhow::Result<Vec<RunOf>>>()?;
     bar.finish_and_clear();
-    let trials = settings
-        .iter()
+    let trials = variants
+        .into_iter()
         .zip(done.chunks(seeds.len()))
-        .map(|(setting, runs)| Trial::new(in_words(setting), is_present(setting, &present), runs));
+        .map(|(v, runs)| Trial::new(v.words, v.is_present, runs));
     let report = AutoscaleReport::new(&scenario.name, args.attainment, seeds, trials.collect());
     if args.json {
         print_json(&report)?;
@@ -115,14 +125,78 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::OK)
 }
 
+/// What is tried.
+struct Variant {
+    words: Vec<String>,
+    is_present: bool,
+    scenario: Scenario,
+}
+
+/// Settings of the scenario's own autoscaler; refused before anything runs.
+fn of_settings(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
+    let present = present(scenario)?;
+    let mut all = Vec::new();
+    for setting in settings(args, &present) {
+        let scenario = applied(scenario, &setting);
+        scenario.build().map_err(|e| BadInput(e.to_string()))?;
+        all.push(Variant {
+            words: in_words(&setting),
+            is_present: is_present(&setting, &present),
+            scenario,
+        });
+    }
+    Ok(all)
+}
+
+/// Kinds of autoscalers beside the scenario as it stands; one that the scenario cannot have is left out, and that is said.
+fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
+    if scenario.cluster.is_none() {
+        let message = "the scenario has no [cluster] whose replicas an autoscaler could change";
+        return Err(BadInput(message.to_owned()).into());
+    }
+    has_objective(scenario)?;
+    scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let mut all = vec![Variant {
+        words: Vec::new(),
+        is_present: true,
+        scenario: scenario.clone(),
+    }];
+    let (min, max) = kinds::bounds(scenario);
+    let targets = match args.target.is_empty() {
+        true => vec![16.0],
+        false => args.target.clone(),
+    };
+    for target in targets {
+        for (name, scenario) in kinds::kinds(scenario, kinds::Common { min, max, target }) {
+            let words = vec![name];
+            if all.iter().any(|v| v.words == words) {
+                continue;
+            }
+            match scenario.build() {
+                Ok(_) => all.push(Variant {
+                    words,
+                    is_present: false,
+                    scenario,
+                }),
+                Err(e) => eprintln!("left out: {}: {e}", words[0]),
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn has_objective(scenario: &Scenario) -> anyhow::Result<()> {
+    if scenario.slo == sim::scenario::SloChoice::default() {
+        let message = "settings are held against an objective, and the scenario has none; write [slo] with e.g. ttft = \"1 s\"";
+        return Err(BadInput(message.to_owned()).into());
+    }
+    Ok(())
+}
+
 /// What the scenario has.
 fn present(scenario: &Scenario) -> anyhow::Result<Setting> {
     let bad = |what: &str| anyhow::Error::from(BadInput(what.to_owned()));
-    if scenario.slo == sim::scenario::SloChoice::default() {
-        return Err(bad(
-            "settings are held against an objective, and the scenario has none; write [slo] with e.g. ttft = \"1 s\"",
-        ));
-    }
+    has_objective(scenario)?;
     let autoscaler = scenario
         .cluster
         .as_ref()
@@ -158,7 +232,7 @@ fn present(scenario: &Scenario) -> anyhow::Result<Setting> {
         });
     }
     Err(bad(
-        "the scenario has no [autoscaler.hpa] or [autoscaler.keda] whose settings could be tried",
+        "the scenario has no [autoscaler.hpa] or [autoscaler.keda] whose settings could be tried; --kinds tries other autoscalers",
     ))
 }
 

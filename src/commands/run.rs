@@ -10,10 +10,11 @@ use sim::report::draws::Draws;
 use sim::report::replications::Replications;
 use sim::report::text::Detail;
 use sim::report::trace::Limit;
-use sim::report::{Expectation, RunReport, cluster_csv, csv, outcomes, pools, text, trace};
+use sim::report::{Expectation, RunReport, csv, outcomes, pools, text, trace};
 use store::StoreError;
 
 use crate::cluster_plot;
+use crate::cluster_tables;
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
@@ -34,9 +35,6 @@ const TABLES: [&str; 5] = [
     "summary.json",
     "scenario.toml",
 ];
-
-/// What it writes beside them for a run in a cluster.
-const CLUSTER_TABLES: [&str; 4] = ["scaling.csv", "pods.csv", "nodes.csv", "replicas.csv"];
 
 /// Simulate a scenario and report what its users and its owner would see.
 #[derive(Debug, clap::Args)]
@@ -111,7 +109,7 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
     if let Some(dir) = &args.csv {
         output::check_dir(dir, &TABLES)?;
-        output::check_dir(dir, &CLUSTER_TABLES)?;
+        output::check_dir(dir, &cluster_tables::TABLES)?;
         // The trace may go there too.
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
@@ -365,11 +363,7 @@ fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Resu
         files.write(&transfers, |out| pools::write_transfers(out, rows))?;
     }
     if let Some(cluster) = &record.cluster {
-        let [scaling, pods, nodes, replicas] = CLUSTER_TABLES.map(|name| dir.join(name));
-        files.write(&scaling, |out| cluster_csv::write_scaling(out, cluster))?;
-        files.write(&pods, |out| cluster_csv::write_pods(out, cluster))?;
-        files.write(&nodes, |out| cluster_csv::write_nodes(out, cluster))?;
-        files.write(&replicas, |out| cluster_csv::write_replicas(out, cluster))?;
+        cluster_tables::write(&mut files, dir, cluster)?;
     }
     files.commit()
 }

@@ -2,20 +2,27 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use engine::fleet::Fleet;
 use engine::http::server::Server;
-use engine::launch::{DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchOptions, launch};
-use hwmodels::EngineKind;
+use engine::launch::{
+    DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchError, LaunchOptions, launch, launch_elastic,
+};
+use hwmodels::{EngineKind, StepModel};
 use kernels::dtype::WeightDtype;
 use serde_json::json;
+use sim::kube::Cluster;
+use sim::scenario::Scenario;
 
+use crate::cluster_tables;
 use crate::commands::BadInput;
 use crate::exit_code;
-use crate::output::{self, print};
+use crate::output::{self, FileSet, print};
 
 /// Threads that serve HTTP beside those that compute.
 const HTTP_THREADS: usize = 2;
@@ -26,6 +33,7 @@ const HTTP_THREADS: usize = 2;
   servetwin serve                                   # a small random model, vLLM V1's policy, port 8000
   servetwin serve ./model --port 0 --json           # prints the address as one line of JSON when ready
   servetwin serve --policy tgi --set max_total_tokens=2048 --step-log steps.csv
+  servetwin serve --autoscale scenarios/cluster-flash-crowd.toml --min-step 25
   curl -N localhost:8000/v1/completions -H 'content-type: application/json' \\
     -d '{\"prompt\": \"Hello\", \"max_tokens\": 16, \"stream\": true}'
 
@@ -105,6 +113,15 @@ pub struct Args {
     /// Format of weights and KV cache: f32, bf16, f16 [default: the files'].
     #[arg(long)]
     dtype: Option<WeightDtype>,
+    /// Least time of a step [ms]: the engine sleeps for the rest, as if a slower device computed.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    min_step: f64,
+    /// Let the [cluster] and [autoscaler] of a scenario file start and end replicas, on the wall clock; requests wait while there is none.
+    #[arg(long, value_name = "FILE", conflicts_with = "replicas")]
+    autoscale: Option<PathBuf>,
+    /// With --autoscale: write what it did to DIR when the server ends (scaling, pods, nodes, replicas).
+    #[arg(long, value_name = "DIR", requires = "autoscale")]
+    cluster_csv: Option<PathBuf>,
     /// Log every step to FILE, and requests and policy to files beside it (docs/engine.md).
     #[arg(long, value_name = "FILE")]
     step_log: Option<PathBuf>,
@@ -182,11 +199,26 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         )
         .into());
     }
+    if !(0.0..=60_000.0).contains(&args.min_step) {
+        return Err(BadInput(format!(
+            "--min-step: must be from 0 to 60000 ms, got {}",
+            args.min_step
+        ))
+        .into());
+    }
     let options = options(&args)?;
-    let service = launch(&options).map_err(|e| match e {
+    let wrong = |e: LaunchError| match e {
         e if e.is_input() => anyhow::Error::from(BadInput(e.to_string())),
         e => e.into(),
-    })?;
+    };
+    let (service, around) = match &args.autoscale {
+        None => (launch(&options).map_err(wrong)?, None),
+        Some(file) => {
+            let cluster = cluster(file, args.cluster_csv.as_deref())?;
+            let (service, make) = launch_elastic(&options).map_err(wrong)?;
+            (service, Some((cluster, make)))
+        }
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .enable_all()
@@ -194,7 +226,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .context("cannot start the threads that serve HTTP")?;
     let engine = service.engine.clone();
     let address = SocketAddr::new(args.host, args.port);
-    let drained = runtime.block_on(async {
+    let (drained, fleet) = runtime.block_on(async {
         let (stop, hurry) = signals().context("cannot listen for signals")?;
         let under_way = engine.clone();
         let stop = async move {
@@ -210,11 +242,21 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             .with_context(|| format!("cannot listen on {address}"))?;
         warn_if_open(server.address()?, args.api_key.is_some());
         let url = format!("http://{}", server.address()?);
+        let fleet = around
+            .map(|((cluster, steps), make)| Fleet::start(engine.clone(), cluster, steps, make))
+            .transpose()
+            .context("cannot start the controllers")?;
         ready(&url, engine.model(), engine.max_model_len(), args.json)?;
-        anyhow::Ok(server.run(stop, hurry, drain).await)
+        anyhow::Ok((server.run(stop, hurry, drain).await, fleet))
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
+    let record = fleet.map(|f| f.stop()).transpose()?.flatten();
     engine.stop().context("cannot write the step log")?;
+    if let (Some(record), Some(dir)) = (record, &args.cluster_csv) {
+        let mut files = FileSet::new();
+        cluster_tables::write(&mut files, dir, &record)?;
+        files.commit()?;
+    }
     note!(
         "shut down: of the requests under way {} finished, {} were cut off{}",
         drained.finished,
@@ -226,6 +268,40 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
     );
     Ok(exit_code::OK)
+}
+
+/// The cluster around an engine's replicas, and what its controllers believe of their steps.
+pub(super) type Around = (Cluster, Arc<dyn StepModel>);
+
+/// The cluster of a scenario, where it has one.
+///
+/// # Errors
+/// [`BadInput`] where it cannot be built.
+pub(super) fn around(scenario: &Scenario) -> anyhow::Result<Option<Around>> {
+    let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let steps = (built.simulation.replicas.first()).map(|r| r.step.clone());
+    let Some((spec, steps)) = built.cluster.zip(steps) else {
+        return Ok(None);
+    };
+    let cluster = Cluster::new(spec, scenario.seed).map_err(BadInput)?;
+    Ok(Some((cluster, steps)))
+}
+
+/// The cluster of a scenario file; that its record can be written.
+fn cluster(file: &Path, csv: Option<&Path>) -> anyhow::Result<Around> {
+    output::reads([file]);
+    if let Some(dir) = csv {
+        output::check_dir(dir, &cluster_tables::TABLES)?;
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    let scenario = Scenario::load(file, &[]).map_err(|e| BadInput(e.to_string()))?;
+    around(&scenario)?.ok_or_else(|| {
+        BadInput(format!(
+            "{}: has no [cluster], so that there is nothing to scale; scenarios/cluster-flash-crowd.toml shows one",
+            file.display()
+        ))
+        .into()
+    })
 }
 
 fn requests(n: u64) -> String {
@@ -296,6 +372,7 @@ fn options(args: &Args) -> anyhow::Result<LaunchOptions> {
         api_key: args.api_key.clone(),
         queue_limit: args.queue_limit,
         max_body_bytes: args.max_body_bytes,
+        min_step: Duration::from_secs_f64(args.min_step / 1e3),
     })
 }
 

@@ -11,7 +11,7 @@ use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings, smallest_layout};
 use hwmodels::model::ModelArch;
 use hwmodels::startup::defaults::Defaults;
 use hwmodels::startup::spread::Spread;
-use hwmodels::startup::weights::NodeRead;
+use hwmodels::startup::weights::{NodeRead, busiest_node};
 use hwmodels::startup::{Estimate, Pod, State, estimate};
 use hwmodels::units::{ByteSize, BytesPerSec};
 use hwmodels::{Dtype, EngineKind, Evidence};
@@ -302,25 +302,6 @@ fn place(
             model.name, args.engine
         ))
     })
-}
-
-/// Bytes that the node with the most weights reads, and its ranks.
-fn busiest_node(model: &ModelArch, p: &Placement, weights: Dtype) -> (f64, u32) {
-    let ranks = p.layout.stage_ranks();
-    let mut nodes: Vec<(f64, u32)> = vec![(0.0, 0); p.nodes.max(1) as usize];
-    for (stage, layers) in p.stage_layers.iter().enumerate() {
-        let of_rank = model.stage_weight_bytes(p.layout, layers.clone(), weights);
-        let node = p.node_of_stage(stage as u32) as usize;
-        if let Some(node) = nodes.get_mut(node) {
-            // Ranks of different data-parallel groups read the same bytes.
-            node.0 += of_rank * f64::from(p.layout.tp);
-            node.1 += ranks.min(p.node_ranks);
-        }
-    }
-    nodes
-        .into_iter()
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .unwrap_or((0.0, 1))
 }
 
 fn report<'a>(

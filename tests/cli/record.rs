@@ -140,3 +140,78 @@ fn without_the_viewer_view_says_how_to_get_it() {
     assert_eq!(run(&bin).status.code(), Some(2));
     assert_refused(&servetwin(&["view", "/no/such/file"]), "is not there");
 }
+
+/// The head and the body of what `GET path` gives.
+fn get(address: &str, path: &str, accepts: &str) -> (String, Vec<u8>) {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept-Encoding: {accepts}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let end = all.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(all[..end].to_vec()).unwrap();
+    (head.to_lowercase(), all[end + 4..].to_vec())
+}
+
+#[test]
+fn the_page_of_the_viewer_is_served_with_the_file_that_is_named() {
+    use std::io::BufRead as _;
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("page");
+    let folder = page.to_str().unwrap();
+    let refused = servetwin(&["view", "--web", "--files", folder]);
+    assert_refused(&refused, "there is no index.html");
+    assert_refused(&refused, "viewer/web/build.sh");
+    std::fs::create_dir(&page).unwrap();
+    for name in ["index.html", "viewer.js", "viewer_bg.wasm", "worker.js"] {
+        std::fs::write(page.join(name), name).unwrap();
+    }
+    std::fs::write(page.join("viewer.js.gz"), "squeezed").unwrap();
+    let record = dir.path().join("a run.servetwin");
+    std::fs::write(&record, "rows").unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(["view", "--web", "--files", folder, record.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let out = child.stdout.take().unwrap();
+    std::io::BufReader::new(out).read_line(&mut line).unwrap();
+    let (address, query) = line
+        .trim()
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once('/'))
+        .expect("it prints its address");
+    assert_eq!(query, "?file=open/a%2520run.servetwin");
+    let is = |path: &str, accepts: &str, kind: &str, body: &str| {
+        let (head, bytes) = get(address, path, accepts);
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        assert!(head.contains(&format!("content-type: {kind}")), "{head}");
+        assert_eq!(String::from_utf8(bytes).unwrap(), body, "{path}");
+        head
+    };
+    is("/", "", "text/html", "index.html");
+    is(
+        "/viewer_bg.wasm",
+        "gzip",
+        "application/wasm",
+        "viewer_bg.wasm",
+    );
+    let head = is("/viewer.js", "gzip, br", "text/javascript", "squeezed");
+    assert!(head.contains("content-encoding: gzip"), "{head}");
+    is("/viewer.js", "", "text/javascript", "viewer.js");
+    let file = "/open/a%20run.servetwin";
+    is(file, "", "application/octet-stream", "rows");
+    for path in ["/open/other", "/../Cargo.toml", "/page/index.html"] {
+        assert!(
+            get(address, path, "").0.starts_with("http/1.1 404"),
+            "{path}"
+        );
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -104,6 +104,7 @@ fn record() -> Record {
                 1676
             ],
         },
+        cluster: None,
     }
 }
 
@@ -130,7 +131,7 @@ fn main() {
     );
 
     let start = Instant::now();
-    let read = store::read(Cursor::new(&bytes)).expect("it was written");
+    let read = store::read_slice(&bytes).expect("it was written");
     let decoded = start.elapsed();
     let data = RunData::new(read);
     println!(

@@ -1,4 +1,7 @@
-//! Pictures of every view of a record, without a window: `cargo run -p viewer --no-default-features --example pictures -- run.servetwin docs/img`
+//! Pictures of every view of real runs, painted without a window: `viewer/screenshots.sh` makes what they show, and those of the book.
+//!
+//! `cargo run -p viewer --no-default-features --example pictures -- RECORD DIR [RESULT ...]`: a record, the folder for the pictures, and
+//! results of plans, sweeps and twins.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,13 +13,25 @@ use viewer::App;
 use viewer::picture::Painter;
 use viewer::state::{Action, PaneKind};
 
+/// The scenario whose cluster is shown.
+const CLUSTER: &str = "cluster-flash-crowd";
+
 fn main() -> ExitCode {
     let args: Vec<PathBuf> = std::env::args().skip(1).map(PathBuf::from).collect();
-    let [record, dir] = args.as_slice() else {
-        eprintln!("usage: pictures RECORD DIR");
+    let [record, dir, results @ ..] = args.as_slice() else {
+        eprintln!("usage: pictures RECORD DIR [RESULT ...]");
         return ExitCode::from(2);
     };
-    match pictures(record, dir) {
+    let mut book = Book {
+        app: App::default(),
+        painter: Painter::new(vec2(1280.0, 720.0), 1.0),
+        dir: dir.clone(),
+    };
+    let made = book
+        .run(record)
+        .and_then(|()| book.cluster())
+        .and_then(|()| results.iter().try_for_each(|file| book.result(file)));
+    match made {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -25,58 +40,105 @@ fn main() -> ExitCode {
     }
 }
 
-fn pictures(record: &Path, dir: &Path) -> Result<(), String> {
-    let mut app = App::default();
-    let mut painter = Painter::new(vec2(1280.0, 720.0), 1.0);
-    let write = |painter: &mut Painter, app: &mut App, name: &str| {
-        let picture = painter.picture(app, 8);
-        let path = dir.join(format!("viewer-{name}.png"));
+struct Book {
+    app: App,
+    painter: Painter,
+    dir: PathBuf,
+}
+
+impl Book {
+    fn write(&mut self, name: &str) -> Result<(), String> {
+        let picture = self.painter.picture(&mut self.app, 8);
+        let path = self.dir.join(format!("viewer-{name}.png"));
         let bytes = viewer::export::png_bytes(&picture).map_err(|e| e.to_string())?;
         std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
         println!("{}", path.display());
-        Ok::<(), String>(())
-    };
-    write(&mut painter, &mut app, "gallery")?;
-    app.open(painter.ctx(), record);
-    wait(&mut painter, &mut app);
-    let run = app.state.run().ok_or("the record did not open")?;
-    let slowest = run
-        .slowest(Metric::Ttft, 0..u64::MAX, 1)
-        .first()
-        .map(|s| s.0);
-    for (pane, name) in [
-        (PaneKind::Timeline, "timeline"),
-        (PaneKind::Distributions, "distributions"),
-        (PaneKind::Roofline, "roofline"),
-        (PaneKind::Cluster, "cluster"),
-    ] {
-        app.state.ask(Action::Show(pane));
-        app.state.playhead = 0.4 * app.state.time.end;
-        write(&mut painter, &mut app, name)?;
+        Ok(())
     }
-    app.state.ask(Action::Show(PaneKind::Timeline));
-    app.state.ask(Action::Select(slowest));
-    app.state.ask(Action::Fit);
-    write(&mut painter, &mut app, "request")?;
-    app.state.ask(Action::ShowAll);
-    app.state.ask(Action::Show(PaneKind::WhatIf));
-    app.state.ask(Action::Show(PaneKind::Distributions));
-    if let Some((key, rate)) = viewer::knobs::rates(&run.record.info.scenario).first() {
-        app.state
-            .ask(Action::WhatIf(vec![format!("{key}={} req/s", 1.3 * rate)]));
-        wait(&mut painter, &mut app);
-        write(&mut painter, &mut app, "what-if")?;
-    }
-    app.set_dark(false);
-    app.state.ask(Action::Show(PaneKind::Compare));
-    write(&mut painter, &mut app, "light")
-}
 
-/// Until nothing is under way.
-fn wait(painter: &mut Painter, app: &mut App) {
-    painter.picture(app, 2);
-    while app.busy() {
-        std::thread::sleep(Duration::from_millis(20));
-        painter.picture(app, 1);
+    fn ask(&mut self, action: Action) {
+        self.app.state.ask(action);
+    }
+
+    /// Until nothing is under way.
+    fn wait(&mut self) {
+        self.painter.picture(&mut self.app, 2);
+        while self.app.busy() {
+            std::thread::sleep(Duration::from_millis(20));
+            self.painter.picture(&mut self.app, 1);
+        }
+    }
+
+    /// The first screen, and every view of a record.
+    fn run(&mut self, record: &Path) -> Result<(), String> {
+        self.app.thumbnails = true;
+        while self.app.thumbs() < viewer::gallery::SHIPPED.len() {
+            self.painter.picture(&mut self.app, 1);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.write("gallery")?;
+        self.app.open(self.painter.ctx(), record);
+        self.wait();
+        let run = self.app.state.run().ok_or("the record did not open")?;
+        let slowest = run.slowest(Metric::Ttft, 0..u64::MAX, 1);
+        for (pane, name) in [
+            (PaneKind::Timeline, "timeline"),
+            (PaneKind::Distributions, "distributions"),
+            (PaneKind::Roofline, "roofline"),
+        ] {
+            self.ask(Action::Show(pane));
+            self.write(name)?;
+        }
+        self.ask(Action::Show(PaneKind::Timeline));
+        self.ask(Action::Show(PaneKind::Series));
+        self.ask(Action::Select(slowest.first().map(|s| s.0)));
+        self.ask(Action::Fit);
+        self.write("request")?;
+        self.ask(Action::ShowAll);
+        self.ask(Action::Show(PaneKind::Knee));
+        self.ask(Action::Sweep);
+        self.wait();
+        self.write("knee")?;
+        self.ask(Action::Show(PaneKind::WhatIf));
+        self.ask(Action::Show(PaneKind::Distributions));
+        let rates = viewer::knobs::rates(&run.record.info.scenario);
+        let (key, rate) = rates.first().ok_or("the record has no request rate")?;
+        let set = format!("{key}={} req/s", 1.3 * rate);
+        self.ask(Action::WhatIf(vec![set]));
+        self.wait();
+        self.write("what-if")?;
+        self.app.set_dark(false);
+        self.ask(Action::Show(PaneKind::Compare));
+        self.write("light")?;
+        self.app.set_dark(true);
+        Ok(())
+    }
+
+    /// A run in a cluster: its rows, and its nodes at an instant.
+    fn cluster(&mut self) -> Result<(), String> {
+        let all = viewer::gallery::SHIPPED.iter();
+        let i = all.clone().position(|(name, _)| *name == CLUSTER);
+        self.ask(Action::RunShipped(i.ok_or("the cluster is not shipped")?));
+        self.wait();
+        self.ask(Action::Show(PaneKind::Summary));
+        self.ask(Action::Show(PaneKind::Series));
+        self.ask(Action::Show(PaneKind::Timeline));
+        self.write("cluster-timeline")?;
+        self.ask(Action::Show(PaneKind::Cluster));
+        self.painter.picture(&mut self.app, 2);
+        self.app.state.playhead = 0.4 * self.app.state.time.end;
+        self.write("cluster")
+    }
+
+    /// The result of a plan, a sweep or a twin.
+    fn result(&mut self, file: &Path) -> Result<(), String> {
+        self.ask(Action::Open(file.display().to_string()));
+        self.wait();
+        let name = if file.extension().is_some_and(|e| e == "jsonl") {
+            "live"
+        } else {
+            "pareto"
+        };
+        self.write(name)
     }
 }

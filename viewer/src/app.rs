@@ -1,20 +1,24 @@
 //! The application: state, jobs, panes, and what becomes of what was asked for.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use egui::{Context, Ui};
 use egui_tiles::{Behavior, LinearDir, Tile, TileId, Tiles, Tree, UiResponse};
 
+use crate::candidates;
 use crate::commands;
 use crate::export;
 use crate::gallery;
 use crate::home::Home;
 use crate::jobs::{Doc, Done, Job, Purpose, Source, Task};
 use crate::knobs;
+use crate::live::Client;
 use crate::overlay::Overlay;
+use crate::recent::Recent;
 use crate::state::{Action, Export, PaneKind, State};
 use crate::theme;
+use crate::thumb::Thumb;
 use crate::time_view::TimeView;
 use crate::views::distributions::Distributions;
 use crate::views::requests::Requests;
@@ -22,13 +26,43 @@ use crate::views::roofline::Roofline;
 use crate::views::series::Series;
 use crate::views::timeline::Timeline;
 use crate::views::what_if::WhatIf;
-use crate::views::{cluster, compare, knee, summary};
+use crate::views::{cluster, compare, knee, live, pareto, summary};
 
 /// Selections and windows that can be taken back.
 const MOST_UNDO: usize = 50;
 
 /// Runs that are kept open.
 const MOST_DOCS: usize = 8;
+
+/// A what-if is let go on for so long when the next is asked for; then the next takes its place [s].
+const PATIENCE: f64 = 0.3;
+
+/// A file that was chosen or read elsewhere, to be opened.
+pub enum Arrived {
+    /// Its bytes, and its name.
+    Bytes(String, Vec<u8>),
+    /// Where it is.
+    Path(PathBuf),
+}
+
+/// Files that come from elsewhere; or why they do not.
+#[derive(Clone, Default)]
+pub struct Inbox(Arc<Mutex<Vec<Result<Arrived, String>>>>);
+
+impl Inbox {
+    /// Puts one in; whoever does wakes the application.
+    pub fn put(&self, file: Result<Arrived, String>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(file);
+    }
+
+    fn take(&self) -> Vec<Result<Arrived, String>> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Requests of the runs that pictures of the first screen are of.
+const THUMB_REQUESTS: u32 = 150;
 
 /// What each view keeps for itself.
 #[derive(Default)]
@@ -52,6 +86,10 @@ pub struct App {
     at_home: bool,
     overlay: Overlay,
     jobs: Vec<Job>,
+    /// When the what-if under way was started [s], and the one that is wanted after it.
+    asked_at: f64,
+    wanted: Option<Vec<String>>,
+    inbox: Inbox,
     undo: Vec<(TimeView, Option<u32>)>,
     dark: bool,
     styled: bool,
@@ -59,6 +97,11 @@ pub struct App {
     pub out_dir: PathBuf,
     /// What was copied last, for tests.
     pub copied: Option<String>,
+    /// Whether the first screen makes pictures of the scenarios.
+    pub thumbnails: bool,
+    /// The scenario whose picture is being made.
+    thumb: usize,
+    twin: Option<Client>,
 }
 
 impl Default for App {
@@ -78,19 +121,42 @@ impl App {
             at_home: true,
             overlay: Overlay::default(),
             jobs: Vec::new(),
+            asked_at: 0.0,
+            wanted: None,
+            inbox: Inbox::default(),
             undo: Vec::new(),
             dark: true,
             styled: false,
             out_dir,
             copied: None,
+            thumbnails: false,
+            thumb: 0,
+            twin: None,
         }
     }
 
     /// Opens a scenario or a record.
     pub fn open(&mut self, ctx: &Context, path: &Path) {
         let name = path.display().to_string();
-        self.home.opened(&name);
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.home.recent.opened(&absolute.display().to_string());
         self.start(ctx, Task::Open(path.to_owned()), Purpose::Show, name);
+    }
+
+    /// Opens the bytes of a file of this name.
+    pub fn open_bytes(&mut self, ctx: &Context, name: String, bytes: Vec<u8>) {
+        let task = Task::Bytes(name.clone(), bytes);
+        self.start(ctx, task, Purpose::Show, name);
+    }
+
+    /// Remembers in `file` what was opened, also for the next time.
+    pub fn keep_recent(&mut self, file: PathBuf) {
+        self.home.recent = Recent::kept_in(file);
+    }
+
+    /// Where files are put that were read elsewhere.
+    pub fn inbox(&self) -> Inbox {
+        self.inbox.clone()
     }
 
     /// Shows a run that is there already.
@@ -122,14 +188,21 @@ impl App {
 
     /// Brings a pane to the front.
     pub fn show_pane(&mut self, kind: PaneKind) {
-        self.at_home = self.at_home && self.state.doc.is_none();
+        // A plan or a twin is there without a run.
+        let alone = matches!(kind, PaneKind::Pareto | PaneKind::Live);
+        self.at_home = self.at_home && self.state.doc.is_none() && !alone;
         self.tree
             .make_active(|_, tile| matches!(tile, Tile::Pane(k) if *k == kind));
     }
 
     /// Whether something is under way.
     pub fn busy(&self) -> bool {
-        !self.jobs.is_empty()
+        self.jobs.iter().any(|j| j.purpose != Purpose::Thumb)
+    }
+
+    /// Pictures on the first screen.
+    pub fn thumbs(&self) -> usize {
+        self.home.thumbs.iter().flatten().count()
     }
 
     /// One frame.
@@ -144,6 +217,10 @@ impl App {
         self.keys(&ctx);
         self.finished(&ctx);
         self.play(&ctx);
+        self.thumbnail(&ctx);
+        if let Some(twin) = &self.twin {
+            self.state.looks = Some(twin.looks());
+        }
         egui::Panel::top("bar").show(ui, |ui| self.bar(ui));
         egui::CentralPanel::default().show(ui, |ui| {
             if self.at_home {
@@ -174,20 +251,65 @@ impl App {
     }
 
     fn finished(&mut self, ctx: &Context) {
+        for file in self.inbox.take() {
+            match file {
+                Ok(Arrived::Bytes(name, bytes)) => self.open_bytes(ctx, name, bytes),
+                Ok(Arrived::Path(path)) => self.open(ctx, &path),
+                Err(why) => self.overlay.say(why),
+            }
+        }
         let mut still = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
             match job.take() {
                 None => still.push(job),
-                Some(done) => self.done(job.purpose, done),
+                Some(done) => {
+                    if job.purpose == Purpose::WhatIf {
+                        let now = ctx.input(|i| i.time);
+                        self.state.answered_s = Some(now - self.asked_at);
+                    }
+                    self.done(job.purpose, done);
+                }
             }
         }
         self.jobs = still;
-        if self.busy() {
+        if let Some(sets) = self.wanted.take() {
+            self.what_if(ctx, sets);
+        }
+        if !self.jobs.is_empty() {
             ctx.request_repaint_after_secs(0.1);
         }
     }
 
+    /// Makes the next picture of the first screen while nothing else is to be done.
+    fn thumbnail(&mut self, ctx: &Context) {
+        if !self.thumbnails || !self.at_home || !self.jobs.is_empty() {
+            return;
+        }
+        if let Some(i) = self.home.next_thumb() {
+            self.thumb = i;
+            let mut source = gallery::source(i);
+            source
+                .overrides
+                .push(format!("run.requests={THUMB_REQUESTS}"));
+            self.start(
+                ctx,
+                Task::Run(source),
+                Purpose::Thumb,
+                gallery::SHIPPED[i].0,
+            );
+        }
+    }
+
     fn done(&mut self, purpose: Purpose, done: Done) {
+        if purpose == Purpose::Thumb {
+            let thumb = match done {
+                Done::Doc(doc) => Thumb::of(&doc.data.record),
+                // A scenario without a picture is still a scenario.
+                _ => Thumb::default(),
+            };
+            self.home.thumbs[self.thumb] = Some(thumb);
+            return;
+        }
         self.state.stale &= purpose != Purpose::WhatIf;
         match (purpose, done) {
             (Purpose::WhatIf, Done::Doc(doc)) => {
@@ -204,6 +326,18 @@ impl App {
             }
             (_, Done::Doc(doc)) => self.show(*doc),
             (_, Done::Knee(points)) => self.state.knee = Some(points),
+            (_, Done::Candidates(all)) => {
+                self.state.candidates = Some(Arc::new(*all));
+                self.state.candidate_axes = None;
+                self.at_home = false;
+                self.show_pane(PaneKind::Pareto);
+            }
+            (_, Done::Looks(looks)) => {
+                self.twin = None;
+                self.state.looks = Some(*looks);
+                self.at_home = false;
+                self.show_pane(PaneKind::Live);
+            }
             (_, Done::Failed(text)) => self.overlay.say(text),
             (_, Done::Cancelled) => {}
         }
@@ -246,7 +380,10 @@ impl App {
             } else {
                 ui.strong("servetwin viewer");
             }
-            for job in &self.jobs {
+            if self.at_home && self.state.doc.is_none() && ui.button("Live twin").clicked() {
+                self.state.ask(Action::Show(PaneKind::Live));
+            }
+            for job in self.jobs.iter().filter(|j| j.purpose != Purpose::Thumb) {
                 ui.separator();
                 ui.spinner();
                 let text = match job.progress() {
@@ -276,7 +413,10 @@ impl App {
     fn dropped(&mut self, ctx: &Context) {
         let files = ctx.input(|i| i.raw.dropped_files.clone());
         for file in files {
+            #[cfg(not(target_arch = "wasm32"))]
             self.open(ctx, file.path());
+            #[cfg(target_arch = "wasm32")]
+            crate::page::dropped(ctx, &self.inbox, file);
         }
     }
 
@@ -351,6 +491,7 @@ impl App {
             Action::OpenCompare(path) => {
                 self.start(ctx, Task::Open(path.clone().into()), Purpose::Compare, path);
             }
+            Action::Pick => self.pick(ctx),
             Action::Home => self.at_home = true,
             Action::Show(kind) => self.show_pane(kind),
             Action::Theme => self.set_dark(!self.dark),
@@ -363,6 +504,12 @@ impl App {
             Action::CompareWith(i) => {
                 self.state.base = self.state.docs.get(i).cloned();
                 self.views.what_if.reset();
+            }
+            Action::OpenCandidate(i) => self.open_candidate(ctx, i),
+            Action::Connect(address) => self.connect(ctx, &address),
+            Action::Disconnect => {
+                self.twin = None;
+                self.state.looks = None;
             }
             Action::Cancel => self.cancel(),
             Action::Export(export) => self.export(ctx, export),
@@ -436,26 +583,96 @@ impl App {
         }
     }
 
-    fn run_shipped(&mut self, ctx: &Context, i: usize) {
-        let Some((name, text)) = gallery::SHIPPED.get(i) else {
+    /// Lets a file be chosen.
+    fn pick(&mut self, ctx: &Context) {
+        #[cfg(target_arch = "wasm32")]
+        if let Err(e) = crate::page::pick(ctx, &self.inbox) {
+            self.overlay
+                .say(format!("the browser shows no files: {e:?}"));
+        }
+        #[cfg(all(not(target_arch = "wasm32"), feature = "window"))]
+        {
+            let (ctx, inbox) = (ctx.clone(), self.inbox.clone());
+            // The dialog is another program's; this one goes on.
+            std::thread::spawn(move || {
+                let dialog = rfd::FileDialog::new()
+                    .set_title("Open a scenario, a record, a result or a benchmark")
+                    .add_filter("servetwin", &["servetwin", "toml", "json", "jsonl", "csv"])
+                    .add_filter("all files", &["*"]);
+                if let Some(path) = dialog.pick_file() {
+                    inbox.put(Ok(Arrived::Path(path)));
+                    ctx.request_repaint();
+                }
+            });
+        }
+        #[cfg(all(not(target_arch = "wasm32"), not(feature = "window")))]
+        {
+            let _ = ctx;
+            self.overlay.say("there is no window to choose a file in");
+        }
+    }
+
+    /// Runs a candidate of a plan or a sweep, and shows it.
+    fn open_candidate(&mut self, ctx: &Context, i: usize) {
+        let Some(all) = self.state.candidates.clone() else {
             return;
         };
-        let source = Source {
-            origin: gallery::origin(i),
-            text: (*text).to_owned(),
-            files: gallery::bundle(),
-            overrides: Vec::new(),
+        let Some(row) = all.rows.get(i) else {
+            return;
         };
-        self.start(ctx, Task::Run(source), Purpose::Show, *name);
+        let path = self.state.candidate_base.trim();
+        let base = if path.is_empty() {
+            self.state.doc.as_ref().map(|d| d.source.clone())
+        } else {
+            match Source::read(Path::new(path)) {
+                Ok(source) => Some(source),
+                Err(e) => return self.overlay.say(e),
+            }
+        };
+        let Some(mut source) = base else {
+            self.overlay.say(
+                "name the scenario of the plan or sweep in the field below the chart (plan --scenario FILE writes one), or open it first",
+            );
+            return;
+        };
+        let text = match source.scenario() {
+            Ok(scenario) => scenario.show(),
+            Err(e) => return self.overlay.say(e),
+        };
+        let sets = candidates::sets_for(&row.sets, &text);
+        source.overrides.extend(sets);
+        self.start(ctx, Task::Run(source), Purpose::Show, row.label.clone());
+    }
+
+    fn connect(&mut self, ctx: &Context, address: &str) {
+        let wake = ctx.clone();
+        self.twin = Some(Client::connect(address, move || wake.request_repaint()));
+        self.show_pane(PaneKind::Live);
+    }
+
+    fn run_shipped(&mut self, ctx: &Context, i: usize) {
+        let Some((name, _)) = gallery::SHIPPED.get(i) else {
+            return;
+        };
+        let task = Task::Run(gallery::source(i));
+        self.start(ctx, task, Purpose::Show, *name);
     }
 
     fn what_if(&mut self, ctx: &Context, sets: Vec<String>) {
         let Some(doc) = self.state.base.as_ref().or(self.state.doc.as_ref()) else {
             return;
         };
+        let now = ctx.input(|i| i.time);
+        // A slider that moves asks in each frame: what is nearly done is let go on, or nothing would ever be seen.
+        let under_way = self.jobs.iter().any(|j| j.purpose == Purpose::WhatIf);
+        if under_way && now - self.asked_at < PATIENCE {
+            self.wanted = Some(sets);
+            return;
+        }
         let mut source = doc.source.clone();
         source.overrides.extend(sets);
         self.state.stale = true;
+        self.asked_at = now;
         self.start(ctx, Task::Run(source), Purpose::WhatIf, "what if");
     }
 
@@ -464,6 +681,7 @@ impl App {
             job.cancel();
         }
         self.jobs.retain(|j| j.purpose != Purpose::WhatIf);
+        self.wanted = None;
         self.state.stale = false;
         if let Some(base) = self.state.base.take() {
             // A comparison keeps the run that is shown; a variation gives way to what it varied.
@@ -500,6 +718,7 @@ impl App {
             job.cancel();
         }
         self.jobs.clear();
+        self.wanted = None;
         self.state.stale = false;
     }
 
@@ -531,7 +750,7 @@ fn layout() -> Tree<PaneKind> {
         let panes = kinds.iter().map(|k| tiles.insert_pane(*k)).collect();
         tiles.insert_tab_tile(panes)
     };
-    let top = tabs(&[P::Timeline, P::Cluster]);
+    let top = tabs(&[P::Timeline, P::Cluster, P::Pareto, P::Live]);
     let below = tabs(&[P::Series, P::Distributions, P::Knee, P::Roofline]);
     let right = tabs(&[P::Summary, P::WhatIf, P::Requests, P::Compare]);
     let left = tiles.insert_vertical_tile(vec![top, below]);
@@ -565,6 +784,8 @@ impl Behavior<PaneKind> for Panes<'_> {
                 PaneKind::Knee => knee::ui(ui, state),
                 PaneKind::Roofline => views.roofline.ui(ui, state),
                 PaneKind::Cluster => cluster::ui(ui, state),
+                PaneKind::Pareto => pareto::ui(ui, state),
+                PaneKind::Live => live::ui(ui, state),
             });
         UiResponse::None
     }

@@ -43,6 +43,7 @@ pub fn of_key(key: Key, modifiers: Modifiers, window_s: f64) -> Option<Action> {
         return match key {
             Key::P | Key::K => Some(Action::Palette),
             Key::Z => Some(Action::Undo),
+            Key::O => Some(Action::Pick),
             _ => None,
         };
     }
@@ -88,7 +89,11 @@ pub fn all(window_s: f64) -> Vec<Command> {
         .enumerate()
         .map(|(i, kind)| Command {
             name: format!("Show {}", kind.title()),
-            key: ((i + 1) % 10).to_string(),
+            key: if i < 10 {
+                ((i + 1) % 10).to_string()
+            } else {
+                String::new()
+            },
             action: Action::Show(*kind),
         })
         .collect();
@@ -102,6 +107,7 @@ pub fn all(window_s: f64) -> Vec<Command> {
     });
     commands.extend(of_keys);
     let plain = [
+        ("Open file", "Ctrl+O", Action::Pick),
         ("Undo", "Ctrl+Z", Action::Undo),
         ("Sweep the load", "", Action::Sweep),
         ("Drop the what-if", "", Action::DropWhatIf),

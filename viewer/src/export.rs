@@ -24,10 +24,21 @@ pub fn record(dir: &Path, title: &str, record: &Record) -> Result<String, String
     write(&dir.join(name), &bytes.into_inner())
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 fn write(path: &Path, bytes: &[u8]) -> Result<String, String> {
     use std::io::Write as _;
     files::write(path, |out| out.write_all(bytes)).map_err(|e| e.to_string())?;
     Ok(format!("written: {}", path.display()))
+}
+
+/// A page has no folder: the browser puts the file where it puts downloads.
+#[cfg(target_arch = "wasm32")]
+fn write(path: &Path, bytes: &[u8]) -> Result<String, String> {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let name = name.to_string_lossy();
+    crate::page::download(&name, bytes)
+        .map_err(|e| format!("the browser takes no download: {e:?}"))?;
+    Ok(format!("downloaded: {name}"))
 }
 
 /// Writes a picture of the window when the next frame is done.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use hwmodels::files::{Bundle, Files};
 
+use crate::jobs::Source;
+
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// A shipped scenario, as the first screen shows it.
@@ -22,11 +24,12 @@ pub struct Card {
 }
 
 /// Shelves in the order of the first screen.
-pub const SHELVES: [&str; 5] = [
+pub const SHELVES: [&str; 6] = [
     "Start here",
     "What a machine can do",
     "Which layout is best",
     "Traffic with a shape",
+    "Clusters that scale",
     "Theory and scale",
 ];
 
@@ -34,12 +37,14 @@ fn shelf(name: &str) -> &'static str {
     let has = |parts: &[&str]| parts.iter().any(|p| name.contains(p));
     if has(&["qwen3-14b-h100-vllm", "chat-sessions", "l4-vllm-mixed"]) {
         SHELVES[0]
+    } else if has(&["cluster-"]) {
+        SHELVES[4]
     } else if has(&["azure", "deepseek", "trtllm"]) {
         SHELVES[2]
     } else if has(&["mooncake", "day", "3x-"]) {
         SHELVES[3]
     } else if has(&["queue", "million"]) {
-        SHELVES[4]
+        SHELVES[5]
     } else {
         SHELVES[1]
     }
@@ -48,6 +53,16 @@ fn shelf(name: &str) -> &'static str {
 /// Where a shipped scenario lies in [`bundle`].
 pub fn origin(index: usize) -> String {
     format!("scenarios/{}.toml", SHIPPED[index].0)
+}
+
+/// A shipped scenario, to be run.
+pub fn source(index: usize) -> Source {
+    Source {
+        origin: origin(index),
+        text: SHIPPED[index].1.to_owned(),
+        files: bundle(),
+        overrides: Vec::new(),
+    }
 }
 
 /// The shipped files, of which scenarios name some.

@@ -2,36 +2,40 @@
 
 use egui::{RichText, ScrollArea, Sense, Stroke, StrokeKind, TextEdit, Ui, vec2};
 
-use crate::gallery::{Card, SHELVES, cards};
+use crate::gallery::{Card, SHELVES, SHIPPED, cards};
+use crate::recent::Recent;
 use crate::state::{Action, State};
 use crate::theme;
+use crate::thumb::Thumb;
 
 /// The first screen.
 pub struct Home {
     cards: Vec<Card>,
     find: String,
     path: String,
-    /// Files that were opened before, latest first.
-    pub recent: Vec<String>,
+    /// Files that were opened before.
+    pub recent: Recent,
+    /// Pictures of the shipped scenarios, by index.
+    pub thumbs: Vec<Option<Thumb>>,
 }
 
 impl Default for Home {
     fn default() -> Self {
         Home {
+            thumbs: vec![None; SHIPPED.len()],
             cards: cards(),
             find: String::new(),
             path: String::new(),
-            recent: Vec::new(),
+            recent: Recent::default(),
         }
     }
 }
 
 impl Home {
-    /// A file was opened.
-    pub fn opened(&mut self, path: &str) {
-        self.recent.retain(|p| p != path);
-        self.recent.insert(0, path.to_owned());
-        self.recent.truncate(8);
+    /// The scenario whose picture is to be made next, in the order of the screen.
+    pub fn next_thumb(&self) -> Option<usize> {
+        let mut all = self.cards.iter().map(|c| c.index);
+        all.find(|i| self.thumbs[*i].is_none())
     }
 
     /// Shows it.
@@ -39,7 +43,7 @@ impl Home {
         ScrollArea::vertical().id_salt("home").auto_shrink(false).show(ui, |ui| {
             ui.add_space(8.0);
             ui.heading("See why a deployment behaves as it does");
-            ui.label("Click a scenario: it runs here and opens as a picture. Or drop a scenario (.toml) or a record (.servetwin) on this window.");
+            ui.label("Click a scenario: it runs here and opens as a picture. Or drop a scenario, a record, the result of a plan or a sweep, or a measured benchmark on this window.");
             ui.add_space(6.0);
             self.open(ui, state);
             ui.add_space(4.0);
@@ -62,7 +66,7 @@ impl Home {
                 for row in on_it.chunks(columns) {
                     ui.horizontal(|ui| {
                         for card in row {
-                            tile(ui, state, card, width);
+                            tile(ui, state, card, self.thumbs[card.index].as_ref(), width);
                         }
                     });
                 }
@@ -72,13 +76,11 @@ impl Home {
 
     fn open(&mut self, ui: &mut Ui, state: &mut State) {
         ui.horizontal_wrapped(|ui| {
-            let edit = TextEdit::singleline(&mut self.path)
-                .hint_text("path of a scenario or a record")
-                .desired_width(320.0);
-            let entered = ui.add(edit).accessible_name("Path to open").lost_focus()
-                && ui.input(|i| i.key_pressed(egui::Key::Enter));
-            if (ui.button("Open").clicked() || entered) && !self.path.trim().is_empty() {
-                state.ask(Action::Open(self.path.trim().to_owned()));
+            if !cfg!(target_arch = "wasm32") {
+                self.by_path(ui, state);
+            }
+            if ui.button("Open file ...").clicked() {
+                state.ask(Action::Pick);
             }
             if ui.button("Tour of a minute").clicked() {
                 if state.doc.is_none() {
@@ -87,15 +89,29 @@ impl Home {
                 state.ask(Action::Tour);
             }
         });
-        if !self.recent.is_empty() {
+        if !self.recent.names.is_empty() {
             ui.horizontal_wrapped(|ui| {
                 ui.label("Recent:");
-                for path in &self.recent {
+                for path in &self.recent.names {
                     if ui.link(path).clicked() {
                         state.ask(Action::Open(path.clone()));
                     }
                 }
             });
+        }
+    }
+}
+
+impl Home {
+    /// A path to open. A page cannot read one.
+    fn by_path(&mut self, ui: &mut Ui, state: &mut State) {
+        let edit = TextEdit::singleline(&mut self.path)
+            .hint_text("path of a file, or of a folder of bench --csv")
+            .desired_width(320.0);
+        let entered = ui.add(edit).accessible_name("Path to open").lost_focus()
+            && ui.input(|i| i.key_pressed(egui::Key::Enter));
+        if (ui.button("Open").clicked() || entered) && !self.path.trim().is_empty() {
+            state.ask(Action::Open(self.path.trim().to_owned()));
         }
     }
 }
@@ -108,7 +124,10 @@ fn matches(card: &Card, wanted: &str) -> bool {
     })
 }
 
-fn tile(ui: &mut Ui, state: &mut State, card: &Card, width: f32) {
+/// Width of a picture on a card [points].
+const THUMB_W: f32 = 84.0;
+
+fn tile(ui: &mut Ui, state: &mut State, card: &Card, thumb: Option<&Thumb>, width: f32) {
     let (rect, response) = ui.allocate_exact_size(vec2(width, 92.0), Sense::click());
     response.widget_info(|| {
         egui::WidgetInfo::labeled(egui::Role::Button, true, format!("Run {}", card.name))
@@ -122,12 +141,19 @@ fn tile(ui: &mut Ui, state: &mut State, card: &Card, width: f32) {
         };
         ui.painter()
             .rect(rect, 6.0, fill, Stroke::new(1.0, edge), StrokeKind::Inside);
+        let mut words = rect;
+        if let Some(thumb) = thumb {
+            words.max.x -= THUMB_W + 4.0;
+            let at = egui::pos2(rect.right() - THUMB_W - 8.0, rect.top() + 10.0);
+            let size = vec2(THUMB_W, rect.height() - 20.0);
+            thumb.paint(ui.painter(), egui::Rect::from_min_size(at, size));
+        }
         let mut inside = ui.new_child(
             egui::UiBuilder::new()
                 .layout(egui::Layout::top_down(egui::Align::Min))
-                .max_rect(rect.shrink2(vec2(10.0, 7.0))),
+                .max_rect(words.shrink2(vec2(10.0, 7.0))),
         );
-        inside.set_clip_rect(rect.shrink(4.0).intersect(ui.clip_rect()));
+        inside.set_clip_rect(words.shrink(4.0).intersect(ui.clip_rect()));
         inside.spacing_mut().item_spacing.y = 2.0;
         inside.add(
             egui::Label::new(RichText::new(card.name).strong())

@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn requests_show_their_parts_when_there_is_room() {
         let run = small();
-        let row = &run.rows[0][0];
+        let row = &run.rows(0)[0];
         let i = row.requests[3] as usize;
         let r = run.record.requests[i];
         let mut view = TimeView::all(run.end());

@@ -13,7 +13,9 @@
 //! painted), [`views`].
 
 pub mod app;
+pub mod candidates;
 pub mod chart;
+pub mod cluster_lanes;
 pub mod commands;
 pub mod export;
 pub mod format;
@@ -22,11 +24,17 @@ pub mod home;
 pub mod jobs;
 pub mod knobs;
 pub mod lanes;
+pub mod live;
+pub mod measured;
 pub mod overlay;
+#[cfg(target_arch = "wasm32")]
+pub mod page;
 pub mod picture;
+pub mod recent;
 pub mod run_data;
 pub mod state;
 pub mod theme;
+pub mod thumb;
 pub mod time_view;
 pub mod views;
 

@@ -172,11 +172,15 @@ impl Overlay {
                 ui.label("All commands");
                 ui.strong("Ctrl+Z");
                 ui.label("Undo");
+                ui.end_row();
+                ui.strong("Ctrl+O");
+                ui.label("Open file");
             });
             ui.add_space(8.0);
             ui.heading("Panes");
             for (i, kind) in PaneKind::ALL.iter().enumerate() {
-                ui.label(format!("{}  {}: {}", (i + 1) % 10, kind.title(), kind.help()));
+                let key = if i < 10 { ((i + 1) % 10).to_string() } else { "-".to_owned() };
+                ui.label(format!("{key}  {}: {}", kind.title(), kind.help()));
             }
             ui.add_space(8.0);
             ui.label("Drag a tab to dock its pane elsewhere. Right click on a chart to save it as SVG or CSV.");

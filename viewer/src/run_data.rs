@@ -1,8 +1,9 @@
-//! A record with what views need to find things in it quickly. Made once when it is opened.
+//! A record with what views need to find things in it quickly. Each part is made when it is first asked for, so that opening is quick.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use sim::metrics::Metric;
 use sim::record::RequestRow;
@@ -56,12 +57,14 @@ pub struct Row {
 pub struct RunData {
     /// The record.
     pub record: Record,
+    /// Indices of the requests, by replica.
+    by_replica: OnceLock<Vec<Vec<u32>>>,
     /// By replica: rows of its requests.
-    pub rows: Vec<Vec<Row>>,
+    rows: Vec<OnceLock<Vec<Row>>>,
     /// Indices of the requests by id.
-    by_id: Vec<u32>,
+    by_id: OnceLock<Vec<u32>>,
     /// Values of [`METRICS`] of the requests in the measurement window, ascending [ns].
-    sorted: [Vec<u64>; 4],
+    sorted: [OnceLock<Vec<u64>>; 4],
 }
 
 /// When a request left its last state, clamped to the end of the run [ns].
@@ -81,27 +84,47 @@ pub fn parts(r: &RequestRow, run_end: u64) -> [u64; 4] {
 }
 
 impl RunData {
-    /// Indexes `record`.
+    /// Of `record`.
     pub fn new(record: Record) -> RunData {
-        let n = record.requests.len() as u32;
-        let mut by_id: Vec<u32> = (0..n).collect();
-        by_id.sort_unstable_by_key(|i| record.requests[*i as usize].id);
-        let sorted = METRICS.map(|m| {
-            let measured = record
-                .requests
-                .iter()
-                .filter(|r| r.arrival.0 >= record.info.warmup);
-            let mut values: Vec<u64> = measured.filter_map(|r| m.of(r)).map(|d| d.0).collect();
-            values.sort_unstable();
-            values
-        });
-        let rows = rows_of(&record);
+        let rows = vec![OnceLock::new(); record.info.replicas.len()];
         RunData {
             record,
+            by_replica: OnceLock::new(),
             rows,
-            by_id,
-            sorted,
+            by_id: OnceLock::new(),
+            sorted: Default::default(),
         }
+    }
+
+    /// Makes now what takes long to make: views then need not wait for it.
+    pub fn prepare(&self) {
+        for metric in METRICS {
+            self.sorted(metric);
+        }
+        self.by_id();
+        for replica in 0..self.replicas() {
+            self.rows(replica);
+        }
+    }
+
+    /// Rows of the requests of a replica.
+    pub fn rows(&self, replica: usize) -> &[Row] {
+        let Some(rows) = self.rows.get(replica) else {
+            return &[];
+        };
+        rows.get_or_init(|| {
+            let of = self.by_replica.get_or_init(|| by_replica(&self.record));
+            rows_of(&self.record, of[replica].clone())
+        })
+    }
+
+    fn by_id(&self) -> &[u32] {
+        self.by_id.get_or_init(|| {
+            let requests = &self.record.requests;
+            let mut all: Vec<u32> = (0..requests.len() as u32).collect();
+            all.sort_unstable_by_key(|i| requests[*i as usize].id);
+            all
+        })
     }
 
     /// Name of the scenario.
@@ -121,28 +144,34 @@ impl RunData {
 
     /// The request with this id.
     pub fn request(&self, id: u32) -> Option<&RequestRow> {
-        let rows = &self.record.requests;
-        let i = self
-            .by_id
+        let (rows, by_id) = (&self.record.requests, self.by_id());
+        let i = by_id
             .binary_search_by_key(&id, |i| rows[*i as usize].id)
             .ok()?;
-        rows.get(self.by_id[i] as usize)
+        rows.get(by_id[i] as usize)
     }
 
     /// The id of the request that follows `id`, or comes before it.
     pub fn neighbour(&self, id: u32, forward: bool) -> Option<u32> {
-        let rows = &self.record.requests;
-        let i = self.by_id.partition_point(|i| rows[*i as usize].id < id);
+        let (rows, by_id) = (&self.record.requests, self.by_id());
+        let i = by_id.partition_point(|i| rows[*i as usize].id < id);
         let i = if forward { i + 1 } else { i.checked_sub(1)? };
-        self.by_id.get(i).map(|i| rows[*i as usize].id)
+        by_id.get(i).map(|i| rows[*i as usize].id)
     }
 
     /// The values of a metric over the measured requests, ascending [ns]; none for those that no request has.
     pub fn sorted(&self, metric: Metric) -> &[u64] {
-        METRICS
-            .iter()
-            .position(|m| *m == metric)
-            .map_or(&[], |i| &self.sorted[i])
+        let Some(i) = METRICS.iter().position(|m| *m == metric) else {
+            return &[];
+        };
+        self.sorted[i].get_or_init(|| {
+            let all = self.record.requests.iter();
+            let measured = all.filter(|r| r.arrival.0 >= self.record.info.warmup);
+            let values = measured.filter_map(|r| metric.of(r));
+            let mut values: Vec<u64> = values.map(|d| d.0).collect();
+            values.sort_unstable();
+            values
+        })
     }
 
     /// The limit of the objective on a metric [ns].
@@ -176,43 +205,45 @@ impl RunData {
     }
 }
 
-/// Rows of requests by replica: each request goes into the lowest row that is free when it arrives.
-fn rows_of(record: &Record) -> Vec<Vec<Row>> {
-    let end = record.info.end;
-    let mut by_replica: Vec<Vec<u32>> = vec![Vec::new(); record.info.replicas.len()];
+/// Indices of the requests of each replica.
+fn by_replica(record: &Record) -> Vec<Vec<u32>> {
+    let mut all: Vec<Vec<u32>> = vec![Vec::new(); record.info.replicas.len()];
     for (i, r) in record.requests.iter().enumerate() {
-        if let Some(list) = by_replica.get_mut(r.replica as usize) {
+        if let Some(list) = all.get_mut(r.replica as usize) {
             list.push(i as u32);
         }
     }
-    let of_one = |mut list: Vec<u32>| {
-        let row = |i: u32| &record.requests[i as usize];
-        list.sort_unstable_by_key(|i| (row(*i).arrival, row(*i).id));
-        let mut rows: Vec<Row> = Vec::new();
-        let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-        let mut free: BTreeSet<usize> = BTreeSet::new();
-        for i in list {
-            let arrival = row(i).arrival.0;
-            while busy.peek().is_some_and(|Reverse((end, _))| *end <= arrival) {
-                if let Some(Reverse((_, r))) = busy.pop() {
-                    free.insert(r);
-                }
+    all
+}
+
+/// Rows of the requests `list` of a replica: each goes into the lowest row that is free when it arrives.
+fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
+    let end = record.info.end;
+    let row = |i: u32| &record.requests[i as usize];
+    list.sort_unstable_by_key(|i| (row(*i).arrival, row(*i).id));
+    let mut rows: Vec<Row> = Vec::new();
+    let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut free: BTreeSet<usize> = BTreeSet::new();
+    for i in list {
+        let arrival = row(i).arrival.0;
+        while busy.peek().is_some_and(|Reverse((end, _))| *end <= arrival) {
+            if let Some(Reverse((_, r))) = busy.pop() {
+                free.insert(r);
             }
-            let at = free.pop_first().unwrap_or_else(|| {
-                if rows.len() < MAX_ROWS {
-                    rows.push(Row::default());
-                }
-                rows.len() - 1
-            });
-            rows[at].requests.push(i);
-            busy.push(Reverse((end_of(row(i), end), at)));
         }
-        for row in &mut rows {
-            row.levels = levels_of(&row.requests, record);
-        }
-        rows
-    };
-    by_replica.into_iter().map(of_one).collect()
+        let at = free.pop_first().unwrap_or_else(|| {
+            if rows.len() < MAX_ROWS {
+                rows.push(Row::default());
+            }
+            rows.len() - 1
+        });
+        rows[at].requests.push(i);
+        busy.push(Reverse((end_of(row(i), end), at)));
+    }
+    for row in &mut rows {
+        row.levels = levels_of(&row.requests, record);
+    }
+    rows
 }
 
 fn levels_of(requests: &[u32], record: &Record) -> Vec<Vec<Group>> {
@@ -286,7 +317,7 @@ pub(crate) mod tests {
     fn every_request_is_in_one_row_and_those_of_a_row_do_not_overlap() {
         let run = small();
         let mut seen = vec![0; run.record.requests.len()];
-        for row in run.rows.iter().flatten() {
+        for row in (0..run.replicas()).flat_map(|r| run.rows(r)) {
             for i in &row.requests {
                 seen[*i as usize] += 1;
             }

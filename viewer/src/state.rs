@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use sim::metrics::Metric;
 
+use crate::candidates::Candidates;
 use crate::jobs::{Doc, KneePoint, Source};
 use crate::lanes::StepColors;
+use crate::live::Looks;
 use crate::run_data::RunData;
 use crate::time_view::TimeView;
 
@@ -32,11 +34,15 @@ pub enum PaneKind {
     Roofline,
     /// Replicas as they play.
     Cluster,
+    /// Candidates of a plan or a sweep.
+    Pareto,
+    /// A digital twin.
+    Live,
 }
 
 impl PaneKind {
-    /// All of them, in the order of the keys 1 to 9 and 0.
-    pub const ALL: [PaneKind; 10] = [
+    /// All of them; the first ten in the order of the keys 1 to 9 and 0.
+    pub const ALL: [PaneKind; 12] = [
         PaneKind::Summary,
         PaneKind::Timeline,
         PaneKind::Series,
@@ -47,6 +53,8 @@ impl PaneKind {
         PaneKind::Knee,
         PaneKind::Roofline,
         PaneKind::Cluster,
+        PaneKind::Pareto,
+        PaneKind::Live,
     ];
 
     /// Its title.
@@ -62,7 +70,16 @@ impl PaneKind {
             PaneKind::Knee => "Knee",
             PaneKind::Roofline => "Roofline",
             PaneKind::Cluster => "Cluster",
+            PaneKind::Pareto => "Pareto",
+            PaneKind::Live => "Live",
         }
+    }
+
+    /// The pane of this title, however it is written: `what-if`.
+    pub fn named(name: &str) -> Option<PaneKind> {
+        let plain = |s: &str| s.to_lowercase().replace([' ', '-'], "");
+        let found = Self::ALL.iter().find(|k| plain(k.title()) == plain(name));
+        found.copied()
     }
 
     /// What it shows, in a sentence.
@@ -88,6 +105,10 @@ impl PaneKind {
                 "Tokens per step against speed: bound by bandwidth on the left, by arithmetic on the right."
             }
             PaneKind::Cluster => "Replicas and their KV at an instant; press play.",
+            PaneKind::Pareto => {
+                "Candidates of a plan or a sweep, and those that no other beats; a click opens one."
+            }
+            PaneKind::Live => "A digital twin: measured and predicted as they come, drift marked.",
         }
     }
 }
@@ -99,6 +120,8 @@ pub enum Action {
     RunShipped(usize),
     /// Open a file.
     Open(String),
+    /// Choose a file, and open it.
+    Pick,
     /// Back to the first screen.
     Home,
     /// Show a pane.
@@ -139,6 +162,12 @@ pub enum Action {
     CompareWith(usize),
     /// Open a file to compare with.
     OpenCompare(String),
+    /// Run a candidate, and show it.
+    OpenCandidate(usize),
+    /// Connect to the twin at this address.
+    Connect(String),
+    /// Ask the twin no more.
+    Disconnect,
     /// Stop what is under way.
     Cancel,
     /// Write files of what is shown.
@@ -193,8 +222,20 @@ pub struct State {
     pub metric: Metric,
     /// A variation is being computed: the picture is that of before.
     pub stale: bool,
+    /// How long the last variation took to come [s].
+    pub answered_s: Option<f64>,
     /// The load sweep.
     pub knee: Option<Vec<KneePoint>>,
+    /// The result of a plan or a sweep.
+    pub candidates: Option<Arc<Candidates>>,
+    /// Figures of it that are shown, where they were chosen: across and up.
+    pub candidate_axes: Option<(usize, usize)>,
+    /// Path of the scenario that candidates are settings of; empty: the run that is shown.
+    pub candidate_base: String,
+    /// What a twin has said.
+    pub looks: Option<Looks>,
+    /// The twin's address, as it was typed.
+    pub live_address: String,
     /// What was asked for in this frame.
     pub actions: Vec<Action>,
 }
@@ -215,7 +256,13 @@ impl Default for State {
             colors: StepColors::Cause,
             metric: Metric::Ttft,
             stale: false,
+            answered_s: None,
             knee: None,
+            candidates: None,
+            candidate_axes: None,
+            candidate_base: String::new(),
+            looks: None,
+            live_address: String::new(),
             actions: Vec::new(),
         }
     }

@@ -344,6 +344,8 @@ fn every_pane_shows_something_in_both_themes_and_before_a_run() {
             (PaneKind::Knee, "Sweep the load"),
             (PaneKind::Roofline, "Chart: Steps"),
             (PaneKind::Cluster, "Play"),
+            (PaneKind::Pareto, "Open the result of a plan"),
+            (PaneKind::Live, "Connect to a twin"),
         ] {
             d.ask(Action::Show(kind));
             d.shows(text);
@@ -382,4 +384,166 @@ fn the_tour_goes_from_pane_to_pane() {
     d.key(Key::F1);
     d.shows("All commands");
     d.click("Close");
+}
+
+#[test]
+fn a_sweep_opens_as_candidates_and_a_click_runs_one() {
+    let mut d = Driver::with_run();
+    let csv = "point,seed,layout.replicas,ttft_ms.p99,throughput.output_tokens_per_s,fingerprint,error\n\
+        0,1,1,900,300,a,\n1,1,3,40,700,b,\n2,1,9,60,690,c,\n";
+    let file = d.file("results.csv", csv);
+    d.ask(Action::Open(file.display().to_string()));
+    d.wait();
+    d.shows("layout.replicas=9");
+    let all = d.app().state.candidates.clone().unwrap();
+    assert_eq!(viewer::candidates::front(&all, all.axes.0, all.axes.1), [1]);
+    d.click("layout.replicas=3");
+    d.wait();
+    assert_eq!(d.app().state.run().unwrap().replicas(), 3);
+}
+
+#[test]
+fn a_candidate_without_a_scenario_asks_for_it() {
+    let mut d = Driver::start();
+    let csv = "point,seed,layout.replicas,ttft_ms.p99,fingerprint,error\n0,1,2,900,a,\n";
+    let file = d.file("results.csv", csv);
+    d.ask(Action::Open(file.display().to_string()));
+    d.wait();
+    d.click("layout.replicas=2");
+    d.shows("name the scenario of the plan or sweep");
+    let scenario = d.file("two.toml", SCENARIO);
+    d.harness.state_mut().state.candidate_base = scenario.display().to_string();
+    d.click("layout.replicas=2");
+    d.wait();
+    assert_eq!(d.app().state.run().unwrap().replicas(), 2);
+}
+
+#[test]
+fn a_measured_benchmark_is_opened_and_held_against_a_prediction() {
+    let mut d = Driver::with_run();
+    let run = d.app().state.run().unwrap();
+    let folder = d.dir.path().join("bench");
+    std::fs::create_dir(&folder).unwrap();
+    let mut table = Vec::new();
+    sim::report::csv::write_requests(&mut table, &run.record.requests).unwrap();
+    std::fs::write(folder.join("requests.csv"), table).unwrap();
+    let summary = serde_json::json!({"bench_contract": 1, "run": run.record.report, "client": {}});
+    std::fs::write(folder.join("summary.json"), summary.to_string()).unwrap();
+    d.ask(Action::OpenCompare(folder.display().to_string()));
+    d.wait();
+    let base = d.app().state.base.clone().expect("it is compared");
+    assert_eq!(base.data.record.requests.len(), 300);
+    assert!(base.data.record.steps.iter().all(|l| l.rows.is_empty()));
+    d.ask(Action::Show(PaneKind::Compare));
+    d.shows("TTFT p99 [ms]");
+    // Alone it has requests, and no steps.
+    d.ask(Action::Open(
+        folder.join("requests.csv").display().to_string(),
+    ));
+    d.wait();
+    d.shows("Timeline lanes");
+    d.click("Slowest requests");
+    d.shows("#");
+    std::fs::write(folder.join("summary.json"), "{").unwrap();
+    d.ask(Action::Open(folder.display().to_string()));
+    d.wait();
+    d.shows("summary.json");
+}
+
+#[test]
+fn a_cluster_has_rows_of_nodes_pods_and_decisions() {
+    let mut d = Driver::start();
+    d.click("Run cluster-gke-t4-from-zero");
+    d.wait();
+    let run = d.app().state.run().unwrap();
+    let cluster = run.record.cluster.as_ref().expect("it has one");
+    assert!(!cluster.nodes.is_empty() && !cluster.pods.is_empty());
+    assert!(!cluster.decisions.is_empty() && cluster.samples.len() > 10);
+    let nodes = format!("nodes ({})", cluster.nodes.len());
+    d.shows(&nodes);
+    let lanes = d.harness.get_by_label("Timeline lanes").rect();
+    // The first row is that of the decisions: somewhere on it a decision is told.
+    let mut told = false;
+    for i in 0..400 {
+        let x = lanes.left() + 150.0 + i as f32 * 2.0;
+        d.harness.hover_at(egui::pos2(x, lanes.top() + 8.0));
+        d.harness.run_steps(2);
+        let names = [
+            "hpa at ",
+            "keda at ",
+            "cluster-autoscaler at ",
+            "operator at ",
+        ];
+        let mut found = names
+            .iter()
+            .map(|n| d.harness.query_all_by_label_contains(n).count());
+        told |= found.any(|n| n > 0);
+        if told {
+            break;
+        }
+    }
+    assert!(told, "no decision is told");
+    d.ask(Action::Show(PaneKind::Series));
+    d.shows("Chart: Replicas");
+    d.shows("Chart: Nodes");
+    d.click(&nodes);
+    d.shows("Timeline lanes");
+}
+
+#[test]
+fn the_lines_of_a_twin_show_where_drift_began() {
+    let mut d = Driver::start();
+    let line = |t: u32, drift: bool| {
+        format!(
+            r#"{{"endpoint":"http://h:1","comparison":{{"at_unix_s":{t},"compared":25,"figures":[{{"name":"ttft_p50","unit":"ms","measured":50,"predicted":40}}]}},"verdicts":[{{"figure":"ttft_p50","usual_ratio":0,"limit_ratio":0.1,"drift":{drift}}}]}}"#
+        )
+    };
+    let text = format!("{}\n{}\n", line(1000, false), line(1030, true));
+    let file = d.file("twin.jsonl", &text);
+    d.ask(Action::Open(file.display().to_string()));
+    d.wait();
+    d.shows("DRIFT in ttft_p50");
+    d.shows("Chart: ttft_p50");
+    d.click("Disconnect");
+    d.shows("Connect to a twin");
+    d.ask(Action::Connect("127.0.0.1:1".to_owned()));
+    let start = Instant::now();
+    while d
+        .harness
+        .query_by_label_contains("nothing answers at")
+        .is_none()
+    {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+        d.harness.step();
+    }
+}
+
+#[test]
+fn what_was_opened_is_on_the_first_screen_the_next_time() {
+    let mut d = Driver::start();
+    let kept = d.dir.path().join("state/recent");
+    d.harness.state_mut().keep_recent(kept.clone());
+    let file = d.file("two.toml", SCENARIO);
+    d.ask(Action::Open(file.display().to_string()));
+    d.wait();
+    let mut again = Driver::start();
+    again.harness.state_mut().keep_recent(kept);
+    again.steps();
+    again.click(&file.display().to_string());
+    again.wait();
+    assert_eq!(again.app().state.run().unwrap().replicas(), 2);
+}
+
+#[test]
+fn the_first_screen_makes_pictures_of_the_scenarios() {
+    let mut d = Driver::start();
+    d.harness.state_mut().thumbnails = true;
+    let start = Instant::now();
+    while d.app().thumbs() < 3 {
+        assert!(start.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(5));
+        d.harness.step();
+        assert!(!d.app().busy(), "nobody waits for pictures");
+    }
 }

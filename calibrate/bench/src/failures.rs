@@ -1,5 +1,6 @@
 //! Whether enough requests were answered for the figures to mean anything.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,6 @@ use sim::request::Outcome;
 
 use crate::driver::{RawRun, Sample};
 use crate::endpoint::ErrorKind;
-use crate::report::ClientFigures;
 
 /// Kinds of errors that a complaint names.
 const NAMED: usize = 3;
@@ -68,8 +68,14 @@ impl Failures {
         f
     }
 
-    /// What is wrong with a run of which a share of `allowed` may fail; `None`: nothing.
-    pub fn complaint(&self, client: &ClientFigures, allowed: f64) -> Option<String> {
+    /// What is wrong with a run of which a share of `allowed` may fail; `None`: nothing. `errors` counts failures by kind, `examples` holds a
+    /// message of each.
+    pub fn complaint(
+        &self,
+        errors: &BTreeMap<String, u64>,
+        examples: &BTreeMap<String, String>,
+        allowed: f64,
+    ) -> Option<String> {
         if self.sent == 0 {
             return Some("no request was sent".into());
         }
@@ -91,14 +97,13 @@ impl Failures {
         } else {
             return None;
         };
-        let mut kinds: Vec<(&String, &u64)> = client
-            .errors
+        let mut kinds: Vec<(&String, &u64)> = errors
             .iter()
             .filter(|(kind, _)| *kind != "short_output")
             .collect();
         kinds.sort_by_key(|(kind, n)| (std::cmp::Reverse(**n), *kind));
         for (i, (kind, n)) in kinds.into_iter().take(NAMED).enumerate() {
-            let example = client.error_examples.get(kind).map_or("", String::as_str);
+            let example = examples.get(kind).map_or("", String::as_str);
             // Writing to a String cannot fail.
             let _ = write!(
                 text,

@@ -27,6 +27,7 @@ pub mod prometheus;
 pub mod prompts;
 pub mod report;
 pub mod self_test;
+pub mod server_figures;
 pub mod session;
 pub mod sharing;
 pub mod sweep;

@@ -20,7 +20,8 @@ use crate::printable::printable;
 use crate::probe::{self, Probe, ProbeError};
 use crate::prometheus::EngineMetrics;
 use crate::prompts::{PromptError, Prompts};
-use crate::report::{BenchReport, CONTRACT, ClientFigures, ServerFigures};
+use crate::report::{BenchReport, CONTRACT, ClientFigures};
+use crate::server_figures::ServerFigures;
 use crate::sharing::CacheHits;
 
 /// How an endpoint is prepared.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use sim::request::RequestSpec;
 
 use crate::driver::RawRun;
-use crate::report::ServerFigures;
+use crate::server_figures::ServerFigures;
 
 /// Tokens of a prompt that may be found by chance: prompts that begin alike, and what a server puts in front of each [tokens].
 const CHANCE_TOKENS: u32 = 8;

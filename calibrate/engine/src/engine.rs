@@ -1,8 +1,12 @@
 //! The engine: replicas behind a router, a bounded queue, and tickets for the requests under way.
+//!
+//! Replicas may join and leave while it runs (`fleet.rs` has the controllers that say when). A replica keeps its number for good; requests
+//! that come while none is ready are held in front of the router.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use sim::cluster::router::{Router, RouterConfig};
@@ -18,7 +22,7 @@ use crate::metrics::{Family, ReplicaMetrics, ServerInfo, render};
 use crate::policy::Policy;
 use crate::replica::{Replica, ReplicaSpec, Submission};
 use crate::request::{Event, GenerateRequest};
-use crate::step_log::{LogFacts, StepLog, engine_file};
+use crate::step_log::{LogFacts, StepLog, StepLogWriter, engine_file};
 use crate::text::Text;
 
 /// Tokens whose equality the prefix-aware router looks at together [tokens]: its index's own block.
@@ -42,6 +46,8 @@ pub struct EngineSpec {
     pub eos: Vec<u32>,
     /// Where steps are logged.
     pub step_log: Option<std::path::PathBuf>,
+    /// Whether replicas come and go: requests are then held while there is none.
+    pub elastic: bool,
 }
 
 /// Why a request is not taken in.
@@ -55,12 +61,37 @@ pub enum Refusal {
     Broken,
 }
 
+/// Place of a request that no replica has yet.
+const NOWHERE: u32 = u32::MAX;
+
+/// A replica under its number.
+struct Place {
+    replica: Replica,
+    /// Requests that were sent to it and have not ended.
+    under_way: AtomicU64,
+    /// It is sent nothing more.
+    leaving: AtomicBool,
+    /// When it ended.
+    gone: OnceLock<SimTime>,
+}
+
+/// A request that waits for a replica to come.
+struct Held {
+    spec: RequestSpec,
+    submission: Submission,
+    place: Arc<AtomicU32>,
+}
+
 /// A running engine.
 pub struct Engine {
-    replicas: Vec<Replica>,
+    places: RwLock<Vec<Arc<Place>>>,
     router: Mutex<Router>,
+    /// Requests that wait for a replica; whoever gives one a place holds this lock.
+    held: Mutex<VecDeque<Held>>,
+    elastic: bool,
     policy: Policy,
     text: Arc<Text>,
+    eos: Vec<u32>,
     info: ServerInfo,
     epoch: Instant,
     next_id: AtomicU64,
@@ -72,14 +103,14 @@ pub struct Engine {
     taken_in: AtomicU64,
     idle: Notify,
     draining: AtomicBool,
-    log: Mutex<Option<StepLog>>,
+    log: Mutex<Option<(StepLog, StepLogWriter)>>,
 }
 
 /// A request under way. Dropping it tells the engine that its client has gone.
 pub struct Ticket {
     engine: Arc<Engine>,
     id: u64,
-    replica: u32,
+    place: Arc<AtomicU32>,
     events: UnboundedReceiver<Event>,
 }
 
@@ -99,16 +130,15 @@ impl Ticket {
         self.id
     }
 
-    /// The replica that serves it.
-    pub fn replica(&self) -> u32 {
-        self.replica
+    /// The replica that serves it; `None`: it waits for one.
+    pub fn replica(&self) -> Option<u32> {
+        Some(self.place.load(Ordering::Acquire)).filter(|r| *r != NOWHERE)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.engine.replicas[self.replica as usize].cancel(self.id);
-        self.engine.router().ended(self.replica);
+        self.engine.let_go(self.id, &self.place);
         if self.engine.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.engine.idle.notify_waiters();
         }
@@ -116,7 +146,7 @@ impl Drop for Ticket {
 }
 
 impl Engine {
-    /// Starts a replica on each of `executors` (at least one).
+    /// Starts a replica on each of `executors` (at least one, but for an elastic engine).
     ///
     /// # Errors
     /// When a thread or the step log cannot be started.
@@ -124,41 +154,17 @@ impl Engine {
         spec: EngineSpec,
         executors: Vec<Box<dyn Executor>>,
     ) -> std::io::Result<Arc<Engine>> {
-        let (log, writer) = match &spec.step_log {
-            Some(path) => {
-                let (log, writer) = start_log(path, &spec, executors.len())?;
-                (Some(log), Some(writer))
-            }
-            None => (None, None),
+        let log = match &spec.step_log {
+            Some(path) => Some(start_log(path, &spec, executors.len())?),
+            None => None,
         };
-        let epoch = Instant::now();
-        let queued = Arc::new(AtomicU64::new(0));
-        let count = executors.len() as u32;
-        let replicas = (0..count)
-            .zip(executors)
-            .map(|(index, executor)| {
-                Replica::start(
-                    ReplicaSpec {
-                        index,
-                        policy: spec.policy.clone(),
-                        text: spec.text.clone(),
-                        eos: spec.eos.clone(),
-                        epoch,
-                        queued: queued.clone(),
-                        log: writer.clone(),
-                    },
-                    executor,
-                )
-            })
-            .collect::<std::io::Result<Vec<_>>>()?;
         let mut router = Router::new(spec.router, 0);
-        for (i, replica) in (0..).zip(&replicas) {
-            router.join(i, replica.load());
-        }
-        router.recount(count, |_| 0);
-        Ok(Arc::new(Engine {
-            replicas,
+        router.recount(0, |_| 0);
+        let engine = Arc::new(Engine {
+            places: RwLock::new(Vec::new()),
             router: Mutex::new(router),
+            held: Mutex::new(VecDeque::new()),
+            elastic: spec.elastic,
             info: ServerInfo {
                 model: spec.facts.model,
                 block_size: spec.policy.block_size,
@@ -168,9 +174,10 @@ impl Engine {
             },
             policy: spec.policy,
             text: spec.text,
-            epoch,
+            eos: spec.eos,
+            epoch: Instant::now(),
             next_id: AtomicU64::new(0),
-            queued,
+            queued: Arc::new(AtomicU64::new(0)),
             queue_limit: spec.queue_limit,
             kept_out: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
@@ -178,7 +185,130 @@ impl Engine {
             idle: Notify::new(),
             draining: AtomicBool::new(false),
             log: Mutex::new(log),
-        }))
+        });
+        for executor in executors {
+            engine.join(executor)?;
+        }
+        Ok(engine)
+    }
+
+    /// Starts a replica on `executor`; its number. Requests that were held go to it.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn join(&self, executor: Box<dyn Executor>) -> std::io::Result<u32> {
+        let mut held = lock(&self.held);
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let index = places.len() as u32;
+        let replica = Replica::start(
+            ReplicaSpec {
+                index,
+                policy: self.policy.clone(),
+                text: self.text.clone(),
+                eos: self.eos.clone(),
+                epoch: self.epoch,
+                queued: self.queued.clone(),
+                log: lock(&self.log).as_ref().map(|(_, writer)| writer.clone()),
+            },
+            executor,
+        )?;
+        lock(&self.router).join(index, replica.load());
+        places.push(Arc::new(Place {
+            replica,
+            under_way: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            gone: OnceLock::new(),
+        }));
+        drop(places);
+        for Held {
+            spec,
+            submission,
+            place,
+        } in held.drain(..)
+        {
+            if let Some(to) = self.route(&spec) {
+                place.store(to, Ordering::Release);
+                // A replica that has broken meanwhile drops the request, and its client is told by the closed channel.
+                self.send(to, vec![submission]);
+            }
+        }
+        Ok(index)
+    }
+
+    /// Sends replica `index` nothing more; it ends once it has answered what it holds.
+    pub fn drain(&self, index: u32) {
+        let _held = lock(&self.held);
+        if let Some(place) = self.place(index)
+            && !place.leaving.swap(true, Ordering::AcqRel)
+        {
+            lock(&self.router).leave(index);
+        }
+    }
+
+    /// Ends replica `index` with what it holds: its clients are told that it is gone.
+    pub fn kill(&self, index: u32) {
+        self.drain(index);
+        if let Some(place) = self.place(index) {
+            place.replica.begin_stop();
+            place.gone.get_or_init(|| self.now());
+        }
+    }
+
+    /// When replica `index` ended, if it has: one that leaves has then answered all that it held.
+    pub fn gone(&self, index: u32) -> Option<SimTime> {
+        let place = self.place(index)?;
+        if place.leaving.load(Ordering::Acquire) && place.under_way.load(Ordering::Acquire) == 0 {
+            place.replica.begin_stop();
+            place.gone.get_or_init(|| self.now());
+        }
+        place.gone.get().copied()
+    }
+
+    /// Time since the engine was started.
+    pub fn now(&self) -> SimTime {
+        SimTime(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
+    }
+
+    /// Requests that wait for a replica to come.
+    pub fn held(&self) -> u64 {
+        lock(&self.held).len() as u64
+    }
+
+    /// Requests taken in so far.
+    pub fn taken_in(&self) -> u64 {
+        self.taken_in.load(Ordering::Acquire)
+    }
+
+    fn places(&self) -> Vec<Arc<Place>> {
+        (self.places.read())
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn place(&self, index: u32) -> Option<Arc<Place>> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.get(index as usize).cloned()
+    }
+
+    /// The client of request `id` has its answer, or has left.
+    fn let_go(&self, id: u64, place: &AtomicU32) {
+        let mut held = lock(&self.held);
+        let at = place.load(Ordering::Acquire);
+        if at == NOWHERE {
+            let before = held.len();
+            held.retain(|h| h.submission.id != id);
+            if held.len() < before {
+                self.queued.fetch_sub(1, Ordering::AcqRel);
+                self.taken_in.fetch_sub(1, Ordering::AcqRel);
+            }
+            return;
+        }
+        drop(held);
+        if let Some(place) = self.place(at) {
+            place.replica.cancel(id);
+            lock(&self.router).ended(at);
+            place.under_way.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Takes in a request.
@@ -220,58 +350,81 @@ impl Engine {
         let submitted =
             SimTime(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1));
         let first = self.next_id.fetch_add(count, Ordering::Relaxed);
-        let mut to: Vec<Vec<Submission>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        let mut to: BTreeMap<u32, Vec<Submission>> = BTreeMap::new();
         let mut tickets = Vec::with_capacity(requests.len());
         let mut broken = false;
         let mut family = Arc::new(Family::new(n));
+        let mut held = lock(&self.held);
         for (i, (id, request)) in (first..).zip(requests).enumerate() {
             if i > 0 && i.is_multiple_of(n) {
                 family = Arc::new(Family::new(n));
             }
             let spec = self.route_by(&request);
-            let Some(replica) = self.route(&spec) else {
+            let found = self.route(&spec);
+            if found.is_none() && !self.elastic {
                 self.under_way.fetch_sub(1, ordering);
                 self.queued.fetch_sub(1, ordering);
                 self.taken_in.fetch_sub(1, ordering);
                 broken = true;
                 continue;
-            };
+            }
+            let place = Arc::new(AtomicU32::new(found.unwrap_or(NOWHERE)));
             let (events, receiver) = unbounded_channel();
             tickets.push(Ticket {
                 engine: self.clone(),
                 id,
-                replica,
+                place: place.clone(),
                 events: receiver,
             });
-            to[replica as usize].push(Submission {
+            let submission = Submission {
                 id,
                 request,
                 events,
                 submitted,
                 family: family.clone(),
-            });
-        }
-        for (replica, submissions) in self.replicas.iter().zip(to) {
-            let lost = submissions.len() as u64;
-            if lost > 0 && (replica.is_broken() || !replica.submit(submissions)) {
-                // What others have got already is cancelled with its tickets.
-                self.queued.fetch_sub(lost, ordering);
-                self.taken_in.fetch_sub(lost, ordering);
-                broken = true;
+            };
+            match found {
+                Some(replica) => to.entry(replica).or_default().push(submission),
+                None => held.push_back(Held {
+                    spec,
+                    submission,
+                    place,
+                }),
             }
         }
+        for (replica, submissions) in to {
+            broken |= !self.send(replica, submissions);
+        }
+        drop(held);
         if broken {
             return Err(Refusal::Broken);
         }
         Ok(tickets)
     }
 
+    /// Hands requests to a replica. False: it cannot compute; what others have got already is cancelled with its tickets.
+    fn send(&self, index: u32, submissions: Vec<Submission>) -> bool {
+        let count = submissions.len() as u64;
+        let place = self.place(index);
+        if let Some(place) = &place {
+            place.under_way.fetch_add(count, Ordering::AcqRel);
+        }
+        let taken = place.is_some_and(|p| !p.replica.is_broken() && p.replica.submit(submissions));
+        if !taken {
+            self.queued.fetch_sub(count, Ordering::AcqRel);
+            self.taken_in.fetch_sub(count, Ordering::AcqRel);
+        }
+        taken
+    }
+
     /// The replica for a request, by the replicas' state as it is; `None` where there is none.
     fn route(&self, spec: &RequestSpec) -> Option<u32> {
-        let mut router = self.router();
+        let mut router = lock(&self.router);
         if router.sees_loads() {
-            for (i, replica) in (0..).zip(&self.replicas) {
-                router.seen(i, replica.load());
+            for (i, place) in (0..).zip(self.places()) {
+                if !place.leaving.load(Ordering::Acquire) {
+                    router.seen(i, place.replica.load());
+                }
             }
         }
         router.route(spec)
@@ -279,7 +432,7 @@ impl Engine {
 
     /// What the router looks at: equal blocks of the prompt are equal segments.
     fn route_by(&self, request: &GenerateRequest) -> RequestSpec {
-        let segments = if self.replicas.len() > 1 {
+        let segments = if self.elastic || lock(&self.router).ready() > 1 {
             let block = |tokens: &[u32]| Segment {
                 content: tokens.iter().fold(1, |h, &t| chain(h, u64::from(t))),
                 tokens: tokens.len() as u32,
@@ -297,10 +450,6 @@ impl Engine {
             segments,
             ..RequestSpec::default()
         }
-    }
-
-    fn router(&self) -> std::sync::MutexGuard<'_, Router> {
-        self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tokenizer.
@@ -325,23 +474,34 @@ impl Engine {
 
     /// What each replica's scheduler shows.
     pub fn loads(&self) -> Vec<Load> {
-        self.replicas.iter().map(Replica::load).collect()
+        self.places().iter().map(|p| p.replica.load()).collect()
     }
 
-    /// Each replica's series.
+    /// Each replica's series, those of replicas that have ended included.
     pub fn metrics(&self) -> Vec<ReplicaMetrics> {
-        self.replicas.iter().map(Replica::metrics).collect()
+        self.places().iter().map(|p| p.replica.metrics()).collect()
+    }
+
+    /// The series of replica `index`.
+    pub fn replica_metrics(&self, index: u32) -> Option<ReplicaMetrics> {
+        self.place(index).map(|p| p.replica.metrics())
     }
 
     /// The series as a scrape gets them.
     pub fn metrics_text(&self) -> String {
         let kept_out = self.kept_out.load(Ordering::Relaxed);
-        render(&self.info, &self.metrics(), kept_out)
+        let live: Vec<(u32, ReplicaMetrics)> = (0..)
+            .zip(self.places())
+            .filter(|(_, p)| p.gone.get().is_none())
+            .map(|(i, p)| (i, p.replica.metrics()))
+            .collect();
+        render(&self.info, &live, kept_out)
     }
 
     /// Whether every replica can compute, and none is shutting down.
     pub fn is_healthy(&self) -> bool {
-        !self.is_draining() && !self.replicas.iter().any(Replica::is_broken)
+        let broken = |p: &Arc<Place>| p.gone.get().is_none() && p.replica.is_broken();
+        !self.is_draining() && !self.places().iter().any(broken)
     }
 
     /// Whether new requests are refused because the engine is shutting down.
@@ -357,7 +517,7 @@ impl Engine {
     /// Requests taken in whose end the replicas have not counted yet: more than [`Engine::under_way`] for as long as
     /// the replicas have not seen that a client left.
     pub fn uncounted(&self) -> u64 {
-        let counted: u64 = self.replicas.iter().map(Replica::counted).sum();
+        let counted: u64 = self.places().iter().map(|p| p.replica.counted()).sum();
         self.taken_in
             .load(Ordering::Acquire)
             .saturating_sub(counted)
@@ -385,8 +545,10 @@ impl Engine {
     /// Cancels what is left without waiting for it: clients are told that the server is shutting down.
     pub fn begin_stop(&self) {
         self.begin_drain();
-        for r in &self.replicas {
-            r.begin_stop();
+        // Dropped events tell the clients of requests that no replica has.
+        lock(&self.held).clear();
+        for place in self.places() {
+            place.replica.begin_stop();
         }
     }
 
@@ -396,23 +558,27 @@ impl Engine {
     /// When the step log could not be written.
     pub fn stop(&self) -> std::io::Result<()> {
         self.begin_drain();
-        for r in &self.replicas {
-            r.stop();
+        lock(&self.held).clear();
+        for place in self.places() {
+            place.replica.stop();
         }
-        let log = self
-            .log
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        log.map_or(Ok(()), StepLog::finish)
+        let log = lock(&self.log).take();
+        log.map_or(Ok(()), |(log, writer)| {
+            drop(writer);
+            log.finish()
+        })
     }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn start_log(
     path: &Path,
     spec: &EngineSpec,
     replicas: usize,
-) -> std::io::Result<(StepLog, crate::step_log::StepLogWriter)> {
+) -> std::io::Result<(StepLog, StepLogWriter)> {
     let mut engine = toml::Table::new();
     engine.insert("kind".into(), spec.policy.params.kind().name().into());
     let count = |n: u64| toml::Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hwmodels::EngineKind;
 use serde::Deserialize;
@@ -12,9 +12,11 @@ use sim::engines::EngineParams;
 use sim::policy::check::ParamError;
 
 use crate::engine::{Engine, EngineSpec};
+use crate::executor::Executor;
 use crate::http::Service;
 use crate::http::chat::ChatTemplate;
-use crate::model::{ModelError, ModelOptions, inspect, load};
+use crate::model::{ModelError, ModelFacts, ModelOptions, inspect, load, tokenizer};
+use crate::pace::Paced;
 use crate::policy::Policy;
 use crate::step_log::LogFacts;
 use crate::text::Text;
@@ -60,6 +62,8 @@ pub struct LaunchOptions {
     pub queue_limit: u64,
     /// Largest body [bytes].
     pub max_body_bytes: usize,
+    /// A step takes at least so long, as on a device that the processor stands in for; zero: as long as it takes.
+    pub min_step: Duration,
 }
 
 impl Default for LaunchOptions {
@@ -81,9 +85,13 @@ impl Default for LaunchOptions {
             api_key: None,
             queue_limit: DEFAULT_QUEUE_LIMIT,
             max_body_bytes: DEFAULT_MAX_BODY_BYTES,
+            min_step: Duration::ZERO,
         }
     }
 }
+
+/// Makes the forward pass of another replica.
+pub type MakeExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, LaunchError> + Send>;
 
 /// Why an engine could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -166,91 +174,143 @@ fn check(options: &LaunchOptions) -> Result<(), LaunchError> {
 /// # Errors
 /// See [`LaunchError`].
 pub fn launch(options: &LaunchOptions) -> Result<Arc<Service>, LaunchError> {
-    check(options)?;
-    let router = router(&options.router)?;
-    let kind = options.policy;
-    let params = EngineParams::read(kind, options.keys.clone()).map_err(|e| LaunchError::Keys {
-        kind,
-        message: e.message().trim().replace('\n', " "),
-    })?;
-    let facts = inspect(options.model.as_deref(), options.dtype)?;
+    let loaded = Loaded::new(options)?;
+    let executors = (0..options.replicas)
+        .map(|_| loaded.executor())
+        .collect::<Result<_, _>>()?;
+    loaded.start(executors, false)
+}
+
+/// Starts an engine without replicas, which come and go later; the second makes the forward pass of one.
+///
+/// # Errors
+/// See [`LaunchError`].
+pub fn launch_elastic(
+    options: &LaunchOptions,
+) -> Result<(Arc<Service>, MakeExecutor), LaunchError> {
+    let loaded = Loaded::new(options)?;
+    let service = loaded.start(Vec::new(), true)?;
+    Ok((service, Box::new(move || loaded.executor())))
+}
+
+/// Options that have been looked at, with what the model's files say.
+struct Loaded {
+    options: LaunchOptions,
+    router: RouterConfig,
+    facts: ModelFacts,
+    policy: Policy,
+    model: ModelOptions,
+}
+
+impl Loaded {
+    fn new(options: &LaunchOptions) -> Result<Loaded, LaunchError> {
+        check(options)?;
+        let kind = options.policy;
+        let params =
+            EngineParams::read(kind, options.keys.clone()).map_err(|e| LaunchError::Keys {
+                kind,
+                message: e.message().trim().replace('\n', " "),
+            })?;
+        let facts = inspect(options.model.as_deref(), options.dtype)?;
+        let policy = policy(options, &params, &facts)?;
+        let ranks = (options.tp * options.pp * options.replicas.max(1)) as usize;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Loaded {
+            router: router(&options.router)?,
+            model: ModelOptions {
+                dtype: options.dtype,
+                threads: options.threads.unwrap_or((cores / ranks).max(1)),
+                tp: options.tp as usize,
+                pp: options.pp as usize,
+                block_size: policy.block_size,
+                num_blocks: policy.cache_blocks,
+            },
+            options: options.clone(),
+            facts,
+            policy,
+        })
+    }
+
+    /// The forward pass of a replica, its weights loaded.
+    fn executor(&self) -> Result<Box<dyn Executor>, LaunchError> {
+        let executor = load(self.options.model.as_deref(), &self.model)?.executor;
+        Ok(if self.options.min_step.is_zero() {
+            executor
+        } else {
+            Box::new(Paced::new(executor, self.options.min_step))
+        })
+    }
+
+    fn start(
+        &self,
+        executors: Vec<Box<dyn Executor>>,
+        elastic: bool,
+    ) -> Result<Arc<Service>, LaunchError> {
+        let (options, facts) = (&self.options, &self.facts);
+        let tokenizer = tokenizer(options.model.as_deref(), options.dtype)?;
+        let text = Arc::new(Text::new(tokenizer.inner().clone(), facts.config.vocab));
+        let special = |t: &Option<String>| t.clone().unwrap_or_default();
+        let chat = (facts.chat_template.as_deref())
+            .map(|source| {
+                ChatTemplate::new(
+                    source,
+                    &special(&facts.bos_token),
+                    &special(&facts.eos_token),
+                )
+            })
+            .transpose()
+            .map_err(LaunchError::ChatTemplate)?;
+        let mut log_facts = LogFacts {
+            tp: options.tp,
+            ..LogFacts::here(facts, self.model.threads)
+        };
+        if let Some(name) = &options.served_model_name {
+            log_facts.model.clone_from(name);
+        }
+        let engine = Engine::start(
+            EngineSpec {
+                facts: log_facts,
+                policy: self.policy.clone(),
+                router: self.router.clone(),
+                router_name: options.router.clone(),
+                queue_limit: options.queue_limit,
+                text: text.clone(),
+                eos: facts.eos.clone(),
+                step_log: options.step_log.clone(),
+                elastic,
+            },
+            executors,
+        )?;
+        Ok(Arc::new(Service {
+            engine,
+            text,
+            chat,
+            api_key: options.api_key.clone(),
+            max_body_bytes: options.max_body_bytes,
+            created: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+        }))
+    }
+}
+
+/// The policy with as many KV blocks as the options give, or as fit into [`DEFAULT_KV_BYTES`].
+fn policy(
+    options: &LaunchOptions,
+    params: &EngineParams,
+    facts: &ModelFacts,
+) -> Result<Policy, LaunchError> {
     let model_tokens = u32::try_from(facts.config.max_position).unwrap_or(u32::MAX);
-    let policy = match options.num_kv_blocks {
-        Some(blocks) => Policy::start(&params, blocks, model_tokens, options.pp)?,
+    let blocks = match options.num_kv_blocks {
+        Some(blocks) => blocks,
         None => {
             // The block's size is the policy's affair: ask once, then fill the memory.
-            let probe = Policy::start(&params, 1 << 20, model_tokens, options.pp)?;
+            let probe = Policy::start(params, 1 << 20, model_tokens, options.pp)?;
             let block_bytes = facts
                 .kv_bytes_per_token
                 .saturating_mul(u64::from(probe.block_size));
-            let blocks = (DEFAULT_KV_BYTES / block_bytes.max(1)).clamp(2, 1 << 20);
-            Policy::start(&params, blocks, model_tokens, options.pp)?
+            (DEFAULT_KV_BYTES / block_bytes.max(1)).clamp(2, 1 << 20)
         }
     };
-    let ranks = (options.tp * options.pp * options.replicas) as usize;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let model_options = ModelOptions {
-        dtype: options.dtype,
-        threads: options.threads.unwrap_or((cores / ranks).max(1)),
-        tp: options.tp as usize,
-        pp: options.pp as usize,
-        block_size: policy.block_size,
-        num_blocks: policy.cache_blocks,
-    };
-    let mut executors = Vec::new();
-    let mut text = None;
-    for _ in 0..options.replicas {
-        let loaded = load(options.model.as_deref(), &model_options)?;
-        executors.push(loaded.executor);
-        text.get_or_insert_with(|| {
-            Arc::new(Text::new(
-                loaded.tokenizer.inner().clone(),
-                loaded.facts.config.vocab,
-            ))
-        });
-    }
-    let text = text.ok_or_else(|| LaunchError::Option("replicas must be at least 1".into()))?;
-    let chat = facts
-        .chat_template
-        .as_deref()
-        .map(|source| {
-            let special = |t: &Option<String>| t.clone().unwrap_or_default();
-            ChatTemplate::new(
-                source,
-                &special(&facts.bos_token),
-                &special(&facts.eos_token),
-            )
-        })
-        .transpose()
-        .map_err(LaunchError::ChatTemplate)?;
-    let mut log_facts = LogFacts {
-        tp: options.tp,
-        ..LogFacts::here(&facts, model_options.threads)
-    };
-    if let Some(name) = &options.served_model_name {
-        log_facts.model.clone_from(name);
-    }
-    let engine = Engine::start(
-        EngineSpec {
-            facts: log_facts,
-            policy,
-            router,
-            router_name: options.router.clone(),
-            queue_limit: options.queue_limit,
-            text: text.clone(),
-            eos: facts.eos.clone(),
-            step_log: options.step_log.clone(),
-        },
-        executors,
-    )?;
-    Ok(Arc::new(Service {
-        engine,
-        text,
-        chat,
-        api_key: options.api_key.clone(),
-        max_body_bytes: options.max_body_bytes,
-        created: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
-    }))
+    Ok(Policy::start(params, blocks, model_tokens, options.pp)?)
 }

@@ -5,11 +5,13 @@
 
 pub mod engine;
 pub mod executor;
+pub mod fleet;
 pub mod grammar;
 pub mod http;
 pub mod launch;
 pub mod metrics;
 pub mod model;
+pub mod pace;
 pub mod pages;
 pub mod policy;
 pub mod replay;

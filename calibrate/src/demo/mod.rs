@@ -2,11 +2,13 @@
 //!
 //! - [`cases`] the loads: which are fitted, which are held out, and the scenario of each
 //! - [`way`] what a request spends outside of steps
+//! - [`scaling`] a fleet under an autoscaler: what was measured against what was predicted, second by second
 //! - [`table`] measured beside predicted, with the errors and the run-to-run noise
 //!
 //! The command `servetwin demo` starts engines, puts the loads on them and fits; here is what it decides and reports.
 
 pub mod cases;
+pub mod scaling;
 pub mod table;
 pub mod way;
 

@@ -13,7 +13,10 @@ use hwmodels::ops::{Cache, DecodeShape, Experts, MoeShape, PrefillShape, Prefill
 use hwmodels::{BatchStats, Dtype};
 use serde::Deserialize;
 
-use super::{COARSE, Error};
+use super::error::Error;
+
+/// Times below this are too coarse at 1 us resolution [s].
+pub(super) const COARSE: f64 = 20e-6;
 
 /// One measured kernel time.
 pub(super) trait Row: Sync {

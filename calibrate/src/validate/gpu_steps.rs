@@ -11,7 +11,7 @@ use hwmodels::ops::collective::{Fabric, LinkClass};
 use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{
-    BatchStats, Catalog, Dtype, EngineCost, EngineKind, Layout, ReplicaModel, ReplicaSpec,
+    BatchStats, Catalog, Dtype, EngineCost, EngineKind, Layout, OperatorSteps, OperatorStepsSpec,
     StepModel,
 };
 use serde::Deserialize;
@@ -66,7 +66,7 @@ impl Row {
 /// A table is malformed, or holds a system or model that is not known.
 pub fn summaries(dir: &Path) -> Result<Vec<Summary>, SetError> {
     let rows: Vec<Row> = Source::Folder(dir.to_owned()).read(FILE)?;
-    let mut models: BTreeMap<(String, String), ReplicaModel> = BTreeMap::new();
+    let mut models: BTreeMap<(String, String), OperatorSteps> = BTreeMap::new();
     let mut signed: BTreeMap<(String, String), Vec<f64>> = BTreeMap::new();
     for row in &rows {
         let key = (row.system.clone(), row.model.clone());
@@ -99,7 +99,7 @@ pub fn summaries(dir: &Path) -> Result<Vec<Summary>, SetError> {
 }
 
 /// The model of one device that ran `row`, with the operators fitted on the same folder.
-fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
+fn replica(dir: &Path, row: &Row) -> Result<OperatorSteps, SetError> {
     let wrong = |message: String| SetError::new(FILE, message);
     let system = operators::SYSTEMS
         .iter()
@@ -125,7 +125,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
             .map_err(|e| wrong(e.to_string()))?
             .profile
     };
-    let spec = ReplicaSpec {
+    let spec = OperatorStepsSpec {
         accelerator,
         fabric: Fabric::single_node(LinkClass::NvLink4, 1, accelerator.memory_bandwidth),
         model,
@@ -139,7 +139,7 @@ fn replica(dir: &Path, row: &Row) -> Result<ReplicaModel, SetError> {
         kernels: Kernels::default(),
         graph_sizes: &[],
     };
-    Ok(ReplicaModel::new(&spec))
+    Ok(OperatorSteps::new(&spec))
 }
 
 #[cfg(test)]

@@ -195,55 +195,6 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             .iter()
             .map(|n| format!("{n}\n"))
             .collect();
-        let mut m = Vec::new();
-        push(
-            &mut m,
-            &f,
-            ("output_throughput", "avg"),
-            "output_tok_s",
-            "throughput_with_drain.output_tokens_per_s",
-            1.0,
-            false,
-        );
-        push(
-            &mut m,
-            &f,
-            ("ttft_ms", "p50"),
-            "ttft_p50_ms",
-            "ttft_ms.p50",
-            1.0,
-            false,
-        );
-        push(
-            &mut m,
-            &f,
-            ("itl_ms", "avg"),
-            "itl_mean_ms",
-            "itl_ms.mean",
-            1.0,
-            !throughput,
-        );
-        // Alone, every gap is the same step: its median is the mean that was fitted.
-        if throughput {
-            push(
-                &mut m,
-                &f,
-                ("itl_ms", "p50"),
-                "itl_p50_ms",
-                "itl_ms.p50",
-                1.0,
-                throughput,
-            );
-        }
-        push(
-            &mut m,
-            &f,
-            ("e2e_s", "avg"),
-            "e2e_mean_ms",
-            "e2e_ms.mean",
-            1e3,
-            false,
-        );
         out.push(Case {
             set: "inf2",
             name: format!(
@@ -258,10 +209,64 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             scenario,
             files: vec![("outputs.csv".into(), format!("tokens\n{outputs}"))],
             runs: ORDERS,
-            measured: m,
+            measured: inf2_figures(&f, throughput),
         });
     }
     Ok(out)
+}
+
+/// What was measured under one load.
+fn inf2_figures(f: &Figures, throughput: bool) -> Vec<Measured> {
+    let mut m = Vec::new();
+    push(
+        &mut m,
+        f,
+        ("output_throughput", "avg"),
+        "output_tok_s",
+        "throughput_with_drain.output_tokens_per_s",
+        1.0,
+        false,
+    );
+    push(
+        &mut m,
+        f,
+        ("ttft_ms", "p50"),
+        "ttft_p50_ms",
+        "ttft_ms.p50",
+        1.0,
+        false,
+    );
+    push(
+        &mut m,
+        f,
+        ("itl_ms", "avg"),
+        "itl_mean_ms",
+        "itl_ms.mean",
+        1.0,
+        !throughput,
+    );
+    // Alone, every gap is the same step: its median is the mean that was fitted.
+    if throughput {
+        push(
+            &mut m,
+            f,
+            ("itl_ms", "p50"),
+            "itl_p50_ms",
+            "itl_ms.p50",
+            1.0,
+            throughput,
+        );
+    }
+    push(
+        &mut m,
+        f,
+        ("e2e_s", "avg"),
+        "e2e_mean_ms",
+        "e2e_ms.mean",
+        1e3,
+        false,
+    );
+    m
 }
 
 #[derive(Debug, Deserialize)]

@@ -100,6 +100,15 @@ impl FairShare {
         self.share();
     }
 
+    /// The most that a flow takes [bytes/s] changes at `now` [s]: the storage has become slow for it.
+    pub fn set_ceiling(&mut self, now: f64, id: FlowId, ceiling: f64) {
+        self.advance(now);
+        if let Some(flow) = self.flows.iter_mut().find(|f| f.id == id) {
+            flow.ceiling = ceiling.max(0.0);
+        }
+        self.share();
+    }
+
     /// When the first flow will have moved all its bytes if nobody joins or leaves before [s], and which; of several the one that joined first.
     pub fn next_end(&self) -> Option<(f64, FlowId)> {
         let end = |f: &Flow| match f.left > 0.0 {

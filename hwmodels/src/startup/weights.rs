@@ -3,8 +3,11 @@
 use super::defaults::{Defaults, Host, Over, Platform, Scope};
 use super::error::StartupError;
 use super::share::FairShare;
+use crate::dtype::Dtype;
 use crate::evidence::Evidence;
 use crate::instance::Instance;
+use crate::layout::Placement;
+use crate::model::ModelArch;
 
 /// What one node of a replica reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -150,4 +153,23 @@ impl LoadPath {
     pub fn rate(&self) -> f64 {
         self.ceiling.min(self.node).min(self.shared)
     }
+}
+
+/// Bytes that the node of `p` with the most weights reads, and its ranks.
+pub fn busiest_node(model: &ModelArch, p: &Placement, weights: Dtype) -> (f64, u32) {
+    let ranks = p.layout.stage_ranks();
+    let mut nodes: Vec<(f64, u32)> = vec![(0.0, 0); p.nodes.max(1) as usize];
+    for (stage, layers) in p.stage_layers.iter().enumerate() {
+        let of_rank = model.stage_weight_bytes(p.layout, layers.clone(), weights);
+        let node = p.node_of_stage(stage as u32) as usize;
+        if let Some(node) = nodes.get_mut(node) {
+            // Ranks of different data-parallel groups read the same bytes.
+            node.0 += of_rank * f64::from(p.layout.tp);
+            node.1 += ranks.min(p.node_ranks);
+        }
+    }
+    nodes
+        .into_iter()
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .unwrap_or((0.0, 1))
 }

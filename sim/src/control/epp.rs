@@ -12,7 +12,9 @@ use super::keda::{MetricType, ScaledObjectSpec, Trigger, TriggerValue};
 use crate::kernel::time::SimDuration;
 
 /// Which signals the triggers read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Signal {
     /// `llm_d_epp_flow_control_pool_saturation` and running requests.

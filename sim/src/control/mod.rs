@@ -13,6 +13,7 @@
 //! - [`karpenter`] a provisioner after Karpenter: nodes by price, consolidation (5.2)
 //! - [`sagemaker`] target tracking and step scaling with their CloudWatch alarms (5.5)
 //! - [`scheduled`] scheduled actions: cron, rate, at
+//! - [`predictive`] predictive scaling: capacity for the load of the same hour of other days
 //! - [`dynamo`] the planner of NVIDIA Dynamo: its load and throughput loops
 //! - [`wva`] llm-d's workload-variant autoscaler
 //! - [`epp`] KEDA triggers on the endpoint picker's signals
@@ -25,6 +26,7 @@ pub mod hpa;
 pub mod karpenter;
 pub mod keda;
 pub mod pipeline;
+pub mod predictive;
 pub mod quantity;
 pub mod sagemaker;
 pub mod scheduled;

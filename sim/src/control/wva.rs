@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// Which analyzer decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Analyzer {
     /// Spare share of KV cache and queue; one replica at a time. Without an `analyzers` section.
@@ -25,7 +27,7 @@ pub enum Analyzer {
 }
 
 /// The saturation-scaling ConfigMap.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct WvaSpec {
     /// Whether the `analyzers` section names the token analyzer.

@@ -7,6 +7,7 @@ use super::spec::MetricSource;
 use super::{Cluster, Event, Sight};
 use crate::control::cluster_autoscaler::Action;
 use crate::control::cluster_autoscaler::spec::{NodeView, Observed, PodView, Resources};
+use crate::control::epp::{Endpoint, pool_saturation};
 use crate::control::hpa::spec::MetricSource as HpaSource;
 use crate::control::hpa::{Decision, Reading, Scale};
 use crate::control::keda::TriggerValue;
@@ -52,7 +53,7 @@ impl Cluster {
         };
         let gateway = [ExporterReading {
             target: GATEWAY,
-            counters: gateway_page(sight),
+            counters: self.gateway_page(sight),
         }];
         for (path, source) in self.paths.iter_mut().zip(&self.spec.metrics) {
             let Some(path) = path.as_mut().filter(|p| p.due() <= now) else {
@@ -95,6 +96,31 @@ impl Cluster {
                 }
             })
             .collect()
+    }
+
+    /// The page of the gateway and its endpoint picker, and of controllers that others read.
+    fn gateway_page(&self, sight: &dyn Sight) -> Counters {
+        let mut page: Counters = [0.0; Counter::COUNT];
+        let mut set = |c: Counter, v: f64| page[c as usize] = v;
+        let held = sight.held();
+        let unanswered = sight.offered().saturating_sub(sight.ended());
+        set(Counter::Waiting, held as f64);
+        set(Counter::Running, unanswered.saturating_sub(held) as f64);
+        set(Counter::RequestSuccess, sight.offered() as f64);
+        set(Counter::Inflight, unanswered as f64);
+        if self.reads_saturation {
+            let endpoints: Vec<Endpoint> = (self.engines())
+                .map(|(_, engine)| sight.engine(engine).load)
+                .map(|load| Endpoint {
+                    waiting: f64::from(load.waiting),
+                    kv_cache_usage: load.kv_use(),
+                })
+                .collect();
+            set(Counter::PoolSaturation, pool_saturation(&endpoints));
+        }
+        let wished = self.wished.unwrap_or(self.desired);
+        set(Counter::DesiredReplicas, f64::from(wished));
+        page
     }
 
     /// What the triggers of KEDA answer.
@@ -279,7 +305,7 @@ impl Cluster {
         }
     }
 
-    fn pod_view(&self, p: usize) -> PodView {
+    pub(super) fn pod_view(&self, p: usize) -> PodView {
         PodView {
             id: p as u64,
             requests: self.spec.pod.requests,
@@ -313,16 +339,6 @@ impl Cluster {
             .map(view)
             .collect()
     }
-}
-
-fn gateway_page(sight: &dyn Sight) -> Counters {
-    let mut page: Counters = [0.0; Counter::COUNT];
-    let held = sight.held();
-    let unanswered = sight.offered().saturating_sub(sight.ended());
-    page[Counter::Waiting as usize] = held as f64;
-    page[Counter::Running as usize] = unanswered.saturating_sub(held) as f64;
-    page[Counter::RequestSuccess as usize] = sight.offered() as f64;
-    page
 }
 
 fn inputs_of_triggers(names: &[String], values: &[TriggerValue]) -> String {

@@ -47,6 +47,19 @@ pub enum Delay {
 }
 
 impl Delay {
+    /// The median [s].
+    pub fn median(&self) -> f64 {
+        let half = std::f64::consts::LN_2;
+        match *self {
+            Delay::Fixed(secs) => secs,
+            Delay::Uniform { min, max } => 0.5 * (min + max),
+            Delay::Normal { mean, .. } => mean,
+            Delay::Lognormal { median, .. } => median,
+            Delay::Exponential { mean } => mean * half,
+            Delay::Weibull { scale, shape } => scale * half.powf(1.0 / shape),
+        }
+    }
+
     /// The draw called `name` in the run with `seed`: the same for the same name, whatever else is drawn.
     pub fn draw(&self, seed: u64, name: &str) -> SimDuration {
         let mut stream = rng::stream(seed, name);

@@ -4,15 +4,51 @@ use rand::RngExt;
 
 use super::nodes::RECLAIMED;
 use super::record::Controller;
+use super::scalers::Scaler;
 use super::spec::{ChangeKind, FaultKind, When};
 use super::{Cluster, Event};
 use crate::kernel::rng;
 use crate::kernel::time::{SimDuration, SimTime};
 
+/// A container that crashes again and again.
+pub(super) struct Curse {
+    /// Name of its replica: a group that is made anew keeps it.
+    name: String,
+    until: SimTime,
+    after: SimDuration,
+    fault: usize,
+}
+
 impl Cluster {
+    /// Plans a fault of the cluster as a whole anew, `now` being when the last one ended.
+    pub(super) fn plan_again(&mut self, now: SimTime, i: usize) {
+        let When::After(delay) = self.spec.faults[i].when else {
+            return;
+        };
+        let k = self.fault_times[i];
+        self.fault_times[i] += 1;
+        let life = delay.draw(self.seed, &format!("cluster/fault/{i}/{k}"));
+        // At least a second, so that a run with a mean of nothing ends.
+        let life = life.max(SimDuration(1_000_000_000));
+        self.plan(now + life, Event::Fault(i));
+    }
+
+    /// Whether engines may change their speed in the run.
+    pub(super) fn may_slow(&self) -> bool {
+        (self.spec.faults.iter()).any(|f| matches!(f.kind, FaultKind::Straggler { .. }))
+    }
+
+    /// Share of the bandwidth of the storage that there is.
+    pub(super) fn storage_share(&self) -> f64 {
+        self.storage.iter().map(|s| s.2).product()
+    }
+
     /// A fault with an instant of its own.
     pub(super) fn fault(&mut self, now: SimTime, i: usize) {
         let kind = self.spec.faults[i].kind.clone();
+        if let Some(duration) = kind.lasts() {
+            self.plan_again(now + duration, i);
+        }
         match kind {
             FaultKind::MetricsOutage { duration } => {
                 self.outage_until = self.outage_until.max(now + duration);
@@ -26,6 +62,30 @@ impl Cluster {
                 let size = self.groups[group].target as i64;
                 let why = format!("the cloud has no capacity for {:.0} s", duration.as_secs());
                 self.decided(now, Controller::Fault, &name, (size, size), why);
+            }
+            FaultKind::SlowStorage { share, duration } => {
+                let before = self.storage_share();
+                self.storage.push((i, now, share));
+                self.storage_changed(now, before);
+                self.set_storage(now);
+                let event = Event::StorageFast {
+                    fault: i,
+                    begin: now,
+                };
+                self.plan(now + duration, event);
+                let why = format!(
+                    "weights load at {:.0} % of the bandwidth for {:.0} s",
+                    100.0 * share,
+                    duration.as_secs()
+                );
+                self.decided(now, Controller::Fault, "storage", (0, 0), why);
+            }
+            FaultKind::CrashLoop { .. } => {
+                let there = self.counted();
+                match self.chosen(i, &there) {
+                    Some(unit) => self.curse(now, unit, i),
+                    None => self.nothing_broke(now, "replica"),
+                }
             }
             FaultKind::Replica => {
                 let serving = self.serving();
@@ -90,9 +150,24 @@ impl Cluster {
                 self.drain_before(now, n, notice);
                 format!("{name} is reclaimed in {:.0} s", notice.as_secs())
             }
-            FaultKind::Straggler { factor } => {
-                self.nodes[n].slowdown = factor;
-                format!("steps of engines that start on {name} take {factor} times as long")
+            FaultKind::Straggler {
+                factor,
+                duration,
+                cause,
+            } => {
+                self.nodes[n].slowed.push((fault, now, factor));
+                self.set_speeds(n);
+                let mut why = format!("{cause}: steps on {name} take {factor} times as long");
+                if let Some(duration) = duration {
+                    let event = Event::NodeSlow {
+                        node: n,
+                        fault,
+                        begin: now,
+                    };
+                    self.plan(now + duration, event);
+                    why += &format!(" for {:.0} s", duration.as_secs());
+                }
+                why
             }
             _ => return,
         };
@@ -100,6 +175,95 @@ impl Cluster {
         let about = self.spec.groups[group].name.clone();
         let size = self.groups[group].target as i64;
         self.decided(now, Controller::Fault, &about, (size, size), why);
+    }
+
+    /// What slowed a node since `begin` has ended.
+    pub(super) fn node_recovers(&mut self, now: SimTime, n: usize, fault: usize, begin: SimTime) {
+        if self.nodes[n].gone != SimTime::NEVER {
+            return;
+        }
+        self.nodes[n]
+            .slowed
+            .retain(|s| (s.0, s.1) != (fault, begin));
+        self.set_speeds(n);
+        let node = &self.nodes[n];
+        let why = format!(
+            "steps on {} take {} times as long",
+            node.name,
+            node.slowdown()
+        );
+        let about = self.spec.groups[node.group].name.clone();
+        let size = self.groups[node.group].target as i64;
+        self.decided(now, Controller::Fault, &about, (size, size), why);
+        if let When::After(delay) = self.spec.faults[fault].when {
+            self.nodes[n].slowed_times += 1;
+            let k = self.nodes[n].slowed_times;
+            let name = format!("cluster/fault/{fault}/node/{n}/{k}");
+            let life = delay.draw(self.seed, &name);
+            let life = life.max(SimDuration(1_000_000_000));
+            self.plan(now + life, Event::NodeFault { node: n, fault });
+        }
+    }
+
+    /// The storage is as fast as it was before `begin`.
+    pub(super) fn storage_recovers(&mut self, now: SimTime, fault: usize, begin: SimTime) {
+        let before = self.storage_share();
+        self.storage.retain(|s| (s.0, s.1) != (fault, begin));
+        self.storage_changed(now, before);
+        self.set_storage(now);
+        let why = format!(
+            "weights load at {:.0} % of the bandwidth",
+            100.0 * self.storage_share()
+        );
+        self.decided(now, Controller::Fault, "storage", (0, 0), why);
+    }
+
+    /// A fault of one replica.
+    pub(super) fn unit_fault(&mut self, now: SimTime, unit: usize, epoch: u32, fault: usize) {
+        if !self.is_current(unit, epoch) {
+            return;
+        }
+        let is_loop = matches!(self.spec.faults[fault].kind, FaultKind::CrashLoop { .. });
+        let is_cursed =
+            (self.curses.iter()).any(|c| c.fault == fault && c.name == self.name_of(unit));
+        match is_loop && !is_cursed {
+            true => self.curse(now, unit, fault),
+            false => self.crash(now, unit),
+        }
+    }
+
+    /// The container of a replica crashes now, and again after each start.
+    fn curse(&mut self, now: SimTime, unit: usize, fault: usize) {
+        let FaultKind::CrashLoop { after, duration } = self.spec.faults[fault].kind else {
+            return;
+        };
+        let name = self.name_of(unit).to_owned();
+        let why = format!(
+            "{name} crashes {:.0} s after each start, for {:.0} s",
+            after.as_secs(),
+            duration.as_secs()
+        );
+        self.curses.retain(|c| c.until > now);
+        self.curses.push(Curse {
+            name,
+            until: now + duration,
+            after,
+            fault,
+        });
+        self.decided(now, Controller::Fault, "replica", (0, 0), why);
+        self.crash(now, unit);
+    }
+
+    /// The container of pod `p` has started: it crashes again where that is its lot.
+    pub(super) fn crash_again(&mut self, now: SimTime, p: usize, epoch: u32) {
+        let unit = self.pods[p].unit;
+        let name = self.name_of(unit);
+        let its = |c: &&Curse| c.until > now && c.name == name;
+        let Some(curse) = self.curses.iter().find(its) else {
+            return;
+        };
+        let (at, fault) = (now + curse.after, curse.fault);
+        self.plan(at, Event::UnitFault { unit, epoch, fault });
     }
 
     /// Evicts the pods of a node that is taken away after `notice`. The node stays until then, as its instance does.
@@ -133,10 +297,17 @@ impl Cluster {
                     "kubectl scale".into(),
                 );
             }
-            ChangeKind::Bounds { min, max } => {
-                let why = self.patch(min, max);
+            ChangeKind::Restart => {
+                self.generation += 1;
                 let size = self.desired.into();
+                let why = "kubectl rollout restart".into();
                 self.decided(now, Controller::Operator, "replicas", (size, size), why);
+            }
+            ChangeKind::Bounds { min, max } => {
+                let from = self.desired.into();
+                let why = self.patch(min, max);
+                let to = self.desired.into();
+                self.decided(now, Controller::Operator, "replicas", (from, to), why);
             }
             ChangeKind::Group {
                 group,
@@ -160,6 +331,16 @@ impl Cluster {
             let (a, b) = (min.or(spec.min_replicas), max.unwrap_or(spec.max_replicas));
             let done = hpa.set_bounds(a, b).map_err(|e| e.to_string());
             (done, a.unwrap_or(1), b)
+        } else if let Some(Scaler::SageMaker(endpoint)) = &mut self.scaler {
+            let of = |n: Option<i32>| n.and_then(|n| u32::try_from(n).ok());
+            let done = endpoint.set_bounds(of(min), of(max));
+            let (a, b) = endpoint.bounds();
+            let current = u32::try_from(self.desired).unwrap_or(0);
+            self.desired = i32::try_from(current.clamp(a, b)).unwrap_or(i32::MAX);
+            return match done {
+                Ok(()) => format!("RegisterScalableTarget: MinCapacity {a}, MaxCapacity {b}"),
+                Err(why) => format!("RegisterScalableTarget was refused: {why}"),
+            };
         } else {
             return "there is no autoscaler to patch".into();
         };

@@ -14,40 +14,54 @@
 
 mod controllers;
 pub mod delay;
+mod endpoint;
 mod faults;
+mod karpenter;
+mod loads;
 mod nodes;
+mod planner;
 mod pods;
 pub mod record;
+mod rollout;
+mod saturation;
+mod scalers;
 pub mod slow;
 pub mod spec;
 
 use std::collections::BTreeMap;
 
+use hwmodels::StepModel;
+
 use crate::control::cluster_autoscaler::ClusterAutoscaler;
 use crate::control::cluster_autoscaler::spec::NodeGroup;
 use crate::control::hpa::Hpa;
+use crate::control::karpenter::Karpenter;
 use crate::control::keda::Keda;
 use crate::control::pipeline::MetricPath;
 use crate::kernel::rng::{self, Stream};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::Load;
+pub use karpenter::FIRST_CLAIM;
+use karpenter::Provisioner;
 use nodes::Node;
 use pods::{Pod, Unit};
 use record::{ClusterRecord, Controller, DecisionRow, NodeRow, PodRow, ReplicaRow, SampleRow};
+use scalers::Scaler;
+use slow::Speed;
 use spec::{ClusterSpec, MetricSource};
 
 /// Most rows of samples; when there are more, every other one goes and they are taken half as often.
 const MAX_SAMPLES: usize = 1 << 14;
 
 /// What the run is to do.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Order {
     /// A replica is ready: start an engine for it, and say with [`Cluster::started`] which.
     Start {
         /// The replica.
         unit: usize,
-        /// How much longer its steps take than they should.
-        slowdown: f64,
+        /// How much longer its steps take than they should, where that may change; `None`: they take as long as they should.
+        speed: Option<Speed>,
     },
     /// An engine is sent nothing more.
     Drain(u32),
@@ -91,6 +105,8 @@ pub trait Sight {
     fn offered(&self) -> u64;
     /// Requests that have ended, however.
     fn ended(&self) -> u64;
+    /// How long steps of a healthy engine take.
+    fn steps(&self) -> &dyn StepModel;
 }
 
 /// What happens in a cluster.
@@ -108,6 +124,15 @@ enum Event {
         epoch: u32,
         fault: usize,
     },
+    NodeSlow {
+        node: usize,
+        fault: usize,
+        begin: SimTime,
+    },
+    StorageFast {
+        fault: usize,
+        begin: SimTime,
+    },
     NodeRefused(usize),
     NodeReady(usize),
     NodeUsable(usize),
@@ -118,9 +143,15 @@ enum Event {
         pod: usize,
         epoch: u32,
     },
+    PodReads {
+        pod: usize,
+        epoch: u32,
+    },
+    LoadEnds(u64),
     PodLoaded {
         pod: usize,
         epoch: u32,
+        version: u32,
     },
     UnitUp {
         unit: usize,
@@ -137,7 +168,9 @@ enum Event {
     Scrape,
     Poll,
     Sync,
+    Scale,
     Scan,
+    Provision,
 }
 
 impl Event {
@@ -147,9 +180,16 @@ impl Event {
         match self {
             Begin => 0,
             Change(_) => 1,
-            Fault(_) | NodeFault { .. } | UnitFault { .. } | NodeLost(_) => 2,
+            Fault(_)
+            | NodeFault { .. }
+            | UnitFault { .. }
+            | NodeSlow { .. }
+            | StorageFast { .. }
+            | NodeLost(_) => 2,
             NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
             PodStarted { .. }
+            | PodReads { .. }
+            | LoadEnds(_)
             | PodLoaded { .. }
             | UnitUp { .. }
             | UnitReady { .. }
@@ -158,8 +198,8 @@ impl Event {
             LookAtDraining => 6,
             Sample | Scrape => 7,
             Poll => 8,
-            Sync => 9,
-            Scan => 10,
+            Sync | Scale => 9,
+            Scan | Provision => 10,
         }
     }
 }
@@ -195,9 +235,25 @@ pub struct Cluster {
     hpa: Option<Hpa>,
     keda: Option<Keda>,
     autoscaler: Option<ClusterAutoscaler>,
+    scaler: Option<Scaler>,
+    karpenter: Option<Provisioner>,
+    /// What the variant autoscaler wishes.
+    wished: Option<i32>,
+    /// Somebody asks for the saturation of the pool.
+    reads_saturation: bool,
     expander: Stream,
     /// Prometheus is down until then.
     outage_until: SimTime,
+    /// Containers that crash again and again.
+    curses: Vec<faults::Curse>,
+    /// Raised with each rolling update.
+    generation: u32,
+    /// Slow storage: which fault, since when, and the share of its bandwidth that is left.
+    storage: Vec<(usize, SimTime, f64)>,
+    /// Loads of weights that share something.
+    loads: loads::Loads,
+    /// How often each fault has come about.
+    fault_times: Vec<u32>,
     looks: bool,
     orders: Vec<Order>,
     decisions: Vec<DecisionRow>,
@@ -235,6 +291,15 @@ impl Cluster {
             }
             None => None,
         };
+        let gpus = u32::try_from(spec.pod.requests.gpus).unwrap_or(0);
+        let scaler = match &spec.scaler {
+            Some(s) => Some(Scaler::new(s, spec.facts, gpus * spec.pod.size as u32)?),
+            None => None,
+        };
+        let karpenter = match &spec.karpenter {
+            Some(s) => Some(Provisioner::new(Karpenter::new(SimTime::ZERO, s.clone())?)),
+            None => None,
+        };
         let path = |source: &MetricSource| match source {
             MetricSource::Replicas(path) | MetricSource::Gateway(path) => {
                 MetricPath::new(*path).map(Some)
@@ -264,8 +329,17 @@ impl Cluster {
             hpa,
             keda,
             autoscaler,
+            scaler,
+            karpenter,
+            wished: None,
+            reads_saturation: spec.metrics.iter().any(MetricSource::is_saturation),
             expander: rng::stream(seed, "cluster/expander"),
             outage_until: SimTime::ZERO,
+            curses: Vec::new(),
+            generation: 0,
+            storage: Vec::new(),
+            loads: loads::Loads::default(),
+            fault_times: vec![0; spec.faults.len()],
             looks: false,
             orders: Vec::new(),
             decisions: Vec::new(),
@@ -286,8 +360,12 @@ impl Cluster {
             self.plan(self.spec.changes[i].at, Event::Change(i));
         }
         for i in 0..self.spec.faults.len() {
-            if let spec::When::At { at, .. } = self.spec.faults[i].when {
-                self.plan(at, Event::Fault(i));
+            match self.spec.faults[i].when {
+                spec::When::At { at, .. } => self.plan(at, Event::Fault(i)),
+                spec::When::After(_) if self.spec.faults[i].kind.is_of_all() => {
+                    self.plan_again(SimTime::ZERO, i);
+                }
+                spec::When::After(_) => {}
             }
         }
         self.plan_scrape();
@@ -302,6 +380,7 @@ impl Cluster {
             let first = self.phase("cluster-autoscaler", flags.scan_interval);
             self.plan(first, Event::Scan);
         }
+        self.plan_scaler(None);
     }
 
     /// The first turn of a loop: controllers were started at some instant before the run.
@@ -338,6 +417,7 @@ impl Cluster {
         self.happen(now, event, sight);
         self.reconcile(now);
         self.schedule(now);
+        self.plan_provisioner(now);
         std::mem::take(&mut self.orders)
     }
 
@@ -347,11 +427,9 @@ impl Cluster {
             Event::Change(i) => self.change(now, i),
             Event::Fault(i) => self.fault(now, i),
             Event::NodeFault { node, fault } => self.node_fault(now, node, fault),
-            Event::UnitFault { unit, epoch, .. } => {
-                if self.is_current(unit, epoch) {
-                    self.crash(now, unit);
-                }
-            }
+            Event::UnitFault { unit, epoch, fault } => self.unit_fault(now, unit, epoch, fault),
+            Event::NodeSlow { node, fault, begin } => self.node_recovers(now, node, fault, begin),
+            Event::StorageFast { fault, begin } => self.storage_recovers(now, fault, begin),
             Event::NodeRefused(n) => self.node_refused(now, n),
             Event::NodeReady(n) => self.node_ready(now, n),
             Event::NodeUsable(n) => self.node_usable(now, n),
@@ -359,7 +437,13 @@ impl Cluster {
             Event::NodeLost(n) => self.node_lost(now, n, SimDuration::ZERO, "reclaimed"),
             Event::NodeGone(n) => self.node_gone(now, n),
             Event::PodStarted { pod, epoch } => self.pod_started(now, pod, epoch),
-            Event::PodLoaded { pod, epoch } => self.pod_loaded(now, pod, epoch),
+            Event::PodReads { pod, epoch } => self.pod_reads(now, pod, epoch),
+            Event::LoadEnds(version) => self.load_ends(now, version),
+            Event::PodLoaded {
+                pod,
+                epoch,
+                version,
+            } => self.pod_loaded(now, pod, epoch, version),
             Event::UnitUp { unit, epoch } => self.unit_up(now, unit, epoch),
             Event::UnitReady { unit, epoch } => self.unit_ready(now, unit, epoch),
             Event::UnitNoticed(unit) => self.unit_noticed(now, unit),
@@ -369,7 +453,9 @@ impl Cluster {
             Event::Scrape => self.scrape(now, sight),
             Event::Poll => self.poll(now, sight),
             Event::Sync => self.sync(now, sight),
+            Event::Scale => self.scale(now, sight),
             Event::Scan => self.scan(now),
+            Event::Provision => self.provision(now),
         }
     }
 
@@ -386,9 +472,10 @@ impl Cluster {
         }
     }
 
-    /// Notes what was decided; of what was left as it was, only where the reason is another than last time.
+    /// Notes what was decided; of what a controller left as it was, only where the reason is another than last time.
     fn note(&mut self, row: DecisionRow) {
-        if row.from == row.to {
+        let is_told = matches!(row.controller, Controller::Operator | Controller::Fault);
+        if row.from == row.to && !is_told {
             let last = self
                 .decisions
                 .iter()
@@ -494,6 +581,7 @@ impl Cluster {
                 is_spot: group.is_spot,
                 gpus: group.template.gpus,
                 usd_per_hour: group.usd_per_hour,
+                watts: group.watts,
                 requested: n.requested,
                 ready: n.ready,
                 usable: n.usable,

@@ -26,9 +26,17 @@ pub(super) struct Node {
     /// When its image is there; [`SimTime::NEVER`]: nobody has asked for it.
     pub image_at: SimTime,
     pub pods: Vec<usize>,
-    /// How much longer steps take on it.
-    pub slowdown: f64,
+    /// What slows the steps on it: which fault, since when, how much longer they take.
+    pub slowed: Vec<(usize, SimTime, f64)>,
+    /// A container of ours has started on it before: its libraries are in the page cache.
+    pub has_started: bool,
+    /// How often something slowed it.
+    pub slowed_times: u32,
     pub serving_gpu_ns: u128,
+    /// Karpenter's claim that it is of.
+    pub claim: Option<u64>,
+    /// When a pod last came or went, or it became usable.
+    pub last_pod_event: SimTime,
 }
 
 impl Node {
@@ -45,6 +53,11 @@ impl Node {
     /// Whether pods can be placed on it.
     pub fn is_usable(&self) -> bool {
         self.usable != SimTime::NEVER && !self.is_tainted() && self.gone == SimTime::NEVER
+    }
+
+    /// How much longer steps take on it.
+    pub fn slowdown(&self) -> f64 {
+        self.slowed.iter().map(|s| s.2).product()
     }
 
     pub fn is_tainted(&self) -> bool {
@@ -69,8 +82,12 @@ impl Cluster {
             is_refused: false,
             image_at: SimTime::NEVER,
             pods: Vec::new(),
-            slowdown: 1.0,
+            slowed: Vec::new(),
+            has_started: false,
+            slowed_times: 0,
             serving_gpu_ns: 0,
+            claim: None,
+            last_pod_event: now,
         });
         self.present.push(n);
         n
@@ -83,15 +100,16 @@ impl Cluster {
         (node.ready, node.usable) = (now, now);
         if self.spec.is_warm {
             node.image_at = now;
+            node.has_started = true;
         }
         self.set_node_faults(now, n);
     }
 
     /// Asks the cloud for an instance.
-    fn launch(&mut self, now: SimTime, group: usize) {
+    pub(super) fn launch(&mut self, now: SimTime, group: usize, has_quota: bool) -> usize {
         let n = self.new_node(now, group);
         let spec = &self.spec.groups[group];
-        let has_capacity = now >= self.groups[group].no_capacity_until;
+        let has_capacity = has_quota && now >= self.groups[group].no_capacity_until;
         let draw = super::delay::Delay::Uniform { min: 0.0, max: 1.0 };
         let lot = draw.draw(self.seed, &format!("cluster/capacity/{n}"));
         if !has_capacity || lot.as_secs() < spec.refused {
@@ -100,17 +118,21 @@ impl Cluster {
                 .draw(self.seed, &format!("cluster/refuse/{n}"));
             self.nodes[n].is_refused = true;
             self.plan(now + after, Event::NodeRefused(n));
-            return;
+            return n;
         }
         let boot = spec.boot.draw(self.seed, &format!("cluster/boot/{n}"));
         self.plan(now + boot, Event::NodeReady(n));
+        n
     }
 
     /// Asks for as many instances as the group has too few, after a node was lost or the target raised.
     pub(super) fn fill(&mut self, now: SimTime, group: usize) {
         let there = self.count(group, |n| !n.is_tainted());
+        if self.karpenter.is_some() {
+            self.groups[group].target = there;
+        }
         for _ in there..self.groups[group].target {
-            self.launch(now, group);
+            self.launch(now, group, true);
         }
     }
 
@@ -150,7 +172,7 @@ impl Cluster {
         }
     }
 
-    fn forget_node(&mut self, now: SimTime, n: usize, why: &str) {
+    pub(super) fn forget_node(&mut self, now: SimTime, n: usize, why: &str) {
         let node = &mut self.nodes[n];
         if node.gone != SimTime::NEVER {
             return;
@@ -173,6 +195,9 @@ impl Cluster {
         if let Some(autoscaler) = &mut self.autoscaler {
             autoscaler.refused(now, group, registered);
             self.set_group_size(now, group, registered);
+        } else if self.karpenter.is_some() {
+            self.claim_refused(now, n);
+            self.fill(now, group);
         } else {
             // An Auto Scaling Group tries again for as long as it has too few.
             self.fill(now, group);
@@ -199,6 +224,8 @@ impl Cluster {
     pub(super) fn node_usable(&mut self, now: SimTime, n: usize) {
         if self.nodes[n].gone == SimTime::NEVER {
             self.nodes[n].usable = now;
+            self.nodes[n].last_pod_event = now;
+            self.finish_disruptions(now);
         }
     }
 

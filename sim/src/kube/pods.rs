@@ -1,7 +1,8 @@
 //! Pods and replicas: created by their Deployment or LeaderWorkerSet, placed, started phase by phase, drained, ended.
 
 use super::record::{PodRow, ReplicaRow};
-use super::spec::{FaultKind, When};
+use super::slow::Speed;
+use super::spec::{FaultKind, StartSpec, Weights, When};
 use super::{Cluster, Event, Order, Sight};
 use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
 use crate::kernel::time::{SimDuration, SimTime};
@@ -10,6 +11,8 @@ use crate::kernel::time::{SimDuration, SimTime};
 const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
 /// Longest pause before a container that crashed is started again.
 const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
+/// A container that ran for so long begins with the shortest pause again.
+const BACKOFF_RESET: SimDuration = SimDuration(600_000_000_000);
 
 /// A pod.
 pub(super) struct Pod {
@@ -25,7 +28,25 @@ pub(super) struct Pod {
     pub ready: SimTime,
     pub gone: SimTime,
     pub restarts: u32,
+    /// Its container is the first of ours on its node.
+    pub is_first: bool,
+    /// It crashed, and waits for its next start (CrashLoopBackOff).
+    pub is_backing_off: bool,
+    /// Crashes since the pause was last the shortest.
+    pub backoffs: u32,
+    /// Its load of weights, while that is under way.
+    pub load: Option<Load>,
     pub unschedulable: String,
+}
+
+/// A load of weights whose speed may change.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    /// What it would still take at full speed, as of `since` [ns].
+    left: u64,
+    since: SimTime,
+    /// Raised with each change of speed, so that the end that was planned before is stale.
+    version: u32,
 }
 
 impl From<Pod> for PodRow {
@@ -64,6 +85,8 @@ enum State {
 
 /// A replica: a pod, or the group of a LeaderWorkerSet.
 pub(super) struct Unit {
+    /// Rolling updates before it was created.
+    generation: u32,
     /// Number in its name: of a LeaderWorkerSet the lowest that is free.
     ordinal: u32,
     name: String,
@@ -78,6 +101,8 @@ pub(super) struct Unit {
     why_gone: String,
     /// The engine that serves it, or has.
     pub engine: Option<u32>,
+    /// How fast that is, where faults may slow it.
+    pub speed: Option<Speed>,
     served: Vec<(u32, SimTime, SimTime)>,
 }
 
@@ -137,6 +162,9 @@ impl Cluster {
 
     /// Lets the Deployment or LeaderWorkerSet have as many replicas as are wanted.
     pub(super) fn reconcile(&mut self, now: SimTime) {
+        if self.roll(now) {
+            return;
+        }
         let wanted = self.desired.max(0) as usize;
         let mut there = self.counted_units();
         while there < wanted {
@@ -150,7 +178,7 @@ impl Cluster {
         }
     }
 
-    fn create(&mut self, now: SimTime) {
+    pub(super) fn create(&mut self, now: SimTime) {
         let unit = self.units.len();
         let ordinal = if self.is_set_of_groups() {
             let taken: Vec<u32> = (self.live.iter())
@@ -182,6 +210,10 @@ impl Cluster {
                 ready: SimTime::NEVER,
                 gone: SimTime::NEVER,
                 restarts: 0,
+                is_first: false,
+                is_backing_off: false,
+                backoffs: 0,
+                load: None,
                 unschedulable: String::new(),
             });
             self.pending.push(pod);
@@ -189,6 +221,7 @@ impl Cluster {
         }
         self.live.push(unit);
         self.units.push(Unit {
+            generation: self.generation,
             ordinal,
             name,
             pods,
@@ -200,8 +233,34 @@ impl Cluster {
             gone: SimTime::NEVER,
             why_gone: String::new(),
             engine: None,
+            speed: None,
             served: Vec::new(),
         });
+    }
+
+    pub(super) fn generation_of(&self, unit: usize) -> u32 {
+        self.units[unit].generation
+    }
+
+    pub(super) fn is_ready(&self, unit: usize) -> bool {
+        self.units[unit].is_serving()
+    }
+
+    /// Which of several ready replicas a rolling update takes next: of a LeaderWorkerSet the highest index, of a Deployment the one that became
+    /// ready last.
+    pub(super) fn last_of(&self, units: &[usize]) -> Option<usize> {
+        let is_set = self.is_set_of_groups();
+        units.iter().copied().max_by_key(|u| {
+            let unit = &self.units[*u];
+            (
+                if is_set {
+                    u64::from(unit.ordinal)
+                } else {
+                    unit.ready.0
+                },
+                *u,
+            )
+        })
     }
 
     /// Which replica goes first: of a LeaderWorkerSet the highest index; of a Deployment one without a node, then one that is not ready,
@@ -321,16 +380,18 @@ impl Cluster {
         let attached = now + draw(&spec.volume_attach, "attach");
         let node = &mut self.nodes[n];
         if node.image_at == SimTime::NEVER {
-            let pull = if self.spec.groups[node.group].has_image {
-                draw(&spec.image_cached, "pull")
+            let group = &self.spec.groups[node.group];
+            let pull = if group.has_image {
+                draw(&group.start.image_cached, "pull")
             } else {
-                draw(&spec.image_pull, "pull")
+                draw(&group.start.image_pull, "pull")
             };
             // Others that come to the node meanwhile wait for the same pull.
             node.image_at = attached + pull;
         }
         let started = attached.max(node.image_at);
         node.pods.push(p);
+        node.last_pod_event = now;
         let pod = &mut self.pods[p];
         pod.node = Some(n);
         pod.scheduled = now;
@@ -343,18 +404,95 @@ impl Cluster {
             return;
         }
         self.pods[p].started = now;
+        self.pods[p].is_backing_off = false;
         let restarts = self.pods[p].restarts;
-        let load = self
-            .spec
-            .pod
-            .weights_load
-            .draw(self.seed, &format!("cluster/weights/{p}/{restarts}"));
-        self.plan(now + load, Event::PodLoaded { pod: p, epoch });
+        if let Some(n) = self.pods[p].node {
+            self.pods[p].is_first = !std::mem::replace(&mut self.nodes[n].has_started, true);
+        }
+        self.crash_again(now, p, epoch);
+        if self.begin_load(now, p, epoch) {
+            return;
+        }
+        let Some(Weights::Time(load)) = self.start_of(p).map(|s| &s.weights) else {
+            return;
+        };
+        let load = load.draw(self.seed, &format!("cluster/weights/{p}/{restarts}"));
+        let version = self.pods[p].load.map_or(0, |l| l.version + 1);
+        self.pods[p].load = Some(Load {
+            left: load.0,
+            since: now,
+            version,
+        });
+        self.plan_load(now, p, epoch);
     }
 
-    pub(super) fn pod_loaded(&mut self, now: SimTime, p: usize, epoch: u32) {
+    /// How pods start on the node of pod `p`.
+    pub(super) fn start_of(&self, p: usize) -> Option<&StartSpec> {
+        let node = self.pods[p].node?;
+        Some(&self.spec.groups[self.nodes[node].group].start)
+    }
+
+    /// Plans that the weights of pod `p` are there at `at`.
+    pub(super) fn plan_loaded(&mut self, at: SimTime, pod: usize, epoch: u32) {
+        let version = self.pods[pod].load.map_or(0, |l| l.version + 1);
+        self.pods[pod].load = Some(Load {
+            left: 0,
+            since: at,
+            version,
+        });
+        let event = Event::PodLoaded {
+            pod,
+            epoch,
+            version,
+        };
+        self.plan(at, event);
+    }
+
+    /// Plans the end of a load, at the speed of the storage.
+    fn plan_load(&mut self, now: SimTime, pod: usize, epoch: u32) {
+        let Some(load) = self.pods[pod].load else {
+            return;
+        };
+        let share = self.storage_share();
+        let takes = match share == 1.0 {
+            true => SimDuration(load.left),
+            false => SimDuration((load.left as f64 / share) as u64),
+        };
+        let version = load.version;
+        let event = Event::PodLoaded {
+            pod,
+            epoch,
+            version,
+        };
+        self.plan(now + takes, event);
+    }
+
+    /// The storage has another speed from now on; until now it was `share`.
+    pub(super) fn storage_changed(&mut self, now: SimTime, share: f64) {
+        for p in 0..self.pods.len() {
+            let unit = self.pods[p].unit;
+            let epoch = self.units[unit].epoch;
+            let is_loading = self.pods[p].loaded == SimTime::NEVER && self.is_current(unit, epoch);
+            // What is read from the page cache after a download ends as it was planned.
+            let is_under_way = |l: &&mut Load| is_loading && l.since <= now && l.left > 0;
+            let Some(load) = self.pods[p].load.as_mut().filter(is_under_way) else {
+                continue;
+            };
+            let done = match share == 1.0 {
+                true => now.since(load.since).0,
+                false => (now.since(load.since).0 as f64 * share) as u64,
+            };
+            load.left = load.left.saturating_sub(done);
+            load.since = now;
+            load.version += 1;
+            self.plan_load(now, p, epoch);
+        }
+    }
+
+    pub(super) fn pod_loaded(&mut self, now: SimTime, p: usize, epoch: u32, version: u32) {
         let unit = self.pods[p].unit;
-        if !self.is_current(unit, epoch) {
+        let is_planned = self.pods[p].load.is_some_and(|l| l.version == version);
+        if !is_planned || !self.is_current(unit, epoch) {
             return;
         }
         self.pods[p].loaded = now;
@@ -365,11 +503,16 @@ impl Cluster {
         for p in pods {
             self.pods[p].gang_loaded = now;
         }
-        let init = self
-            .spec
-            .pod
-            .engine_init
-            .draw(self.seed, &format!("cluster/init/{unit}/{epoch}"));
+        let leader = self.units[unit].pods[0];
+        let is_first = self.units[unit].pods.iter().any(|p| self.pods[*p].is_first);
+        let Some(start) = self.start_of(leader) else {
+            return;
+        };
+        let mut init = (start.engine_init).draw(self.seed, &format!("cluster/init/{unit}/{epoch}"));
+        if is_first {
+            let name = format!("cluster/first-start/{unit}/{epoch}");
+            init = init + start.first_start.draw(self.seed, &name);
+        }
         self.plan(now + init, Event::UnitUp { unit, epoch });
     }
 
@@ -396,22 +539,20 @@ impl Cluster {
         if !self.is_current(unit, epoch) {
             return;
         }
-        let mut slowdown = 1.0;
         for p in self.units[unit].pods.clone() {
             self.pods[p].ready = now;
-            if let Some(n) = self.pods[p].node {
-                // The slowest of a gang sets its pace.
-                slowdown = f64::max(slowdown, self.nodes[n].slowdown);
-            }
         }
+        let speed = self.may_slow().then(|| Speed::new(self.slowdown_of(unit)));
         let u = &mut self.units[unit];
         u.state = State::Serving;
         u.ready = now;
         u.engine = None;
-        self.orders.push(Order::Start { unit, slowdown });
+        u.speed.clone_from(&speed);
+        self.orders.push(Order::Start { unit, speed });
         for fault in 0..self.spec.faults.len() {
             let spec = &self.spec.faults[fault];
-            if let (FaultKind::Replica, When::After(delay)) = (&spec.kind, spec.when) {
+            let of_replicas = matches!(spec.kind, FaultKind::Replica | FaultKind::CrashLoop { .. });
+            if let (true, When::After(delay)) = (of_replicas, spec.when) {
                 let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
                 let at = now + delay.draw(self.seed, &name);
                 self.plan(at, Event::UnitFault { unit, epoch, fault });
@@ -474,9 +615,11 @@ impl Cluster {
         let pods = u.pods.clone();
         self.live.retain(|other| *other != unit);
         for p in pods {
+            self.drop_load(now, p);
             self.pods[p].gone = now;
             if let Some(n) = self.pods[p].node {
                 self.nodes[n].pods.retain(|other| *other != p);
+                self.nodes[n].last_pod_event = now;
                 self.release_node(now, n);
             }
         }
@@ -521,6 +664,9 @@ impl Cluster {
             self.orders.push(Order::Kill(engine));
         }
         let was_draining = u.state == State::Draining;
+        for p in self.units[unit].pods.clone() {
+            self.drop_load(now, p);
+        }
         self.stop_serving(now, unit);
         let u = &mut self.units[unit];
         u.epoch += 1;
@@ -543,7 +689,13 @@ impl Cluster {
     /// (RecreateGroupOnPodRestart).
     pub(super) fn crash(&mut self, now: SimTime, unit: usize) {
         let u = &self.units[unit];
-        if !matches!(u.state, State::Serving | State::Draining) {
+        // A container that has not started, or waits to start again, cannot crash.
+        let runs = |p: &usize| {
+            let pod = &self.pods[*p];
+            pod.started <= now && !pod.is_backing_off
+        };
+        let is_starting = u.state == State::Starting && u.pods.iter().any(runs);
+        if !is_starting && !matches!(u.state, State::Serving | State::Draining) {
             return;
         }
         if let Some(engine) = u.engine {
@@ -564,10 +716,16 @@ impl Cluster {
         u.why_gone.clear();
         let epoch = u.epoch;
         let p = u.pods[0];
+        self.drop_load(now, p);
         let pod = &mut self.pods[p];
-        let doubled = self.spec.pod.restart_backoff.0 << pod.restarts.min(8);
+        if now.since(pod.started) >= BACKOFF_RESET {
+            pod.backoffs = 0;
+        }
+        let doubled = self.spec.pod.restart_backoff.0 << pod.backoffs.min(8);
         let pause = SimDuration(doubled).min(LONGEST_BACKOFF);
         pod.restarts += 1;
+        pod.backoffs += 1;
+        pod.is_backing_off = true;
         (pod.loaded, pod.gang_loaded) = (SimTime::NEVER, SimTime::NEVER);
         (pod.up, pod.ready) = (SimTime::NEVER, SimTime::NEVER);
         self.plan(now + pause, Event::PodStarted { pod: p, epoch });
@@ -605,6 +763,42 @@ impl Cluster {
         (self.live.iter())
             .filter(|u| self.units[**u].is_up())
             .filter_map(|u| Some((*u, self.units[*u].engine?)))
+    }
+
+    /// Whether a pod was told to end.
+    pub(super) fn is_ending(&self, p: usize) -> bool {
+        self.units[self.pods[p].unit].state == State::Draining
+    }
+
+    /// How much longer the steps of a replica take: the slowest node of a gang sets its pace.
+    fn slowdown_of(&self, unit: usize) -> f64 {
+        (self.units[unit].pods.iter())
+            .filter_map(|p| self.pods[*p].node)
+            .map(|n| self.nodes[n].slowdown())
+            .fold(1.0, f64::max)
+    }
+
+    /// The nodes of some replicas have another speed: their engines too.
+    pub(super) fn set_speeds(&mut self, node: usize) {
+        for p in self.nodes[node].pods.clone() {
+            let unit = self.pods[p].unit;
+            let factor = self.slowdown_of(unit);
+            if let Some(speed) = &self.units[unit].speed {
+                speed.set(factor);
+            }
+        }
+    }
+
+    /// Name of a replica.
+    pub(super) fn name_of(&self, unit: usize) -> &str {
+        &self.units[unit].name
+    }
+
+    /// Replicas whose controller counts them, in the order in which they came.
+    pub(super) fn counted(&self) -> Vec<usize> {
+        (self.live.iter().copied())
+            .filter(|u| self.units[*u].counts())
+            .collect()
     }
 
     /// Replicas that are ready, in the order in which they came.

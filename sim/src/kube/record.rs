@@ -1,5 +1,6 @@
 //! What a run leaves of its cluster: nodes, pods, replicas, decisions, and the state over time.
 
+use super::spec::Watts;
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// A node, from the request of its instance to its end.
@@ -17,6 +18,8 @@ pub struct NodeRow {
     pub gpus: i64,
     /// Price [USD/h], where known.
     pub usd_per_hour: Option<f64>,
+    /// Power of its accelerators, all together [W], where known.
+    pub watts: Option<Watts>,
     /// The instance was asked for.
     pub requested: SimTime,
     /// Its node is Ready.
@@ -135,6 +138,22 @@ pub enum Controller {
     Keda,
     /// The Cluster Autoscaler.
     ClusterAutoscaler,
+    /// Karpenter.
+    Karpenter,
+    /// Target tracking of Application Auto Scaling.
+    TargetTracking,
+    /// Step scaling of Application Auto Scaling.
+    StepScaling,
+    /// Scheduled actions of Application Auto Scaling.
+    Scheduled,
+    /// Predictive scaling.
+    Predictive,
+    /// The endpoint that gives instances to its copies.
+    Endpoint,
+    /// Dynamo's planner.
+    Dynamo,
+    /// llm-d's workload-variant autoscaler.
+    Wva,
     /// An operator, by a line of the scenario.
     Operator,
     /// The cloud, or what broke.
@@ -148,6 +167,14 @@ impl Controller {
             Controller::Hpa => "hpa",
             Controller::Keda => "keda",
             Controller::ClusterAutoscaler => "cluster-autoscaler",
+            Controller::Karpenter => "karpenter",
+            Controller::TargetTracking => "target-tracking",
+            Controller::StepScaling => "step-scaling",
+            Controller::Scheduled => "scheduled-scaling",
+            Controller::Predictive => "predictive-scaling",
+            Controller::Endpoint => "endpoint",
+            Controller::Dynamo => "dynamo-planner",
+            Controller::Wva => "wva",
             Controller::Operator => "operator",
             Controller::Fault => "fault",
         }
@@ -229,6 +256,22 @@ impl ClusterRecord {
             return SimDuration::ZERO;
         }
         node.gone.min(self.end).since(node.requested)
+    }
+
+    /// When each of `engines` engines was there: from when it was ready until it was gone, or the run ended.
+    pub fn engine_lives(&self, engines: usize) -> Vec<(SimTime, SimTime)> {
+        let mut lives = vec![(self.end, self.end); engines];
+        for r in &self.replicas {
+            for (i, (engine, from, to)) in r.served.iter().enumerate() {
+                // The last one works off what it has while it drains.
+                let drains = i + 1 == r.served.len() && r.draining != SimTime::NEVER;
+                let until = if drains { r.gone.max(*to) } else { *to };
+                if let Some(life) = lives.get_mut(*engine as usize) {
+                    *life = (*from, until.min(self.end));
+                }
+            }
+        }
+        lives
     }
 
     /// What all nodes cost [USD], by the second; none where a price is not known.

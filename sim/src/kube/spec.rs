@@ -1,9 +1,18 @@
 //! What a cluster is made of: node groups, the pods of a replica, autoscalers, faults and what operators change.
 
 use crate::control::cluster_autoscaler::spec::{Flags, Resources};
+use crate::control::dynamo::config::PlannerConfig;
 use crate::control::hpa::spec::{HpaSpec, Settings};
+use crate::control::karpenter::spec::KarpenterSpec;
 use crate::control::keda::ScaledObjectSpec;
 use crate::control::pipeline::PathSpec;
+use crate::control::pipeline::rule::{Counter, Rule};
+use crate::control::predictive::PredictiveSpec;
+use crate::control::sagemaker::ScalableTarget;
+use crate::control::sagemaker::step_scaling::StepScalingSpec;
+use crate::control::sagemaker::target_tracking::{PredefinedMetricType, TargetTrackingSpec};
+use crate::control::scheduled::ScheduledScalingSpec;
+use crate::control::wva::WvaSpec;
 use crate::kernel::time::{SimDuration, SimTime};
 
 use super::delay::Delay;
@@ -25,8 +34,14 @@ pub struct ClusterSpec {
     pub keda: Option<(ScaledObjectSpec, Settings)>,
     /// What the entries of `metrics`, or the triggers, ask for, in their order.
     pub metrics: Vec<MetricSource>,
+    /// An autoscaler that is no HPA.
+    pub scaler: Option<ScalerSpec>,
     /// The Cluster Autoscaler.
     pub cluster_autoscaler: Option<Flags>,
+    /// Karpenter in its place; its offerings are the groups.
+    pub karpenter: Option<KarpenterSpec>,
+    /// What is known of each engine.
+    pub facts: EngineFacts,
     /// What breaks.
     pub faults: Vec<FaultSpec>,
     /// What operators change.
@@ -37,6 +52,114 @@ pub struct ClusterSpec {
     pub sample: SimDuration,
     /// How long the run goes on after the last event of a request while requests wait for a replica that does not come.
     pub patience: SimDuration,
+}
+
+/// What controllers know of an engine from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// Tokens of a KV block [tokens].
+    pub block_tokens: u32,
+    /// KV blocks of a replica.
+    pub kv_blocks: u64,
+    /// Longest prompt and output together [tokens].
+    pub sequence_tokens: u32,
+    /// Most tokens in one step [tokens].
+    pub step_tokens: u32,
+    /// Most sequences in one step.
+    pub max_seqs: u32,
+}
+
+impl EngineFacts {
+    /// Tokens that the KV cache of a replica holds [tokens].
+    pub fn kv_tokens(self) -> u64 {
+        self.kv_blocks.saturating_mul(u64::from(self.block_tokens))
+    }
+}
+
+/// An autoscaler that is no HPA.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScalerSpec {
+    /// Application Auto Scaling of a SageMaker endpoint's variant.
+    SageMaker(Box<EndpointSpec>),
+    /// Dynamo's planner.
+    Dynamo(Box<PlannerConfig>),
+    /// llm-d's workload-variant autoscaler, whose wish an HPA acts on.
+    Wva(WvaVariant),
+}
+
+/// A metric of an endpoint in CloudWatch.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+pub enum Metered {
+    /// Requests of the period for each instance in service.
+    InvocationsPerInstance,
+    /// Requests that have not ended, at the period's end, for each instance in service.
+    ConcurrentRequestsPerModel,
+    /// Requests held at the gateway for each instance (asynchronous endpoints).
+    ApproximateBacklogSizePerInstance,
+    /// 1 where requests are held and no instance is in service.
+    HasBacklogWithoutCapacity,
+    /// Requests of the period that found no instance in service.
+    NoCapacityInvocationFailures,
+}
+
+impl Metered {
+    /// What a predefined metric measures; a copy has an instance of its own here.
+    pub fn of(metric: PredefinedMetricType) -> Metered {
+        use PredefinedMetricType::*;
+        match metric {
+            SageMakerVariantInvocationsPerInstance
+            | SageMakerInferenceComponentInvocationsPerCopy => Metered::InvocationsPerInstance,
+            SageMakerVariantConcurrentRequestsPerModelHighResolution
+            | SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution => {
+                Metered::ConcurrentRequestsPerModel
+            }
+        }
+    }
+}
+
+/// A variant as a scalable target, with its policies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointSpec {
+    /// `MinCapacity` and `MaxCapacity`.
+    pub target: ScalableTarget,
+    /// The target tracking policy.
+    pub target_tracking: Option<TargetTrackingSpec>,
+    /// Step scaling policies, with the metrics of their alarms.
+    pub step_scaling: Vec<(Metered, StepScalingSpec)>,
+    /// Scheduled actions.
+    pub scheduled: Option<ScheduledScalingSpec>,
+    /// The predictive scaling policy.
+    pub predictive: Option<PredictiveSpec>,
+    /// From the end of a period of a minute or more until CloudWatch shows its datapoint.
+    pub metric_delay: SimDuration,
+}
+
+/// High-resolution metrics are published as often as they are taken.
+const HIGH_RESOLUTION: SimDuration = SimDuration(10_000_000_000);
+
+impl EndpointSpec {
+    /// Delay of a metric of this period.
+    pub fn delay_of(&self, period: SimDuration) -> SimDuration {
+        match period < SimDuration(60_000_000_000) {
+            true => self.metric_delay.min(HIGH_RESOLUTION),
+            false => self.metric_delay,
+        }
+    }
+}
+
+/// The one variant of a run for the workload-variant autoscaler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WvaVariant {
+    /// Its name.
+    pub name: String,
+    /// Cost of a replica.
+    pub cost: f64,
+    /// The saturation-scaling ConfigMap.
+    pub config: WvaSpec,
+    /// How often replicas are scraped.
+    pub scrape_interval: SimDuration,
 }
 
 /// A group of like nodes.
@@ -62,6 +185,8 @@ pub struct GroupSpec {
     pub shutdown: Delay,
     /// Price of a node [USD/h], where known.
     pub usd_per_hour: Option<f64>,
+    /// Power of a node's accelerators, all together [W], where known.
+    pub watts: Option<Watts>,
     /// Whether instances can be reclaimed.
     pub is_spot: bool,
     /// For the priority expander; higher comes first.
@@ -72,6 +197,88 @@ pub struct GroupSpec {
     pub refused: f64,
     /// How long the cloud takes to refuse.
     pub refused_after: Delay,
+    /// How pods start on its nodes.
+    pub start: StartSpec,
+}
+
+/// A number, or a share of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portion {
+    /// So many.
+    Count(usize),
+    /// So many percent.
+    Percent(usize),
+}
+
+impl Portion {
+    /// Of `all`, rounded up or down.
+    pub fn of(self, all: usize, is_up: bool) -> usize {
+        match (self, is_up) {
+            (Portion::Count(n), _) => n,
+            (Portion::Percent(p), true) => (all * p).div_ceil(100),
+            (Portion::Percent(p), false) => all * p / 100,
+        }
+    }
+}
+
+/// How a pod starts on a node of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartSpec {
+    /// Image pull on a node that does not have the image.
+    pub image_pull: Delay,
+    /// Image pull on a node that comes with it.
+    pub image_cached: Delay,
+    /// From the container's start until the weights are in the accelerators.
+    pub weights: Weights,
+    /// What the first start on a node adds to the next.
+    pub first_start: Delay,
+    /// Compilation, warm-up, graph capture, engine load: until the server answers.
+    pub engine_init: Delay,
+}
+
+/// How the weights come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Weights {
+    /// In a time of their own.
+    Time(Delay),
+    /// Over a way that others share.
+    Load(SharedLoad),
+}
+
+/// A load of weights ([`hwmodels::startup::weights::LoadPath`]); rates are infinite where nothing limits them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedLoad {
+    /// Bytes to read.
+    pub bytes: f64,
+    /// Before the first byte [s].
+    pub open_s: f64,
+    /// What one load takes at most [bytes/s].
+    pub ceiling: f64,
+    /// What the pods of a node have together [bytes/s].
+    pub node: f64,
+    /// What all nodes have together [bytes/s].
+    pub shared: f64,
+    /// Reading from the page cache what was downloaded before [s].
+    pub copy_s: f64,
+    /// Standard deviation of the logarithm of the time.
+    pub sigma: f64,
+}
+
+impl SharedLoad {
+    /// Time of a load that is alone [s].
+    pub fn alone_s(&self) -> f64 {
+        let rate = self.ceiling.min(self.node).min(self.shared);
+        self.open_s + self.bytes / rate + self.copy_s
+    }
+}
+
+/// Power [W].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watts {
+    /// With nothing under way.
+    pub idle: f64,
+    /// With a step under way.
+    pub busy: f64,
 }
 
 /// The pods of a replica, and how they start.
@@ -87,14 +294,10 @@ pub struct PodSpec {
     pub resource: String,
     /// From being scheduled until the volume with the weights is attached.
     pub volume_attach: Delay,
-    /// Image pull on a node that does not have the image.
-    pub image_pull: Delay,
-    /// Image pull on a node that comes with it.
-    pub image_cached: Delay,
-    /// From the container's start until the weights are in the accelerators.
-    pub weights_load: Delay,
-    /// Compilation, warm-up, graph capture, engine load: until the server answers.
-    pub engine_init: Delay,
+    /// `rollingUpdate.maxSurge`: replicas more than are wanted during a rolling update.
+    pub max_surge: Portion,
+    /// `rollingUpdate.maxUnavailable`: replicas fewer than are wanted that are ready meanwhile.
+    pub max_unavailable: Portion,
     /// `readinessProbe.initialDelaySeconds`.
     pub probe_delay: SimDuration,
     /// `readinessProbe.periodSeconds`.
@@ -117,6 +320,17 @@ pub enum MetricSource {
     QueueLength,
 }
 
+impl MetricSource {
+    /// Whether it is the saturation of the pool, which takes a look at every engine.
+    pub fn is_saturation(&self) -> bool {
+        let of = |rule: &Rule| match rule {
+            Rule::Instant(series) | Rule::Over { series, .. } => *series == Counter::PoolSaturation,
+            Rule::Ratio(_) => false,
+        };
+        matches!(self, MetricSource::Gateway(path) if of(&path.rule))
+    }
+}
+
 /// What breaks, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultSpec {
@@ -136,7 +350,7 @@ pub enum When {
         /// Which.
         target: Option<usize>,
     },
-    /// Each replica or node after a time of its own since it came.
+    /// Each replica or node after a time of its own since it came; the cluster as a whole after a time since the last ended.
     After(Delay),
 }
 
@@ -155,10 +369,28 @@ pub enum FaultKind {
         /// From the notice to the end.
         notice: SimDuration,
     },
-    /// From then on, engines that start on a node take longer for each step.
+    /// The engines on a node take longer for each step, those that run and those that start.
     Straggler {
         /// How much longer.
         factor: f64,
+        /// For how long; `None`: for as long as the node lives.
+        duration: Option<SimDuration>,
+        /// What slows it, in words.
+        cause: &'static str,
+    },
+    /// The container of a replica crashes, and again so long after each start.
+    CrashLoop {
+        /// From the start of the container to the crash.
+        after: SimDuration,
+        /// For how long.
+        duration: SimDuration,
+    },
+    /// Weights are loaded at a fraction of the bandwidth, by everybody.
+    SlowStorage {
+        /// Share of the bandwidth that is left.
+        share: f64,
+        /// For how long.
+        duration: SimDuration,
     },
     /// Prometheus is down: nothing is scraped, and queries fail.
     MetricsOutage {
@@ -172,6 +404,27 @@ pub enum FaultKind {
         /// For how long.
         duration: SimDuration,
     },
+}
+
+impl FaultKind {
+    /// Whether it is of the cluster as a whole, and of no replica or node.
+    pub fn is_of_all(&self) -> bool {
+        self.lasts().is_some()
+    }
+
+    /// How long it lasts, where it is of the cluster as a whole.
+    pub fn lasts(&self) -> Option<SimDuration> {
+        match self {
+            FaultKind::SlowStorage { duration, .. }
+            | FaultKind::MetricsOutage { duration }
+            | FaultKind::NoCapacity { duration, .. } => Some(*duration),
+            FaultKind::Replica
+            | FaultKind::Node { .. }
+            | FaultKind::Spot { .. }
+            | FaultKind::Straggler { .. }
+            | FaultKind::CrashLoop { .. } => None,
+        }
+    }
 }
 
 /// What an operator changes at an instant.
@@ -195,6 +448,8 @@ pub enum ChangeKind {
         /// `maxReplicas` or `maxReplicaCount`.
         max: Option<i32>,
     },
+    /// `kubectl rollout restart`: all replicas are replaced, a few at a time.
+    Restart,
     /// Another size of a node group; `None` leaves one as it is.
     Group {
         /// Which group.

@@ -1,5 +1,6 @@
 //! What is measured: each metric defined once, its distribution, and the recorder that a run feeds.
 
+pub mod course;
 pub mod definition;
 pub mod distribution;
 pub mod fingerprint;

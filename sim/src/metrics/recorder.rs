@@ -4,6 +4,7 @@
 //! (within a replica: steps in the order of their starts) and the record is the same.
 
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::metrics::course::Course;
 use crate::metrics::definition::{self, Slo};
 use crate::metrics::fingerprint::Fingerprint;
 use crate::metrics::flow::Flow;
@@ -59,6 +60,7 @@ pub struct Recorder {
     replicas: Vec<ReplicaUse>,
     last_end: Vec<SimTime>,
     series: Series,
+    course: Option<Course>,
     transfers: Option<TransferRecord>,
     request_rows: Option<Vec<RequestRow>>,
     step_rows: Option<Vec<StepRow>>,
@@ -80,11 +82,17 @@ impl Recorder {
             replicas: Vec::new(),
             last_end: Vec::new(),
             series: Series::new(options.series_bins),
+            course: None,
             transfers: None,
             request_rows: (options.max_request_rows > 0).then(Vec::new),
             step_rows: (options.max_step_rows > 0).then(Vec::new),
             options: options.clone(),
         }
+    }
+
+    /// Keeps how requests fare over time, however many there are.
+    pub fn keep_course(&mut self) {
+        self.course.get_or_insert_default();
     }
 
     /// Tells `observer` of every step and request from now on.
@@ -145,6 +153,9 @@ impl Recorder {
             1,
         );
         self.flow.ended(row);
+        if let Some(course) = &mut self.course {
+            course.add(row, &self.options.slo);
+        }
         self.preemptions += u64::from(row.preemptions);
         if row.outcome == Outcome::Finished {
             self.tokens.add(row);
@@ -303,6 +314,9 @@ impl Recorder {
             }
         }
         self.series.merge(other.series);
+        if let (Some(mine), Some(theirs)) = (&mut self.course, other.course) {
+            mine.merge(theirs);
+        }
         debug_assert!(
             other.transfers.is_none(),
             "transfers are noted by one recorder"
@@ -368,6 +382,7 @@ impl Recorder {
             transfers: self.transfers,
             cluster: None,
             series: self.series,
+            course: self.course,
             request_rows: self.request_rows,
             step_rows: self.step_rows,
         })

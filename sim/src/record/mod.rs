@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kube::record::ClusterRecord;
+use crate::metrics::course::Course;
 use crate::metrics::definition::{Metric, Slo};
 use crate::metrics::distribution::{Distribution, quantiles};
 use crate::metrics::flow::Flow;
@@ -354,6 +355,8 @@ pub struct RunRecord {
     pub cluster: Option<ClusterRecord>,
     /// Cluster totals over time.
     pub series: Series,
+    /// How requests fared by when they were sent, of a run in a cluster.
+    pub course: Option<Course>,
     /// A row per request in order of their ends; none when there were more than the limit.
     pub request_rows: Option<Vec<RequestRow>>,
     /// A row per step, where asked for; none when there were more than the limit.

@@ -25,6 +25,8 @@ pub struct ClusterReport {
     pub usd: Option<f64>,
     /// Lifetimes of all nodes [h].
     pub node_hours: f64,
+    /// What the accelerators drew.
+    pub energy: EnergyReport,
     /// Share of the accelerators' paid time that ready replicas held them [0, 1].
     pub serving_ratio: f64,
     /// Replicas.
@@ -45,6 +47,20 @@ pub struct ClusterReport {
     pub pod_list: Vec<PodReport>,
     /// Pods that were Pending at the end, and what the scheduler says of them.
     pub pending: Vec<PendingReport>,
+}
+
+/// Energy of the accelerators of all nodes, over the nodes' lives: the idle power all the time, and what the busy power is more while a step is under
+/// way. Steps before the end of the warm-up count as idle time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct EnergyReport {
+    /// All of it [Wh]; null where the power of an accelerator is not known.
+    pub wh: Option<f64>,
+    /// Of that, what idle accelerators would have drawn as well [Wh].
+    pub idle_wh: Option<f64>,
+    /// For each output token of finished requests [J].
+    pub joules_per_output_token: Option<f64>,
+    /// What is not known; empty where all is.
+    pub note: String,
 }
 
 /// Replicas over time.
@@ -207,6 +223,7 @@ impl ClusterReport {
         Some(ClusterReport {
             usd: c.usd(),
             node_hours: lifetimes.iter().sum::<f64>() / 3600.0,
+            energy: energy(record, c),
             serving_ratio: if paid > 0.0 { served / paid } else { 0.0 },
             replicas: replicas(c),
             nodes: NodeCounts {
@@ -227,6 +244,45 @@ impl ClusterReport {
             pod_list: c.pods.iter().take(MAX_ROWS).map(|p| pod(c, p)).collect(),
             pending: pending(c),
         })
+    }
+}
+
+fn energy(record: &RunRecord, c: &ClusterRecord) -> EnergyReport {
+    if let Some(node) = c.nodes.iter().find(|n| n.watts.is_none() && !n.is_refused) {
+        let note = format!(
+            "the rated power of the accelerators of {} is not known; write idle_watts and busy_watts in its node group",
+            node.instance
+        );
+        return EnergyReport {
+            note,
+            ..EnergyReport::default()
+        };
+    }
+    // Time that a step was under way on each node's accelerators [GPU s].
+    let mut busy = vec![0.0; c.nodes.len()];
+    for r in &c.replicas {
+        let own = r
+            .served
+            .iter()
+            .filter_map(|s| record.replicas.get(s.0 as usize));
+        let steps: f64 = own.map(|u| u.busy.as_secs()).sum();
+        for n in r.pods.iter().filter_map(|p| c.pods[*p].node) {
+            busy[n] += steps * c.gpus_per_pod as f64;
+        }
+    }
+    let (mut idle_j, mut more_j) = (0.0, 0.0);
+    for (n, node) in c.nodes.iter().enumerate() {
+        if let Some(w) = node.watts {
+            idle_j += w.idle * c.lifetime(n).as_secs();
+            more_j += (w.busy - w.idle) * busy[n] / node.gpus.max(1) as f64;
+        }
+    }
+    let tokens = record.tokens.output;
+    EnergyReport {
+        wh: Some((idle_j + more_j) / 3600.0),
+        idle_wh: Some(idle_j / 3600.0),
+        joules_per_output_token: (tokens > 0).then(|| (idle_j + more_j) / tokens as f64),
+        note: String::new(),
     }
 }
 
@@ -337,10 +393,10 @@ fn pending(c: &ClusterRecord) -> Vec<PendingReport> {
         .collect()
 }
 
-/// How requests fared, by when they were sent; nothing where rows of requests were not kept.
+/// How requests fared, by when they were sent; from counts over time where rows of requests were not kept.
 fn course(record: &RunRecord, c: &ClusterRecord) -> Vec<Stretch> {
     let Some(rows) = &record.request_rows else {
-        return Vec::new();
+        return course_of_counts(record, c);
     };
     let width = c.end.0.div_ceil(STRETCHES).max(1);
     let n = c.end.0.div_ceil(width).max(1) as usize;
@@ -370,6 +426,29 @@ fn course(record: &RunRecord, c: &ClusterRecord) -> Vec<Stretch> {
             inside().map(|r| f64::from(r.ready)).sum::<f64>() / inside().count().max(1) as f64;
     }
     stretches
+}
+
+/// The same from what is kept of any number of requests: stretches of a power of two of nanoseconds, medians within a few percent.
+fn course_of_counts(record: &RunRecord, c: &ClusterRecord) -> Vec<Stretch> {
+    let Some(course) = &record.course else {
+        return Vec::new();
+    };
+    let stretch = |p: crate::metrics::course::CoursePoint| {
+        let end = (p.start + p.width).min(c.end);
+        let inside = || (c.samples.iter()).filter(|s| (p.start..end).contains(&s.at));
+        let has_share = !record.slo.is_empty() && p.offered > 0;
+        Stretch {
+            from_s: at(p.start),
+            to_s: at(end),
+            offered: p.offered,
+            finished: p.finished,
+            attainment_ratio: has_share.then(|| p.good as f64 / p.offered as f64),
+            ttft_p50_ms: p.ttft_p50_ns.map(|ns| ns / 1e6),
+            ready: inside().map(|s| f64::from(s.ready)).sum::<f64>()
+                / inside().count().max(1) as f64,
+        }
+    };
+    course.points().map(stretch).collect()
 }
 
 /// The lines of the cluster in a text report.
@@ -411,6 +490,7 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
             n.requested, n.refused, n.ended, n.most
         ),
     )?;
+    energy_line(out, &c.energy)?;
     start_line(out, c)?;
     worst_stretch(out, c)?;
     for p in c.pending.iter().take(4) {
@@ -422,6 +502,27 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
         )?;
     }
     decisions(out, c)
+}
+
+fn energy_line(out: &mut String, e: &EnergyReport) -> std::fmt::Result {
+    let (Some(wh), Some(idle)) = (e.wh, e.idle_wh) else {
+        return match e.note.is_empty() {
+            true => Ok(()),
+            false => field(out, "energy", &format!("not known: {}", e.note)),
+        };
+    };
+    let per_token = e.joules_per_output_token.map_or(String::new(), |j| {
+        format!("; {} J for each output token", figure(j))
+    });
+    field(
+        out,
+        "energy",
+        &format!(
+            "{} Wh by the accelerators, {:.0} % of it their idle power{per_token}",
+            figure(wh),
+            100.0 * idle / wh.max(f64::MIN_POSITIVE)
+        ),
+    )
 }
 
 fn start_line(out: &mut String, c: &ClusterReport) -> std::fmt::Result {

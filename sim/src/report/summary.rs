@@ -175,9 +175,9 @@ pub struct Replicas {
     pub count: u64,
     /// Accelerators they span.
     pub devices: u64,
-    /// Share of time with a step under way, mean over replicas [0, 1].
+    /// Share of time with a step under way, mean over replicas [0, 1]; of those in a cluster over the time that each was there.
     pub busy_ratio: f64,
-    /// Of the busiest replica [0, 1].
+    /// Of the busiest replica [0, 1], over the time that it was there.
     pub busiest_ratio: f64,
     /// Running requests per replica, time-weighted over busy time.
     pub mean_running: f64,
@@ -393,11 +393,29 @@ fn kv(record: &RunRecord) -> Kv {
                 .max(usage.kv_peak_blocks as f64 / info.kv_blocks as f64);
         }
     }
-    let whole = kv.blocks as f64 * record.window.length.0 as f64;
+    let whole = match lives(record) {
+        // Of replicas that came and went, over their own lives.
+        Some(lives) => (record.info.replicas.iter().zip(lives))
+            .map(|(info, life)| info.kv_blocks as f64 * life)
+            .sum(),
+        None => kv.blocks as f64 * record.window.length.0 as f64,
+    };
     if whole > 0.0 {
         kv.mean_ratio = used / whole;
     }
     kv
+}
+
+/// How long each replica was there in the measurement window [ns]; `None`: all of them from start to end.
+fn lives(record: &RunRecord) -> Option<Vec<f64>> {
+    let around = record.cluster.as_ref()?;
+    let start = crate::kernel::time::SimTime::ZERO + record.warmup;
+    let lives = around.engine_lives(record.replicas.len()).into_iter();
+    Some(
+        lives
+            .map(|(from, until)| until.since(from.max(start)).0 as f64)
+            .collect(),
+    )
 }
 
 fn replicas(record: &RunRecord) -> Replicas {
@@ -406,6 +424,11 @@ fn replicas(record: &RunRecord) -> Replicas {
     let busy: f64 = record.replicas.iter().map(|r| r.busy.0 as f64).sum();
     let running: f64 = record.replicas.iter().map(|r| r.running_ns as f64).sum();
     let share = |ns: f64, of: f64| if of > 0.0 { ns / of } else { 0.0 };
+    let lives = lives(record);
+    let whole = lives
+        .as_ref()
+        .map_or(length * count as f64, |l| l.iter().sum());
+    let life = |i: usize| lives.as_ref().map_or(length, |l| l[i]);
     Replicas {
         count: count as u64,
         devices: record
@@ -414,11 +437,12 @@ fn replicas(record: &RunRecord) -> Replicas {
             .iter()
             .map(|r| u64::from(r.devices))
             .sum(),
-        busy_ratio: share(busy, length * count as f64),
+        busy_ratio: share(busy, whole),
         busiest_ratio: record
             .replicas
             .iter()
-            .map(|r| share(r.busy.0 as f64, length))
+            .enumerate()
+            .map(|(i, r)| share(r.busy.0 as f64, life(i)))
             .fold(0.0, f64::max),
         mean_running: share(running, busy),
     }

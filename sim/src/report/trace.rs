@@ -5,7 +5,11 @@
 //! sending to the step that first held it. A step's record holds its start and end, not its stages' times, so with
 //! pipeline parallel each stage is drawn with an equal share of the step.
 //!
+//! Of a run in a cluster also a lane for each node, pod and controller.
+//!
 //! Viewers open some hundred megabytes at most, so a trace shows a part of a long run: see [`Limit`].
+
+mod cluster;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -162,6 +166,9 @@ pub fn write(out: impl Write, record: &RunRecord, limit: Limit) -> io::Result<Wr
         written.requests += 1;
         write_request(&mut w, request, shown.arrow(request))?;
     }
+    if let Some(around) = &record.cluster {
+        cluster::write(&mut w, around, &shown)?;
+    }
     w.finish()?;
     Ok(written)
 }
@@ -221,6 +228,15 @@ impl Shown {
             Limit::First(_) => s.start <= self.end,
             Limit::OneOf(n) => index.is_multiple_of(n),
             Limit::Window(from, to) => s.start < to && s.end > from,
+        }
+    }
+
+    /// Whether something of the cluster is shown that lasts from one instant to another.
+    fn span(&self, from: SimTime, to: SimTime) -> bool {
+        match self.limit {
+            Limit::None | Limit::OneOf(_) => true,
+            Limit::First(_) => from <= self.end,
+            Limit::Window(first, last) => from < last && to > first,
         }
     }
 

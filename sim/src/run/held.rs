@@ -150,6 +150,11 @@ impl<'w> Run<'w> {
         };
         let group = || empty_group(options, pace);
         let mut groups: Vec<Group> = (0..groups).map(|_| group()).collect();
+        if cluster.is_some() {
+            groups
+                .iter_mut()
+                .for_each(|g| g.books.recorder.keep_course());
+        }
         if let Some(observer) = observer {
             groups[0].books.recorder.watch(observer);
         }

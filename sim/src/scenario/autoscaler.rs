@@ -48,13 +48,23 @@ fn whole(value: u32) -> SimDuration {
 }
 
 /// Series of the gateway: Envoy's of the requests sent on, and the flow control's queue of the Gateway API's inference extension.
-const GATEWAY: [(&str, Counter); 3] = [
+///
+/// After them those of llm-d's endpoint picker, and the wish of its variant autoscaler.
+const GATEWAY: [(&str, Counter); 8] = [
     (
         "inference_extension_flow_control_queue_size",
         Counter::Waiting,
     ),
     ("envoy_cluster_upstream_rq_active", Counter::Running),
     ("envoy_cluster_upstream_rq_total", Counter::RequestSuccess),
+    (
+        "llm_d_epp_flow_control_pool_saturation",
+        Counter::PoolSaturation,
+    ),
+    ("llm_d_epp_request_running", Counter::Running),
+    ("llm_d_epp_flow_control_queue_size", Counter::Waiting),
+    ("llm_d_epp_inflight", Counter::Inflight),
+    ("wva_desired_replicas", Counter::DesiredReplicas),
 ];
 
 const TRITON: [(&str, Counter); 4] = [
@@ -154,9 +164,10 @@ pub(super) fn fill(file: &mut AutoscalerFile, engine: EngineKind) {
     if let Some(autoscaler) = &mut file.cluster_autoscaler {
         fill_autoscaler(autoscaler);
     }
+    super::scalers::fill(file);
 }
 
-fn fill_flags(flags: &mut HpaFlagsFile) {
+pub(super) fn fill_flags(flags: &mut HpaFlagsFile) {
     let s = Settings::default();
     flags
         .sync_period
@@ -214,12 +225,6 @@ impl Scenario {
     /// Puts the autoscalers into `spec`.
     pub(super) fn autoscaler(&self, file: &AutoscalerFile, spec: &mut ClusterSpec) -> Result<()> {
         let path = file.metrics.clone().unwrap_or_default();
-        if file.hpa.is_some() && file.keda.is_some() {
-            return self.wrong(
-                "autoscaler.keda",
-                "makes an HPA of its own, which would fight with [autoscaler.hpa] over the same replicas; give one of them",
-            );
-        }
         if let Some(hpa) = &file.hpa {
             self.hpa(hpa, &path, spec)?;
         }
@@ -229,7 +234,7 @@ impl Scenario {
         if let Some(autoscaler) = &file.cluster_autoscaler {
             spec.cluster_autoscaler = Some(self.flags_of_autoscaler(autoscaler)?);
         }
-        Ok(())
+        self.scalers(file, spec)
     }
 
     fn hpa(&self, file: &HpaFile, path: &MetricPathFile, spec: &mut ClusterSpec) -> Result<()> {
@@ -286,7 +291,7 @@ impl Scenario {
     }
 
     /// What an API server says (`metrics[0].target: must be ...`) as an error at the key.
-    fn refused(&self, at: &str, message: &str) -> ScenarioError {
+    pub(super) fn refused(&self, at: &str, message: &str) -> ScenarioError {
         match message.split_once(": ") {
             Some((field, why)) if !field.contains(' ') => {
                 self.places.error(&format!("{at}.{field}"), why)
@@ -295,7 +300,7 @@ impl Scenario {
         }
     }
 
-    fn settings(&self, flags: &Option<HpaFlagsFile>, at: &str) -> Result<Settings> {
+    pub(super) fn settings(&self, flags: &Option<HpaFlagsFile>, at: &str) -> Result<Settings> {
         let flags = flags.clone().unwrap_or_default();
         let default = Settings::default();
         let tolerance = flags.tolerance.unwrap_or(default.tolerance);
@@ -395,7 +400,7 @@ impl Scenario {
     }
 
     /// Where the metric called `name` comes from.
-    fn source(
+    pub(super) fn source(
         &self,
         name: &str,
         (rule, window): (Option<RuleFile>, Option<Secs>),
@@ -525,7 +530,7 @@ impl Scenario {
     }
 }
 
-fn behavior(file: &BehaviorFile) -> Behavior {
+pub(super) fn behavior(file: &BehaviorFile) -> Behavior {
     let of = |own: &Option<ScalingRulesFile>, default: ScalingRules| match own {
         Some(own) => rules(own, default),
         None => default,

@@ -15,7 +15,8 @@ use crate::control::cluster_autoscaler::spec::Resources;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kube::delay::Delay;
 use crate::kube::spec::{
-    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, GroupSpec, PodSpec, When,
+    ChangeKind, ChangeSpec, ClusterSpec, EngineFacts, FaultKind, FaultSpec, GroupSpec, PodSpec,
+    Portion, ScalerSpec, StartSpec, Watts, Weights, When,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -86,10 +87,12 @@ pub(super) fn filled(
     cluster.start.get_or_insert(StartFile::Warm);
     cluster.sample.get_or_insert(secs(15.0));
     cluster.patience.get_or_insert(secs(3600.0));
+    // With a model on hardware, start-ups are estimated when the catalog is at hand.
+    let is_estimated = file.hardware.is_some() && file.model.is_some();
     for (i, group) in cluster.node_group.iter_mut().enumerate() {
-        fill_group(group, i);
+        fill_group(group, i, is_estimated);
     }
-    fill_pod(cluster.pod.get_or_insert_default());
+    fill_pod(cluster.pod.get_or_insert_default(), is_estimated);
     let mut autoscaler = file.autoscaler.clone();
     if let Some(autoscaler) = &mut autoscaler {
         super::autoscaler::fill(autoscaler, engine);
@@ -104,13 +107,15 @@ pub(super) fn filled(
     }))
 }
 
-fn fill_group(group: &mut NodeGroupFile, i: usize) {
+fn fill_group(group: &mut NodeGroupFile, i: usize, is_estimated: bool) {
     group.name.get_or_insert_with(|| format!("nodes-{i}"));
     group.min.get_or_insert(0);
-    group.boot.get_or_insert_with(|| fixed(BOOT));
-    group
-        .device_plugin
-        .get_or_insert_with(|| fixed(DEVICE_PLUGIN));
+    if !is_estimated {
+        group.boot.get_or_insert_with(|| fixed(BOOT));
+        group
+            .device_plugin
+            .get_or_insert_with(|| fixed(DEVICE_PLUGIN));
+    }
     group.shutdown.get_or_insert_with(|| fixed(0.0));
     group.spot.get_or_insert(false);
     group.priority.get_or_insert(0);
@@ -121,13 +126,25 @@ fn fill_group(group: &mut NodeGroupFile, i: usize) {
         .get_or_insert_with(|| fixed(REFUSED_AFTER));
 }
 
-fn fill_pod(pod: &mut PodFile) {
+fn fill_pod(pod: &mut PodFile, is_estimated: bool) {
     pod.name.get_or_insert_with(|| "server".into());
     pod.volume_attach.get_or_insert_with(|| fixed(0.0));
-    pod.image_pull.get_or_insert_with(|| fixed(IMAGE_PULL));
     pod.image_cached.get_or_insert_with(|| fixed(IMAGE_CACHED));
-    pod.weights_load.get_or_insert_with(|| fixed(WEIGHTS_LOAD));
-    pod.engine_init.get_or_insert_with(|| fixed(ENGINE_INIT));
+    if is_estimated {
+        if pod.weights_load.is_none() {
+            let storage = super::startup::STORAGE;
+            pod.storage.get_or_insert_with(|| storage.to_owned());
+            let loader = super::startup::LOADER;
+            pod.loader.get_or_insert_with(|| loader.to_owned());
+        }
+        if pod.engine_init.is_none() {
+            pod.compile_cached.get_or_insert(false);
+        }
+    } else {
+        pod.image_pull.get_or_insert_with(|| fixed(IMAGE_PULL));
+        pod.weights_load.get_or_insert_with(|| fixed(WEIGHTS_LOAD));
+        pod.engine_init.get_or_insert_with(|| fixed(ENGINE_INIT));
+    }
     pod.initial_delay_seconds.get_or_insert(0);
     pod.period_seconds.get_or_insert(10);
     pod.termination_grace_period_seconds.get_or_insert(30);
@@ -145,6 +162,18 @@ fn fill_fault(fault: &mut FaultFile) {
         }
         FaultKindFile::Straggler => {
             fault.factor.get_or_insert(1.5);
+        }
+        FaultKindFile::ThermalThrottling => {
+            fault.factor.get_or_insert(1.5);
+            fault.duration.get_or_insert(secs(600.0));
+        }
+        FaultKindFile::CrashLoop => {
+            fault.crashes_after.get_or_insert(secs(20.0));
+            fault.duration.get_or_insert(secs(600.0));
+        }
+        FaultKindFile::SlowStorage => {
+            fault.share.get_or_insert(0.25);
+            fault.duration.get_or_insert(secs(600.0));
         }
         FaultKindFile::MetricsOutage | FaultKindFile::NoCapacity => {
             fault.duration.get_or_insert(secs(600.0));
@@ -169,6 +198,16 @@ struct Shape {
 }
 
 impl Scenario {
+    /// The scenario under another autoscaler, whose defaults are filled in; one without a cluster stays as it is.
+    pub fn with_autoscaler(&self, mut autoscaler: AutoscalerFile) -> Scenario {
+        let mut out = self.clone();
+        super::autoscaler::fill(&mut autoscaler, self.engine.params.kind());
+        if let Some(cluster) = &mut out.cluster {
+            cluster.autoscaler = Some(autoscaler);
+        }
+        out
+    }
+
     /// The cluster of the scenario, where it has one.
     ///
     /// # Errors
@@ -179,11 +218,27 @@ impl Scenario {
         };
         let catalog = self.catalog()?;
         let shape = self.shape(&catalog)?;
+        let hardware_instance = self.hardware.as_ref().map(|h| h.instance.clone());
+        let mut own = catalog.clone();
+        let figures = self.figures(&mut own)?;
+        let pod = choice.cluster.pod.clone().unwrap_or_default();
+        self.no_figures(figures.is_some(), &pod)?;
         let groups = choice.cluster.node_group.iter().enumerate();
         let mut specs: Vec<GroupSpec> = Vec::new();
         for (i, group) in groups {
             let path = format!("cluster.node_group[{i}]");
-            let spec = self.group(group, &path, &shape, &catalog)?;
+            let mut spec = self.group(group, &path, &shape, &catalog)?;
+            if let Some(figures) = &figures {
+                let instance = group.instance.clone().or(hardware_instance.clone());
+                let start =
+                    self.start_on(figures, (group, &path), &pod, &instance.unwrap_or_default())?;
+                (spec.boot, spec.device_plugin) = (start.boot, start.device_plugin);
+                spec.start = start.start;
+            }
+            if figures.is_none() && group.platform.is_some() {
+                let message = "needs [model] and [hardware], from which start-ups are estimated";
+                return self.wrong(&format!("{path}.platform"), message);
+            }
             if specs.iter().any(|other| other.name == spec.name) {
                 let message = format!("there are two node groups named `{}`", spec.name);
                 return self.wrong(&path, message);
@@ -214,7 +269,10 @@ impl Scenario {
             hpa: None,
             keda: None,
             metrics: Vec::new(),
+            scaler: None,
             cluster_autoscaler: None,
+            karpenter: None,
+            facts: EngineFacts::default(),
             faults: Vec::new(),
             changes: Vec::new(),
             max_outstanding: choice.cluster.max_outstanding,
@@ -364,12 +422,14 @@ impl Scenario {
             boot: self.delay(&group.boot, &at("boot"))?,
             device_plugin: self.delay(&group.device_plugin, &at("device_plugin"))?,
             shutdown: self.delay(&group.shutdown, &at("shutdown"))?,
+            watts: self.watts(group, path, shape, template.gpus)?,
             usd_per_hour: price.or(catalog_price),
             is_spot: group.spot.unwrap_or(false),
             priority: group.priority.unwrap_or(0),
             has_image: group.has_image.unwrap_or(false),
             refused: group.refused.unwrap_or_default().get(),
             refused_after: self.delay(&group.refused_after, &at("refused_after"))?,
+            start: self.start_given()?,
         })
     }
 
@@ -469,6 +529,7 @@ impl Scenario {
         let pod = file.pod.clone().unwrap_or_default();
         let at = |key: &str| format!("cluster.pod.{key}");
         let whole = |n: Option<u32>| SimDuration(u64::from(n.unwrap_or(0)) * 1_000_000_000);
+        let is_set = shape.size > 1;
         if pod.period_seconds == Some(0) {
             return self.wrong(&at("periodSeconds"), "must be at least 1");
         }
@@ -478,10 +539,16 @@ impl Scenario {
             requests: gpus(shape.per_pod),
             resource: shape.resource.clone(),
             volume_attach: self.delay(&pod.volume_attach, &at("volume_attach"))?,
-            image_pull: self.delay(&pod.image_pull, &at("image_pull"))?,
-            image_cached: self.delay(&pod.image_cached, &at("image_cached"))?,
-            weights_load: self.delay(&pod.weights_load, &at("weights_load"))?,
-            engine_init: self.delay(&pod.engine_init, &at("engine_init"))?,
+            max_surge: self.portion(
+                &pod.max_surge,
+                &at("maxSurge"),
+                if is_set { "0" } else { "25%" },
+            )?,
+            max_unavailable: self.portion(
+                &pod.max_unavailable,
+                &at("maxUnavailable"),
+                if is_set { "1" } else { "25%" },
+            )?,
             probe_delay: whole(pod.initial_delay_seconds),
             probe_period: whole(pod.period_seconds),
             grace: whole(pod.termination_grace_period_seconds),
@@ -489,8 +556,113 @@ impl Scenario {
         })
     }
 
+    /// A number, or a share of the replicas.
+    fn portion(&self, own: &Option<String>, path: &str, default: &str) -> Result<Portion> {
+        let text = own.as_deref().unwrap_or(default);
+        let read = match text.strip_suffix('%') {
+            Some(share) => share.trim().parse().ok().map(Portion::Percent),
+            None => text.trim().parse().ok().map(Portion::Count),
+        };
+        match read {
+            Some(Portion::Percent(p)) if p > 100 => {
+                self.wrong(path, format!("must be at most 100%, got {text}"))
+            }
+            Some(portion) => Ok(portion),
+            None => self.wrong(
+                path,
+                format!("must be a number such as \"1\" or a share such as \"25%\", got `{text}`"),
+            ),
+        }
+    }
+
+    /// Power of a group's nodes: what the scenario says, else that of their accelerators.
+    fn watts(
+        &self,
+        group: &NodeGroupFile,
+        path: &str,
+        shape: &Shape,
+        gpus: i64,
+    ) -> Result<Option<Watts>> {
+        let board = shape
+            .accelerator
+            .as_deref()
+            .and_then(hwmodels::power::board_power);
+        let of = |w: f64| w * gpus as f64;
+        let idle = group.idle_watts.or(board.map(|b| of(b.idle_w)));
+        let busy = group.busy_watts.or(board.map(|b| of(b.tdp_w)));
+        for (key, given) in [
+            ("idle_watts", group.idle_watts),
+            ("busy_watts", group.busy_watts),
+        ] {
+            if let Some(w) = given.filter(|w| !(w.is_finite() && *w >= 0.0)) {
+                return self.wrong(
+                    &format!("{path}.{key}"),
+                    format!("must be at least 0, got {w}"),
+                );
+            }
+        }
+        match (idle, busy) {
+            (Some(idle), Some(busy)) if idle > busy => self.wrong(
+                &format!("{path}.idle_watts"),
+                format!("must be at most the busy power ({busy} W), got {idle}"),
+            ),
+            (Some(idle), Some(busy)) => Ok(Some(Watts { idle, busy })),
+            (None, None) => Ok(None),
+            _ => self.wrong(path, "needs both idle_watts and busy_watts: the rated power of its accelerators is not known"),
+        }
+    }
+
+    /// How pods start, as the scenario gives it.
+    fn start_given(&self) -> Result<StartSpec> {
+        let pod = (self.cluster.as_ref()).and_then(|c| c.cluster.pod.clone());
+        let pod = pod.unwrap_or_default();
+        let at = |key: &str| format!("cluster.pod.{key}");
+        Ok(StartSpec {
+            image_pull: self.delay(&pod.image_pull, &at("image_pull"))?,
+            image_cached: self.delay(&pod.image_cached, &at("image_cached"))?,
+            weights: Weights::Time(self.delay(&pod.weights_load, &at("weights_load"))?),
+            first_start: Delay::Fixed(0.0),
+            engine_init: self.delay(&pod.engine_init, &at("engine_init"))?,
+        })
+    }
+
+    /// Keys that need a model on hardware, where there is none.
+    fn no_figures(&self, is_estimated: bool, pod: &PodFile) -> Result<()> {
+        let given = [
+            ("storage", pod.storage.is_some(), pod.weights_load.is_some()),
+            ("loader", pod.loader.is_some(), pod.weights_load.is_some()),
+            (
+                "bandwidth",
+                pod.bandwidth.is_some(),
+                pod.weights_load.is_some(),
+            ),
+            ("image", pod.image.is_some(), pod.image_pull.is_some()),
+            (
+                "compile_cached",
+                pod.compile_cached.is_some(),
+                pod.engine_init.is_some(),
+            ),
+        ];
+        for (key, is_given, has_time) in given {
+            let path = format!("cluster.pod.{key}");
+            if is_given && !is_estimated {
+                return self.wrong(
+                    &path,
+                    "needs [model] and [hardware], from which start-ups are estimated",
+                );
+            }
+            if is_given && has_time {
+                return self.wrong(
+                    &path,
+                    "the scenario gives the time that this would estimate; leave one of them out",
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// A duration or distribution; its default was filled in.
-    fn delay(&self, file: &Option<DelayFile>, path: &str) -> Result<Delay> {
+    pub(super) fn delay(&self, file: &Option<DelayFile>, path: &str) -> Result<Delay> {
         let table = match file {
             None => return Ok(Delay::Fixed(0.0)),
             Some(DelayFile::Fixed(secs)) => return Ok(Delay::Fixed(secs.secs())),
@@ -556,7 +728,7 @@ impl Scenario {
             FaultKindFile::Spot => FaultKind::Spot {
                 notice: nanos(fault.notice),
             },
-            FaultKindFile::Straggler => {
+            FaultKindFile::Straggler | FaultKindFile::ThermalThrottling => {
                 let factor = fault.factor.unwrap_or(1.5);
                 if !(0.1..=100.0).contains(&factor) {
                     return self.wrong(
@@ -564,7 +736,29 @@ impl Scenario {
                         format!("must be from 0.1 to 100, got {factor}"),
                     );
                 }
-                FaultKind::Straggler { factor }
+                FaultKind::Straggler {
+                    factor,
+                    duration: fault.duration.map(|d| nanos(Some(d))),
+                    cause: match fault.kind {
+                        FaultKindFile::ThermalThrottling => "thermal throttling",
+                        _ => "straggler",
+                    },
+                }
+            }
+            FaultKindFile::CrashLoop => FaultKind::CrashLoop {
+                after: nanos(fault.crashes_after),
+                duration: nanos(fault.duration),
+            },
+            FaultKindFile::SlowStorage => {
+                let share = fault.share.unwrap_or(0.25);
+                if !(0.001..=1.0).contains(&share) {
+                    let message = format!("must be from 0.001 to 1, got {share}");
+                    return self.wrong(&at_key("share"), message);
+                }
+                FaultKind::SlowStorage {
+                    share,
+                    duration: nanos(fault.duration),
+                }
             }
             FaultKindFile::MetricsOutage => FaultKind::MetricsOutage {
                 duration: nanos(fault.duration),
@@ -577,18 +771,11 @@ impl Scenario {
         if fault.kind == FaultKindFile::Spot && spec.groups.iter().all(|g| !g.is_spot) {
             return self.wrong(path, "no node group has spot = true");
         }
-        let is_of_one = !matches!(
-            fault.kind,
-            FaultKindFile::MetricsOutage | FaultKindFile::NoCapacity
-        );
         let when = match (fault.at, &fault.mtbf) {
             (Some(at), None) => When::At {
                 at: SimTime::from_secs(at.secs()),
                 target: fault.target.map(|t| t as usize),
             },
-            (None, Some(_)) if !is_of_one => {
-                return self.wrong(&at_key("mtbf"), "belongs to replicas and nodes; give `at`");
-            }
             (None, Some(DelayFile::Fixed(mean))) => {
                 When::After(Delay::Exponential { mean: mean.secs() })
             }
@@ -609,11 +796,21 @@ impl Scenario {
         };
         let is_of_bounds = change.min_replicas.is_some() || change.max_replicas.is_some();
         let is_of_group = change.min.is_some() || change.max.is_some() || change.nodes.is_some();
+        if change.restart == Some(true) {
+            if change.replicas.is_some() || is_of_bounds || is_of_group {
+                return self.wrong(path, "changes one thing: restart, or sizes");
+            }
+            return Ok(ChangeSpec {
+                at: SimTime::from_secs(at.secs()),
+                what: ChangeKind::Restart,
+            });
+        }
         let what = match (change.replicas, is_of_bounds, is_of_group) {
             (Some(n), false, false) => ChangeKind::Replicas(i32::try_from(n).unwrap_or(i32::MAX)),
             (None, true, false) => {
-                if spec.hpa.is_none() && spec.keda.is_none() {
-                    return self.wrong(path, "there is no [autoscaler.hpa] or [autoscaler.keda] whose bounds it could change");
+                let is_endpoint = matches!(spec.scaler, Some(ScalerSpec::SageMaker(_)));
+                if spec.hpa.is_none() && spec.keda.is_none() && !is_endpoint {
+                    return self.wrong(path, "there is no [autoscaler.hpa], keda, epp, wva or sagemaker whose bounds it could change");
                 }
                 ChangeKind::Bounds {
                     min: change.min_replicas,

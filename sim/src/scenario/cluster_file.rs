@@ -3,11 +3,14 @@
 
 use std::fmt;
 
-use hwmodels::units::{Ratio, Secs, UsdPerHour};
+use hwmodels::units::{ByteSize, BytesPerSec, Ratio, Secs, UsdPerHour};
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
+
+use super::scalers_file::{EppFile, KarpenterFile, SageMakerFile, WvaFile};
+use crate::control::dynamo::config::PlannerConfig;
 
 /// Nodes and pods around the replicas. With this section replicas come and go in the run; without it they are there from start to end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,10 +73,14 @@ pub struct NodeGroupFile {
     /// Nodes at the start. Default: `min`, or as many as the replicas of a warm start need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
-    /// From the request of an instance until its node is Ready. Default: "137 s" (docs/autoscaling.md says of each default where it comes from).
+    /// Platform whose figures hold where `boot` or `device_plugin` are not given: "aws-gpu", "aws-large", "gcp", "other". Default: by the beginning of the
+    /// instance type's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+    /// From the request of an instance until its node is Ready. Default: that of `servetwin startup` for its platform; without hardware "137 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot: Option<DelayFile>,
-    /// From there until the device plugin has told of the accelerators. Default: "30 s".
+    /// From there until the device plugin has told of the accelerators. Default: that of `servetwin startup`; without hardware "30 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_plugin: Option<DelayFile>,
     /// From the end of its last pod until a node that is to go is not paid for any more. Default: "0 s".
@@ -82,6 +89,12 @@ pub struct NodeGroupFile {
     /// Price of a node. Default: the catalog's for its instance type, or `hardware.price`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<UsdPerHour>,
+    /// Power of a node's accelerators with nothing under way [W]. Default: 15 % of their rated power, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_watts: Option<f64>,
+    /// Power of a node's accelerators with a step under way [W]. Default: their rated power, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_watts: Option<f64>,
     /// Whether instances are spot ones, which faults of kind spot take away. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spot: Option<bool>,
@@ -116,18 +129,42 @@ pub struct PodFile {
     /// From being scheduled until the volume with the weights is attached. Default: "0 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_attach: Option<DelayFile>,
-    /// Image pull on a node that does not have the image; once for each node. Default: "280 s".
+    /// Image pull on a node that does not have the image, and the start of its container; once for each node. Default: that of `servetwin startup` for the size of
+    /// the image; without hardware "280 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull: Option<DelayFile>,
     /// Image pull on a node that comes with it (`node_group.has_image`). Default: "4 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_cached: Option<DelayFile>,
-    /// From the container's start until the weights are loaded. Default: "77 s".
+    /// Compressed size of the image. Default: that of the engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ByteSize>,
+    /// Where the weights lie: "s3", "efs", "fsx_lustre", "ebs_gp3", "ebs_io2", "nvme", "page_cache", "hub". Default: "ebs_gp3". With hardware only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Who loads them: "safetensors", "runai-streamer", "tensorizer". Default: "safetensors".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loader: Option<String>,
+    /// What the volume or file system gives, e.g. "1 GB/s". Default: that of the storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BytesPerSec>,
+    /// Whether the results of torch.compile are on a volume or in the image (vLLM V1). Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compile_cached: Option<bool>,
+    /// From the container's start until the weights are loaded. Default: their bytes over what the storage, the loader and the node give, shared by those who
+    /// load at once; without hardware "77 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights_load: Option<DelayFile>,
-    /// Compilation, warm-up and graph capture, until the server answers; begins when all pods of the replica have their weights. Default: "37 s".
+    /// Compilation, warm-up and graph capture, until the server answers; begins when all pods of the replica have their weights. Default:
+    /// that of `servetwin startup` for engine, model and accelerator; without hardware "37 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_init: Option<DelayFile>,
+    /// `rollingUpdate.maxSurge`: a number such as "1", or a share such as "25%", rounded up. Default: "25%"; of a LeaderWorkerSet "0".
+    #[serde(rename = "maxSurge", skip_serializing_if = "Option::is_none")]
+    pub max_surge: Option<String>,
+    /// `rollingUpdate.maxUnavailable`: the same, rounded down. Default: "25%"; of a LeaderWorkerSet "1".
+    #[serde(rename = "maxUnavailable", skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<String>,
     /// `readinessProbe.initialDelaySeconds`. Default: 0.
     #[serde(
         rename = "initialDelaySeconds",
@@ -143,7 +180,8 @@ pub struct PodFile {
         skip_serializing_if = "Option::is_none"
     )]
     pub termination_grace_period_seconds: Option<u32>,
-    /// Pause before a container that crashed starts again; doubles with each crash, up to 5 minutes. Default: "10 s".
+    /// Pause before a container that crashed starts again; doubles with each crash, up to 5 minutes, and is the shortest again after one that ran for 10 minutes. Default:
+    /// "10 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_backoff: Option<Secs>,
 }
@@ -161,9 +199,24 @@ pub struct AutoscalerFile {
     /// A ScaledObject of KEDA, which makes an HPA of its own; in place of `hpa`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keda: Option<KedaFile>,
+    /// KEDA on the signals of llm-d's endpoint picker; in place of `keda`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epp: Option<EppFile>,
+    /// llm-d's workload-variant autoscaler; in place of `hpa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wva: Option<WvaFile>,
+    /// Application Auto Scaling of a SageMaker endpoint; in place of `hpa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sagemaker: Option<SageMakerFile>,
+    /// Dynamo's planner, by the keys of its `PlannerConfig`; in place of `hpa`. `mode` must be "agg".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamo: Option<PlannerConfig>,
     /// The Cluster Autoscaler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_autoscaler: Option<ClusterAutoscalerFile>,
+    /// Karpenter; in place of `cluster_autoscaler`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub karpenter: Option<KarpenterFile>,
 }
 
 /// The way of a metric: exporter, scrape, recording rule, adapter. The phases of the stages are drawn from the seed.
@@ -500,7 +553,8 @@ pub struct FaultFile {
     /// When. This or `mtbf` is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Secs>,
-    /// Time that each replica or node lives, from when it came (replica, node, spot, straggler): a duration is the mean of an exponential one.
+    /// Time that each replica or node lives, from when it came; of what hits the cluster as a whole (metrics_outage, no_capacity, slow_storage) the time from
+    /// the end of one to the next. A duration is the mean of an exponential one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<DelayFile>,
     /// Which replica or node, counted from 0 in the order in which they came, of those there are then. Default: any.
@@ -513,10 +567,17 @@ pub struct FaultFile {
     /// earlier that the instance is gone. Default: "340 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noticed_after: Option<Secs>,
-    /// Factor on the time of each step (straggler). Default: 1.5.
+    /// Factor on the time of each step (straggler, thermal_throttling). Default: 1.5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
-    /// For how long (metrics_outage, no_capacity). Default: "10 min".
+    /// Share of the bandwidth that is left, 0.001 to 1 (slow_storage). Default: 0.25.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// From each start of the container to its crash (crash_loop). Default: "20 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crashes_after: Option<Secs>,
+    /// For how long (metrics_outage, no_capacity, thermal_throttling, slow_storage, crash_loop, straggler). Default: "10 min"; of a straggler as long as its
+    /// node lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
     /// Which group (no_capacity). Default: the first.
@@ -535,8 +596,14 @@ pub enum FaultKindFile {
     Node,
     /// A spot node is taken away after a notice, at which its pods are evicted.
     Spot,
-    /// From then on, engines that start on the node are slow.
+    /// The engines on a node are slow, for `duration` or as long as it lives.
     Straggler,
+    /// The accelerators of a node are too hot and run slower for a while.
+    ThermalThrottling,
+    /// The container of a replica crashes, and again after each start, with Kubernetes' growing pauses.
+    CrashLoop,
+    /// Weights load at a fraction of the bandwidth.
+    SlowStorage,
     /// Prometheus is down.
     MetricsOutage,
     /// The cloud has no instance for a node group.
@@ -553,7 +620,10 @@ pub struct ChangeFile {
     /// `kubectl scale --replicas`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// `kubectl patch` of minReplicas (KEDA: minReplicaCount).
+    /// `kubectl rollout restart`: true replaces all replicas, a few at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart: Option<bool>,
+    /// `kubectl patch` of minReplicas (KEDA: minReplicaCount; SageMaker: MinCapacity).
     #[serde(rename = "minReplicas", skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<i32>,
     /// `kubectl patch` of maxReplicas (KEDA: maxReplicaCount).

@@ -26,9 +26,12 @@ pub mod pools_file;
 pub mod reference;
 pub mod relative;
 pub mod resolve;
+mod scalers;
+pub mod scalers_file;
 pub mod schema;
 mod shape;
 mod show;
+mod startup;
 #[cfg(test)]
 mod tests;
 

@@ -1,14 +1,14 @@
 //! Draws of token counts and of pauses.
 
 use hwmodels::files::Files;
-use hwmodels::units::plain;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Exp1, LogNormal, Normal};
 
 use super::arrival::UnitDraw;
 use super::input::read_columns;
-use super::spec::{Length, MAX_TOKENS, RowOrder, WorkloadError};
+use super::spec::{Length, RowOrder, WorkloadError};
+use super::tokens::{MAX_TOKENS, whole_tokens};
 use crate::kernel::rng::Stream;
 use crate::kernel::time::SimDuration;
 
@@ -155,17 +155,6 @@ pub fn interpolate(points: &[[f64; 2]], u: f64) -> f64 {
         (Some([_, x]), None) => x,
         (None, None) => 1.0,
     }
-}
-
-/// A table's number as a token count. Zero, which some traces hold, becomes 1.
-pub fn whole_tokens(x: f64, what: &str) -> Result<u32, String> {
-    if x.fract() != 0.0 || !(0.0..=f64::from(MAX_TOKENS)).contains(&x) {
-        return Err(format!(
-            "column `{what}`: must be a whole number of tokens from 0 to {MAX_TOKENS}, got {}",
-            plain(x)
-        ));
-    }
-    Ok((x as u32).max(1))
 }
 
 /// Prompt and output lengths of one request.

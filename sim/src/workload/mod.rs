@@ -8,6 +8,7 @@ mod source;
 pub mod spec;
 pub mod stream;
 pub mod synth;
+pub mod tokens;
 pub mod trace;
 
 pub use mix::Mix;

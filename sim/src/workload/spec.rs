@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::{TraceColumns, TraceFormat};
 
-/// Longest prompt, output or context that is taken [tokens].
-pub const MAX_TOKENS: u32 = 10_000_000;
+pub use super::tokens::MAX_TOKENS;
 
 /// Lowest rate of an arrival process [1/s]: one request in 32 years.
 pub const MIN_RATE: f64 = 1e-9;

@@ -5,6 +5,7 @@
 
 mod columns;
 mod documents;
+mod row;
 #[cfg(test)]
 mod tests;
 
@@ -17,9 +18,10 @@ use hwmodels::units::plain;
 use serde::{Deserialize, Serialize};
 
 use super::input::{Lines, shorten, split_csv};
-use super::lengths::whole_tokens;
+use super::tokens::whole_tokens;
 use columns::FIELDS;
 pub use columns::{TimeFormat, TraceColumns};
+pub use row::TraceRow;
 
 /// Formats of traces.
 #[derive(
@@ -59,25 +61,6 @@ pub const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
 /// Most rows of a trace: as many as request ids.
 pub const MAX_TRACE_ROWS: u64 = u32::MAX as u64 - 1;
-
-/// One request of a trace.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TraceRow {
-    /// Its number in the run that wrote it, which settles the order of requests sent at one instant; else 0.
-    pub id: u64,
-    /// When it is sent, counted from the first row [s].
-    pub arrival_s: f64,
-    /// Prompt length [tokens].
-    pub prompt_tokens: u32,
-    /// Output length [tokens].
-    pub output_tokens: u32,
-    /// `max_tokens` of the call, where the trace has it [tokens].
-    pub max_tokens: Option<u32>,
-    /// Session, where the trace has it.
-    pub session: Option<u64>,
-    /// Mooncake's content hashes of the prompt's 512-token blocks.
-    pub hash_ids: Vec<u64>,
-}
 
 /// What a trace holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -14,6 +14,7 @@
 //! Rows beyond the limits are thinned, and the record says how: of the requests every 2^n-th is kept, of the steps 2^n neighbours of one
 //! replica become one [`StepSpan`] with their sums. Nothing is dropped silently, and counts over time are exact.
 
+mod cluster;
 mod collect;
 mod columns;
 mod error;
@@ -25,16 +26,19 @@ pub mod resample;
 mod run;
 mod write;
 
+pub use cluster::{Cluster, ClusterReplica, Decision, Node, Pod, Sample, Served};
 pub use collect::{Collected, Collector, Limits};
 pub use error::StoreError;
 pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
-pub use read::{Reader, is_record, read};
+pub use read::{Reader, is_record, read, read_slice};
 pub use record::{Bin, Event, EventKind, Info, Rates, Record, Replica, SloLimits, Stat, StepSpan};
 pub use run::run;
 pub use write::write;
 
 /// Version of the format; raised when a reader of the former one would misread a file.
-pub const FORMAT: u32 = 1;
+///
+/// 2: `cluster.json`. Files of format 1 have none, and are read as before.
+pub const FORMAT: u32 = 2;
 
 /// How the name of a record file ends.
 pub const EXTENSION: &str = "servetwin";

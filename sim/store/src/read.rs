@@ -1,6 +1,6 @@
 //! Reading a record file, or parts of it.
 
-use std::io::{Read, Seek};
+use std::io::{Cursor, Read, Seek};
 
 use serde::de::DeserializeOwned;
 use sim::record::RequestRow;
@@ -10,8 +10,10 @@ use zip::ZipArchive;
 use crate::columns::Row;
 use crate::levels::MAX_LEVELS;
 use crate::npy::Values;
+use crate::write::CLUSTER;
 use crate::{
-    Bin, CHUNK_ROWS, FORMAT, Info, MAX_ROWS, Rates, Record, StepLevel, StepSpan, StoreError,
+    Bin, CHUNK_ROWS, Cluster, FORMAT, Info, MAX_ROWS, Rates, Record, StepLevel, StepSpan,
+    StoreError,
 };
 
 /// Most that a text in the archive may be [bytes].
@@ -174,8 +176,22 @@ impl<R: Read + Seek> Reader<R> {
             requests: self.requests()?,
             steps,
             rates: self.rates()?,
+            cluster: self.cluster()?,
             info: self.info,
         })
+    }
+
+    /// The cluster around the replicas, where there was one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn cluster(&mut self) -> Result<Option<Cluster>, StoreError> {
+        if !self.has(CLUSTER) {
+            return Ok(None);
+        }
+        let cluster: Cluster = parse(&self.text(CLUSTER)?, CLUSTER)?;
+        cluster.check(self.info.replicas.len())?;
+        Ok(Some(cluster))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -244,6 +260,35 @@ impl<R: Read + Seek> Reader<R> {
 /// [`StoreError`].
 pub fn read(input: impl Read + Seek) -> Result<Record, StoreError> {
     Reader::open(input)?.all()
+}
+
+/// Reads a whole record that lies in memory, its large tables side by side.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn read_slice(bytes: &[u8]) -> Result<Record, StoreError> {
+    let mut reader = Reader::open(Cursor::new(bytes))?;
+    let mut other = Reader {
+        archive: reader.archive.clone(),
+        info: reader.info.clone(),
+    };
+    let (requests, steps) = rayon::join(
+        || other.requests(),
+        || {
+            let levels = 0..reader.levels();
+            levels
+                .map(|l| reader.steps(l))
+                .collect::<Result<Vec<_>, _>>()
+        },
+    );
+    Ok(Record {
+        report: reader.report()?,
+        requests: requests?,
+        steps: steps?,
+        rates: reader.rates()?,
+        cluster: reader.cluster()?,
+        info: reader.info,
+    })
 }
 
 fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T, StoreError> {

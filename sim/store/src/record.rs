@@ -6,7 +6,7 @@ use sim::observer::FleetEvent;
 use sim::record::{ReplicaInfo, RequestRow, RunRecord};
 use sim::report::RunReport;
 
-use crate::{FORMAT, StepLevel};
+use crate::{Cluster, FORMAT, StepLevel};
 
 /// Least, mean and most of a quantity over a stretch of time. The mean is weighted by the time that steps were under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -288,6 +288,8 @@ pub struct Record {
     pub steps: Vec<StepLevel>,
     /// Counts over time.
     pub rates: Rates,
+    /// The cluster around the replicas, where there was one.
+    pub cluster: Option<Cluster>,
 }
 
 impl Record {
@@ -332,6 +334,7 @@ impl Record {
             requests: collected.requests,
             steps: collected.steps,
             rates: collected.rates,
+            cluster: run.cluster.as_ref().map(Cluster::from),
         }
     }
 }

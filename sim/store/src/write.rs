@@ -8,6 +8,9 @@ use zip::{CompressionMethod, ZipWriter};
 use crate::columns::Row;
 use crate::{CHUNK_ROWS, Record, StoreError};
 
+/// The part that holds the cluster.
+pub(crate) const CLUSTER: &str = "cluster.json";
+
 fn failed(e: zip::result::ZipError) -> StoreError {
     match e {
         zip::result::ZipError::Io(e) => StoreError::Io(e),
@@ -58,6 +61,9 @@ pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> 
     // For those who open the archive with other tools.
     archive.start("scenario.toml")?;
     archive.0.write_all(record.info.scenario.as_bytes())?;
+    if let Some(cluster) = &record.cluster {
+        archive.json(CLUSTER, cluster)?;
+    }
     archive.table("rates", &record.rates.bins)?;
     for (i, level) in record.steps.iter().enumerate().rev() {
         archive.table(&format!("steps/{i}"), &level.rows)?;

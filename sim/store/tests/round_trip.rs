@@ -158,6 +158,51 @@ fn with_info(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
     new.finish().unwrap().into_inner()
 }
 
+/// A cluster that grows from nothing.
+fn clustered() -> Record {
+    let text = include_str!("../../../scenarios/cluster-gke-t4-from-zero.toml");
+    let scenario = Scenario::parse(text, "cluster.toml", &[]).unwrap();
+    let built = scenario.build().unwrap();
+    let limits = Limits::default();
+    store::run(built, &RunOptions::default(), limits, || 0.25)
+        .unwrap()
+        .1
+}
+
+#[test]
+fn a_cluster_is_written_and_read_back() {
+    let record = clustered();
+    let cluster = record.cluster.as_ref().expect("it has one");
+    assert!(!cluster.nodes.is_empty() && !cluster.decisions.is_empty());
+    assert!(cluster.pods.iter().any(|p| p.ready.is_some()));
+    assert!(cluster.replicas.iter().any(|r| !r.served.is_empty()));
+    let file = bytes(&record);
+    assert_same(&store::read(Cursor::new(&file)).unwrap(), &record);
+    assert_same(&store::read_slice(&file).unwrap(), &record);
+    // An index that is not there is damage.
+    let mut wrong = record.clone();
+    if let Some(cluster) = &mut wrong.cluster {
+        cluster.pods[0].node = Some(99);
+    }
+    let e = refused(&bytes(&wrong));
+    assert!(e.contains("cluster.json") && e.contains("pod 0"), "{e}");
+    wrong.info.replicas.clear();
+    wrong.requests.clear();
+    assert!(store::read_slice(&bytes(&wrong)).is_err());
+}
+
+#[test]
+fn files_of_the_first_format_are_read() {
+    let first = with_info(|i| i["format"] = 1.into());
+    let record = store::read(Cursor::new(&first)).unwrap();
+    assert_eq!((record.info.format, record.cluster), (1, None));
+    assert_eq!(record.requests.len(), 300);
+    assert_same(
+        &store::read_slice(file()).unwrap(),
+        &recorded(Limits::default()).1,
+    );
+}
+
 fn refused(bytes: &[u8]) -> String {
     store::read(Cursor::new(bytes)).unwrap_err().to_string()
 }

@@ -338,7 +338,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 /// Why a run fails though it could be made, when a share of `allowed` of its requests may fail; `None`: it does not.
 fn complaint(bench: &Bench, allowed: f64) -> Option<String> {
     let client = &bench.client;
-    let complaint = client.failures.complaint(client, allowed);
+    let complaint = client.complaint(allowed);
     match bench.raw.stopped {
         Stopped::Errors(_) | Stopped::Failing(_) => {
             let more = complaint.map_or(String::new(), |text| format!("; {text}"));
@@ -479,7 +479,7 @@ fn sweep(
         // Loads after an interrupt send nothing.
         .filter(|(_, client)| client.failures.sent > 0)
         .filter_map(|(p, client)| {
-            let text = client.failures.complaint(client, args.max_error_rate)?;
+            let text = client.complaint(args.max_error_rate)?;
             Some(format!("load `{}`: {text}", p.name()))
         })
         .collect();

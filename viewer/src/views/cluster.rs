@@ -1,8 +1,9 @@
 //! Replicas, their accelerators and their KV, as they play.
 
-use egui::{Align2, FontId, Rect, Sense, Slider, Stroke, StrokeKind, Ui, pos2, vec2};
-use store::{EventKind, StepSpan};
+use egui::{Align2, FontId, Rect, RichText, Sense, Slider, Stroke, StrokeKind, Ui, pos2, vec2};
+use store::{Cluster, EventKind, StepSpan};
 
+use crate::cluster_lanes::{self, Held};
 use crate::format;
 use crate::run_data::RunData;
 use crate::state::{Action, State};
@@ -89,35 +90,89 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
         state.playhead = seconds * 1e9;
         state.playing = false;
     }
-    let size = vec2(152.0, 84.0);
-    let columns = ((ui.available_width() / (size.x + 10.0)) as usize).max(1);
     egui::ScrollArea::vertical()
         .id_salt("cluster")
         .auto_shrink(false)
-        .show(ui, |ui| {
-            let mut pool = None;
-            let infos = &run.record.info.replicas;
-            let mut i = 0;
-            while i < infos.len() {
-                if pool != Some(infos[i].pool()) {
-                    pool = Some(infos[i].pool());
-                    ui.strong(if infos[i].pool().is_empty() {
-                        "replicas"
-                    } else {
-                        infos[i].pool()
-                    });
-                }
-                ui.horizontal(|ui| {
-                    for _ in 0..columns {
-                        if i >= infos.len() || pool != Some(infos[i].pool()) {
-                            break;
-                        }
-                        tile(ui, state, &run, i, size);
-                        i += 1;
-                    }
-                });
+        .show(ui, |ui| match &run.record.cluster {
+            Some(cluster) => nodes(ui, state, &run, cluster),
+            None => pools(ui, state, &run),
+        });
+}
+
+/// Size of a tile [points].
+const TILE: egui::Vec2 = vec2(152.0, 84.0);
+
+/// The replicas by pool.
+fn pools(ui: &mut Ui, state: &mut State, run: &RunData) {
+    let infos = &run.record.info.replicas;
+    let mut from = 0;
+    for pool in infos.chunk_by(|a, b| a.pool() == b.pool()) {
+        let name = pool[0].pool();
+        ui.strong(if name.is_empty() { "replicas" } else { name });
+        ui.horizontal_wrapped(|ui| {
+            for replica in from..from + pool.len() {
+                tile(ui, state, run, replica, TILE);
             }
         });
+        from += pool.len();
+    }
+}
+
+/// The nodes of a cluster, each with its replicas and the pods that start on it.
+fn nodes(ui: &mut Ui, state: &mut State, run: &RunData, cluster: &Cluster) {
+    let at = state.playhead.max(0.0) as u64;
+    let held = cluster_lanes::held(cluster, at);
+    if held.is_empty() {
+        ui.label("no node is there at this instant");
+    }
+    for (n, list) in held {
+        let node = &cluster.nodes[n];
+        let of = cluster_lanes::of_node(node, run.end());
+        ui.horizontal(|ui| {
+            ui.strong(&node.name);
+            ui.label(RichText::new(&node.instance).color(theme::faint(ui.visuals())));
+            if let Some(phase) = cluster_lanes::phase(&of, at) {
+                ui.colored_label(phase.color, phase.name);
+            }
+        })
+        .response
+        .on_hover_text(cluster_lanes::node_words(node));
+        ui.horizontal_wrapped(|ui| {
+            for held in list {
+                match held {
+                    Held::Replica(replica) => tile(ui, state, run, replica, TILE),
+                    Held::Pod(i) => starting(ui, run, cluster, i, at),
+                }
+            }
+        });
+    }
+}
+
+/// A pod that is not ready.
+fn starting(ui: &mut Ui, run: &RunData, cluster: &Cluster, i: usize, at: u64) {
+    let pod = &cluster.pods[i];
+    let draining = cluster.replicas[pod.replica as usize].draining;
+    let of = cluster_lanes::of_pod(pod, draining, run.end());
+    let phase = cluster_lanes::phase(&of, at);
+    let (rect, response) = ui.allocate_exact_size(TILE, Sense::hover());
+    response.widget_info(|| {
+        egui::WidgetInfo::labeled(egui::Role::Label, true, format!("Pod {}", pod.name))
+    });
+    let color = phase.map_or(theme::GREY, |p| p.color);
+    let painter = ui.painter_at(rect);
+    let background = ui.visuals().extreme_bg_color;
+    let stroke = Stroke::new(1.5, color);
+    painter.rect(rect, 4.0, background, stroke, StrokeKind::Inside);
+    let words = phase.map_or("ending", |p| p.name);
+    for (y, text, color) in [
+        (12.0, pod.name.as_str(), ui.visuals().text_color()),
+        (28.0, words, color),
+    ] {
+        let at = rect.min + vec2(8.0, y);
+        let font = FontId::proportional(12.0);
+        painter.text(at, Align2::LEFT_CENTER, text, font, color);
+    }
+    response.on_hover_text(cluster_lanes::pod_words(pod));
 }
 
 fn tile(ui: &mut Ui, state: &mut State, run: &RunData, replica: usize, size: egui::Vec2) {

@@ -48,7 +48,7 @@ pub fn deltas(a: &RunReport, b: &RunReport) -> Vec<Delta> {
 }
 
 /// Whether more of a figure is good, bad (false), or neither.
-fn more_is_better(path: &str) -> Option<bool> {
+pub(crate) fn more_is_better(path: &str) -> Option<bool> {
     let head = path.split('.').next().unwrap_or(path);
     match (head, path) {
         (h, _) if h.ends_with("_ms") => Some(false),

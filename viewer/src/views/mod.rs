@@ -1,9 +1,12 @@
 //! The views, a file each: data in, items made by pure functions, items painted.
 
 pub mod cluster;
+pub mod cluster_rows;
 pub mod compare;
 pub mod distributions;
 pub mod knee;
+pub mod live;
+pub mod pareto;
 pub mod requests;
 pub mod roofline;
 pub mod series;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use egui::{Ui, vec2};
 use store::resample::{self, Column};
+use store::{Cluster, Sample};
 
 use crate::chart::{Axis, Chart, Join, Line};
+use crate::cluster_lanes;
 use crate::run_data::RunData;
 use crate::state::State;
 use crate::theme;
@@ -147,12 +149,58 @@ pub fn charts(run: &RunData, window: Range<u64>, replica: Option<usize>) -> Vec<
             })
             .collect(),
     ));
-    if run.record.info.events.iter().any(|e| e.at > 0) {
+    if let Some(cluster) = &run.record.cluster {
+        all.extend(
+            of_cluster(run, cluster)
+                .into_iter()
+                .map(|(title, axis, lines)| chart(title, axis, lines)),
+        );
+    } else if run.record.info.events.iter().any(|e| e.at > 0) {
         all.push(chart(
             "Replicas ready",
             Axis::new("replicas").from_zero(),
             vec![ready(run)],
         ));
+    }
+    all
+}
+
+/// What only a run in a cluster has.
+fn of_cluster(run: &RunData, cluster: &Cluster) -> Vec<(&'static str, Axis, Vec<Line>)> {
+    let line = |name: &str, color, of: fn(&Sample) -> u64| {
+        let points = (cluster.samples.iter())
+            .map(|s| [s.at as f64, of(s) as f64])
+            .collect();
+        Line::new(name, color, points).join(Join::Steps)
+    };
+    let rate = cluster_lanes::cost_rate(cluster, run.end());
+    let mut all = vec![
+        (
+            "Replicas",
+            Axis::new("replicas").from_zero(),
+            vec![
+                line("wanted", theme::ORANGE, |s| s.desired.into()),
+                line("ready", theme::GREEN, |s| s.ready.into()),
+                line("pods pending", theme::VERMILLION, |s| s.pending_pods.into()),
+            ],
+        ),
+        (
+            "Nodes",
+            Axis::new("nodes").from_zero(),
+            vec![
+                line("ready", theme::GREEN, |s| s.nodes.into()),
+                line("booting", theme::GREY, |s| s.booting_nodes.into()),
+            ],
+        ),
+        (
+            "Requests held at the gateway",
+            Axis::new("requests").from_zero(),
+            vec![line("held", theme::VERMILLION, |s| s.held)],
+        ),
+    ];
+    if !rate.is_empty() {
+        let paid = Line::new("nodes", theme::PURPLE, rate).join(Join::Steps);
+        all.push(("Cost rate", Axis::new("USD/h").from_zero(), vec![paid]));
     }
     all
 }

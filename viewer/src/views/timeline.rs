@@ -9,12 +9,13 @@ use store::EventKind;
 use crate::chart::Axis;
 use crate::format;
 use crate::lanes::{self, Item, StepColors};
-use crate::run_data::{RunData, parts};
+use crate::run_data::{Row, RunData, parts};
 use crate::state::{Action, State};
 use crate::theme;
 use crate::time_view::TimeMap;
+use crate::views::cluster_rows::{self, ClusterRows};
 
-const GUTTER: f32 = 150.0;
+pub(super) const GUTTER: f32 = 150.0;
 const RULER: f32 = 22.0;
 const STEP_H: f32 = 20.0;
 const KV_H: f32 = 8.0;
@@ -30,6 +31,7 @@ pub struct Timeline {
     set: bool,
     /// Text that names of lanes must hold.
     pub find: String,
+    cluster: ClusterRows,
     items: Vec<Item>,
 }
 
@@ -57,6 +59,7 @@ impl Timeline {
             } else {
                 BTreeSet::new()
             };
+            self.cluster.set(&run);
             self.set = true;
         }
         // Before anything can make the pane wider than it is.
@@ -81,6 +84,8 @@ impl Timeline {
                     map: state.time.map(width),
                     width,
                 };
+                self.cluster
+                    .paint(ui, &view, egui::Rangef::new(seen.top(), seen.bottom()));
                 for lane in &lanes {
                     if lane.top + lane.height >= seen.top() && lane.top <= seen.bottom() {
                         self.lane(ui, state, &view, lane);
@@ -123,18 +128,22 @@ impl Timeline {
                     .desired_width(110.0);
                 ui.add(edit).accessible_name("Find a replica");
             }
+            self.cluster.choices(ui, run);
+            if run.record.cluster.is_some() {
+                cluster_rows::legend(ui);
+            }
         });
     }
 
     fn lanes(&self, run: &RunData) -> Vec<Lane> {
-        let mut top = 0.0;
+        let mut top = self.cluster.height();
         let mut lanes = Vec::new();
         for (replica, info) in run.record.info.replicas.iter().enumerate() {
             if !self.find.is_empty() && !info.name.contains(self.find.trim()) {
                 continue;
             }
             let rows = if self.open.contains(&replica) {
-                run.rows[replica].len()
+                run.rows(replica).len()
             } else {
                 0
             };
@@ -193,7 +202,7 @@ impl Timeline {
         self.events(&painter, view, lane.replica, pos2(left, top));
         if open {
             let top = top + STEP_H + KV_H + 2.0;
-            for (i, row) in run.rows[lane.replica].iter().enumerate() {
+            for (i, row) in run.rows(lane.replica).iter().enumerate() {
                 let y = top + i as f32 * ROW_H;
                 if y + ROW_H < ui.clip_rect().top() || y > ui.clip_rect().bottom() {
                     continue;
@@ -206,6 +215,7 @@ impl Timeline {
                     pos2(left, y),
                     ROW_H - 1.0,
                 );
+                preempted(&painter, view, row, &self.items, pos2(left, y));
             }
             self.selected(&painter, state, view, lane, top);
         }
@@ -220,7 +230,7 @@ impl Timeline {
             return;
         }
         let all = &view.run.record.requests;
-        let row = view.run.rows[lane.replica].iter().position(|row| {
+        let row = view.run.rows(lane.replica).iter().position(|row| {
             let i = row.requests.partition_point(|i| {
                 let q = &all[*i as usize];
                 (q.arrival, q.id) < (r.arrival, r.id)
@@ -313,6 +323,10 @@ impl Timeline {
             return;
         };
         let (x, y) = (p.x - view.rect.left() - GUTTER, p.y - view.rect.top());
+        if y < self.cluster.height() && x >= 0.0 {
+            self.cluster.hover(response, view, x, y);
+            return;
+        }
         let lane = lanes.iter().find(|l| y >= l.top && y < l.top + l.height);
         let Some(lane) = lane.filter(|_| x >= 0.0 && x <= view.width) else {
             return;
@@ -330,7 +344,7 @@ impl Timeline {
         if row < 0.0 || !self.open.contains(&lane.replica) {
             return;
         }
-        let Some(row) = view.run.rows[lane.replica].get(row as usize) else {
+        let Some(row) = view.run.rows(lane.replica).get(row as usize) else {
             return;
         };
         let mut items = Vec::new();
@@ -343,11 +357,15 @@ impl Timeline {
             format!("about {} requests; zoom in to tell them apart", item.count)
         } else {
             format!(
-                "request {}: {} prompt tokens, {} output tokens, {}\nclick for its life",
+                "request {}: {} prompt tokens, {} output tokens, {}{}\nclick for its life",
                 r.id,
                 r.prompt_tokens,
                 r.output_tokens,
-                theme::REQUEST_NAMES[usize::from(item.color).min(3)]
+                theme::REQUEST_NAMES[usize::from(item.color).min(3)],
+                match r.preemptions {
+                    0 => String::new(),
+                    n => format!(", preempted {n} times"),
+                }
             )
         };
         response.clone().on_hover_ui_at_pointer(|ui| {
@@ -359,14 +377,21 @@ impl Timeline {
     }
 }
 
-struct View<'a> {
-    run: &'a Arc<RunData>,
-    rect: Rect,
-    map: TimeMap,
-    width: f32,
+/// Where instants of a run lie on the screen.
+pub(super) struct View<'a> {
+    pub(super) run: &'a Arc<RunData>,
+    pub(super) rect: Rect,
+    pub(super) map: TimeMap,
+    pub(super) width: f32,
 }
 
 impl View<'_> {
+    /// Where lanes are painted.
+    pub(super) fn clip(&self) -> Rect {
+        let at = pos2(self.rect.left() + GUTTER, self.rect.top());
+        Rect::from_min_size(at, vec2(self.width, self.rect.height()))
+    }
+
     /// The instant under the pointer, and the playhead, across all lanes.
     fn cursor(&self, ui: &Ui, state: &State) {
         let left = self.rect.left() + GUTTER;
@@ -409,6 +434,19 @@ fn boxes(painter: &Painter, items: &[Item], palette: &[Color32], at: egui::Pos2,
         mesh.add_colored_rect(rect, color);
     }
     painter.add(mesh);
+}
+
+/// A line below requests that lost their KV and were begun again, where they stand alone.
+fn preempted(painter: &Painter, view: &View<'_>, row: &Row, items: &[Item], at: egui::Pos2) {
+    let all = &view.run.record.requests;
+    for item in items.iter().filter(|i| i.count == 1) {
+        let r = row.requests.get(item.first as usize);
+        if r.is_some_and(|i| all[*i as usize].preemptions > 0) {
+            let y = at.y + ROW_H - 1.0;
+            let ends = [pos2(at.x + item.x0, y), pos2(at.x + item.x1, y)];
+            painter.line_segment(ends, Stroke::new(2.0, theme::PURPLE));
+        }
+    }
 }
 
 fn legend(ui: &mut Ui, colors: StepColors) {

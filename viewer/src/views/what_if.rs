@@ -2,6 +2,7 @@
 
 use egui::{RichText, Slider, Ui};
 
+use crate::format;
 use crate::knobs::{self, Knobs, Unit};
 use crate::state::{Action, Export, State};
 use crate::theme;
@@ -52,6 +53,10 @@ impl WhatIf {
             ui.separator();
             match (&state.base, &state.doc) {
                 (Some(before), Some(after)) => {
+                    if let Some(seconds) = state.answered_s {
+                        let text = format!("answered in {}", format::duration(seconds * 1e9));
+                        ui.label(RichText::new(text).color(theme::faint(ui.visuals())));
+                    }
                     compare::table(ui, &before.data.record.report, &after.data.record.report, state.stale);
                 }
                 _ => {

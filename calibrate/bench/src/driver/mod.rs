@@ -12,6 +12,7 @@
 pub mod backoff;
 pub mod collect;
 pub mod cpu;
+mod sample;
 #[cfg(test)]
 mod tests;
 pub mod until;
@@ -22,15 +23,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use sim::kernel::time::SimTime;
-use sim::request::{Outcome, RejectReason, RequestSpec};
+use sim::request::{Outcome, RequestSpec};
 use sim::workload::{RequestEnd, Workload};
 use tokio::sync::{mpsc, watch};
 
 use crate::endpoint::connection::ConnectionCounts;
-use crate::endpoint::{Client, Endpoint, EndpointError, ErrorKind, GenerateRequest, RequestTrace};
+use crate::endpoint::{Client, Endpoint, EndpointError, GenerateRequest, RequestTrace};
 use crate::prompts::Prompts;
 use backoff::Backoff;
 use until::Until;
+
+pub use sample::Sample;
 
 /// From the call until the clock starts: time for the threads to be there.
 const HEAD_START: Duration = Duration::from_millis(20);
@@ -115,39 +118,6 @@ pub enum Stopped {
     Failing(Duration),
     /// Somebody asked for it.
     Asked,
-}
-
-/// One request of a run.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    /// As the workload asked for it; `arrival` is when it was due.
-    pub spec: RequestSpec,
-    /// When it was due, after the run's start [ns].
-    pub planned_ns: u64,
-    /// When it was sent, after the run's start [ns].
-    pub sent_ns: u64,
-    /// What its client saw.
-    pub trace: RequestTrace,
-}
-
-impl Sample {
-    /// How it ended, in the words of records.
-    pub fn outcome(&self) -> Outcome {
-        match self.trace.error.as_ref().map(|e| e.kind) {
-            None => Outcome::Finished,
-            Some(ErrorKind::Timeout) => Outcome::TimedOut,
-            Some(ErrorKind::Cancelled) => Outcome::InFlight,
-            Some(ErrorKind::Status(429)) => Outcome::Rejected(RejectReason::Overloaded),
-            Some(ErrorKind::Status(503)) => Outcome::Rejected(RejectReason::QueueFull),
-            Some(ErrorKind::Status(400 | 413 | 422)) => Outcome::Rejected(RejectReason::TooLong),
-            Some(_) => Outcome::Failed,
-        }
-    }
-
-    /// How late it was sent [ns].
-    pub fn lateness_ns(&self) -> u64 {
-        self.sent_ns.saturating_sub(self.planned_ns)
-    }
 }
 
 /// What a run left behind.

@@ -7,7 +7,7 @@
 use sim::metrics::distribution::quantile_of_sorted;
 use sim::metrics::interval::Interval;
 
-use super::Sample;
+use super::sample::Sample;
 
 /// Batches that the requests are divided into.
 const BATCHES: usize = 20;

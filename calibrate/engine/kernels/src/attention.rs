@@ -4,14 +4,10 @@
 //! cached positions of their sequence. Keys are stored sixteen positions side by side, so that scores come out as
 //! vectors; a row's sums run over positions in order, whatever else its tile or its step holds.
 
-use std::cell::RefCell;
-
 use half::{bf16, f16};
 
 use crate::dtype::{Values, WeightDtype};
-use crate::isa::{Isa, LANES};
-use crate::mix::Mix;
-use crate::pool::{Parts, Threads};
+use crate::isa::LANES;
 
 /// Most query rows of a tile.
 pub(crate) const ROWS: usize = 8;
@@ -174,28 +170,4 @@ pub struct Attention<'a> {
     pub heads: usize,
     /// How many positions back a query sees, its own included.
     pub window: Option<usize>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Attention<'_> {
-    /// Writes the mixed values, `[row][head][dimension]`, to `out`.
-    pub fn run(&self, isa: Isa, threads: Threads, tiles: &[Tile], out: &mut [f32]) {
-        let out = Parts::new(out);
-        // Short decodes are many small tiles; a task should be worth its hand-over.
-        let per = tiles.len().div_ceil(threads.0 * 8);
-        threads.each(tiles.len().div_ceil(per.max(1)), |task| {
-            let tiles = &tiles[task * per..((task + 1) * per).min(tiles.len())];
-            SCRATCH.with_borrow_mut(|scratch| {
-                isa.run(Mix {
-                    attention: self,
-                    tiles,
-                    scratch,
-                    out: &out,
-                });
-            });
-        });
-    }
 }

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::isa::{LANES, Machine};
+use crate::widen::{widen_bf16, widen_f16};
 
 /// A stored weight or cached value.
 pub(super) trait Element: Copy + Send + Sync {
@@ -28,7 +29,7 @@ impl Element for f32 {
 impl Element for bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
+        widen_bf16(self)
     }
 
     #[inline(always)]
@@ -38,13 +39,9 @@ impl Element for bf16 {
 }
 
 impl Element for f16 {
-    /// Exponent and fraction shifted into place are the value times 2^-112, subnormals included; infinities become
-    /// 65536. Plain arithmetic, so that loops over it vectorise, which calls of `f16::to_f32` do not.
     #[inline(always)]
     fn widen(self) -> f32 {
-        let bits = u32::from(self.to_bits());
-        let magnitude = f32::from_bits((bits & 0x7FFF) << 13) * f32::from_bits(0x7780_0000);
-        f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
+        widen_f16(self)
     }
 
     #[inline(always)]

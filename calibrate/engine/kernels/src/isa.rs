@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 
-use crate::element::Element;
+use crate::widen::{widen_bf16, widen_f16};
 
 /// Singles of a vector.
 pub(crate) const LANES: usize = 16;
@@ -141,12 +141,12 @@ impl Machine for Portable {
 
     #[inline(always)]
     fn load_f16(self, values: &[f16; LANES]) -> [f32; LANES] {
-        one_by_one(values)
+        one_by_one(values, widen_f16)
     }
 
     #[inline(always)]
     fn load_bf16(self, values: &[bf16; LANES]) -> [f32; LANES] {
-        one_by_one(values)
+        one_by_one(values, widen_bf16)
     }
 
     #[inline(always)]
@@ -170,10 +170,10 @@ impl Machine for Portable {
 }
 
 #[inline(always)]
-fn one_by_one<E: Element>(values: &[E; LANES]) -> [f32; LANES] {
+fn one_by_one<T: Copy>(values: &[T; LANES], widen: impl Fn(T) -> f32) -> [f32; LANES] {
     let mut wide = [0.0; LANES];
     for (wide, value) in wide.iter_mut().zip(values) {
-        *wide = value.widen();
+        *wide = widen(*value);
     }
     wide
 }
@@ -336,6 +336,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::Element;
 
     /// Loads and stores vectors: what comes out, as bits.
     struct Pass<'a, E>(&'a [E; LANES]);

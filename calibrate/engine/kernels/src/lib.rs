@@ -21,5 +21,6 @@ pub mod pool;
 mod element;
 mod isa;
 mod mix;
+mod widen;
 
 pub use isa::Isa;

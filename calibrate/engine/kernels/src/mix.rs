@@ -1,5 +1,7 @@
 //! What a tile of attention computes: scores of all keys, their exponentials, and the values mixed by them.
 
+use std::cell::RefCell;
+
 use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 
@@ -7,8 +9,32 @@ use crate::attention::{Attention, ROWS, Tile};
 use crate::dtype::Values;
 use crate::element::Element;
 use crate::elementwise::exp;
-use crate::isa::{LANES, Machine, Work};
-use crate::pool::Parts;
+use crate::isa::{Isa, LANES, Machine, Work};
+use crate::pool::{Parts, Threads};
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Attention<'_> {
+    /// Writes the mixed values, `[row][head][dimension]`, to `out`.
+    pub fn run(&self, isa: Isa, threads: Threads, tiles: &[Tile], out: &mut [f32]) {
+        let out = Parts::new(out);
+        // Short decodes are many small tiles; a task should be worth its hand-over.
+        let per = tiles.len().div_ceil(threads.0 * 8);
+        threads.each(tiles.len().div_ceil(per.max(1)), |task| {
+            let tiles = &tiles[task * per..((task + 1) * per).min(tiles.len())];
+            SCRATCH.with_borrow_mut(|scratch| {
+                isa.run(Mix {
+                    attention: self,
+                    tiles,
+                    scratch,
+                    out: &out,
+                });
+            });
+        });
+    }
+}
 
 /// Some tiles of one layer's attention.
 pub(crate) struct Mix<'a> {

@@ -6,6 +6,7 @@ mod page;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sim::kube::Totals;
 use sim::policy::Load;
 
 use crate::request::Finish;
@@ -224,6 +225,18 @@ impl Default for ReplicaMetrics {
 }
 
 impl ReplicaMetrics {
+    /// What it has done, as controllers count it. Requests reach the scheduler as they come, so none of their time lies in front of the
+    /// engine.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            finished: self.ended.iter().sum(),
+            queue_ns: 0,
+            compute_ns: (self.e2e.sum.max(0.0) * 1e9) as u64,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.generation_tokens,
+        }
+    }
+
     /// A step over `tokens` tokens ended, during whose choice `preempted` requests lost their KV.
     pub fn step(&mut self, tokens: u32, preempted: usize) {
         self.steps += 1;
@@ -353,7 +366,7 @@ mod tests {
                 prefix_caching: true,
                 max_model_len: 150,
             },
-            &[m],
+            &[(0, m)],
             5,
         );
         for line in [

@@ -266,11 +266,11 @@ const HISTOGRAMS: [(&str, &str, Histo); 17] = [
 
 /// The text that a scrape gets: a snapshot of each replica's series; `kept_out`: requests that found no room in the queue
 /// before all replicas.
-pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics], kept_out: u64) -> String {
+pub fn render(info: &ServerInfo, replicas: &[(u32, ReplicaMetrics)], kept_out: u64) -> String {
     let model = escape(&info.model);
     let mut page = Page {
         out: String::new(),
-        replicas: (replicas.iter().enumerate())
+        replicas: (replicas.iter())
             .map(|(i, m)| (format!("engine=\"{i}\",model_name=\"{model}\""), m))
             .collect(),
         longest: f64::from(info.max_model_len),
@@ -292,7 +292,7 @@ pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics], kept_out: u64) -> 
         "Number of admission attempts rejected by a queue limit, by reason.",
         "counter",
     );
-    let kept_out = kept_out + replicas.iter().map(|m| m.kept_out).sum::<u64>();
+    let kept_out = kept_out + replicas.iter().map(|(_, m)| m.kept_out).sum::<u64>();
     for (reason, count) in [
         ("max_num_queued_reqs", kept_out),
         ("max_num_queued_tokens", 0),
@@ -311,7 +311,7 @@ pub fn render(info: &ServerInfo, replicas: &[ReplicaMetrics], kept_out: u64) -> 
         "gauge",
     );
     let mut out = page.out;
-    for i in 0..replicas.len() {
+    for (i, _) in replicas {
         let _ = writeln!(
             out,
             "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"{}\",engine=\"{i}\",num_gpu_blocks=\"{}\"}} 1",

@@ -115,6 +115,17 @@ pub fn inspect(dir: Option<&Path>, dtype: Option<WeightDtype>) -> Result<ModelFa
     open(dir, dtype).map(|(facts, _, _)| facts)
 }
 
+/// The model's tokenizer.
+///
+/// # Errors
+/// As [`load`].
+pub fn tokenizer(
+    dir: Option<&Path>,
+    dtype: Option<WeightDtype>,
+) -> Result<TextTokenizer, ModelError> {
+    open(dir, dtype).map(|(_, _, tokenizer)| tokenizer)
+}
+
 type Opened = (ModelFacts, Box<dyn TensorSource>, TextTokenizer);
 
 fn open(dir: Option<&Path>, dtype: Option<WeightDtype>) -> Result<Opened, ModelError> {

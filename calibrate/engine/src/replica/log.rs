@@ -5,8 +5,8 @@ use sim::policy::StepPlan;
 use sim::record::StepRow;
 use sim::request::ReqId;
 
+use super::in_flight::InFlight;
 use super::sequence::Seq;
-use super::steps::InFlight;
 use super::{Driver, Submission};
 use crate::executor::StepTimes;
 use crate::step_log::{LogEntry, LogOutcome, LogRequest, LogStep, LogTimes};

@@ -9,6 +9,7 @@
 //! Here are the handle that other threads have, and the loop. `requests.rs` takes requests in and lets them go, `steps.rs`
 //! plans, submits and completes, `tokens.rs` chooses and sends, `log.rs` writes; `sequence.rs` is what a request is meanwhile.
 
+mod in_flight;
 mod log;
 mod requests;
 mod sequence;
@@ -25,17 +26,18 @@ use std::time::{Duration, Instant};
 use sim::kernel::time::SimTime;
 use sim::policy::{Load, Scheduler};
 use sim::request::ReqId;
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::executor::Executor;
-use crate::metrics::{EndReason, Family, ReplicaMetrics};
+use crate::metrics::{EndReason, ReplicaMetrics};
 use crate::pages::PageTable;
 use crate::policy::Policy;
-use crate::request::{Event, Failure, GenerateRequest};
+use crate::request::Failure;
 use crate::step_log::StepLogWriter;
 use crate::text::Text;
+use in_flight::InFlight;
 use sequence::Seq;
-use steps::InFlight;
+
+pub use sequence::Submission;
 
 /// What every replica needs to know.
 pub struct ReplicaSpec {
@@ -53,20 +55,6 @@ pub struct ReplicaSpec {
     pub queued: Arc<AtomicU64>,
     /// Where steps and requests are logged.
     pub log: Option<StepLogWriter>,
-}
-
-/// A request on its way into a replica.
-pub struct Submission {
-    /// The engine's number of it.
-    pub id: u64,
-    /// What is asked.
-    pub request: GenerateRequest,
-    /// Where its tokens go.
-    pub events: UnboundedSender<Event>,
-    /// When it reached the engine [ns since its start].
-    pub submitted: SimTime,
-    /// The sequences that were asked for together with this one.
-    pub family: Arc<Family>,
 }
 
 enum Command {

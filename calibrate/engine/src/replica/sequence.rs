@@ -6,7 +6,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use std::sync::Arc;
 
-use super::Submission;
 use crate::grammar::Matcher;
 use crate::metrics::Family;
 use crate::request::{Event, GenerateRequest, TokenLogprobs};
@@ -15,6 +14,20 @@ use crate::text::{StopMatcher, Utf8Stream};
 
 /// Seed of every chain of content hashes.
 const HASH_ROOT: u64 = 0x656e_6769_6e65_0001;
+
+/// A request on its way into a replica.
+pub struct Submission {
+    /// The engine's number of it.
+    pub id: u64,
+    /// What is asked.
+    pub request: GenerateRequest,
+    /// Where its tokens go.
+    pub events: UnboundedSender<Event>,
+    /// When it reached the engine [ns since its start].
+    pub submitted: SimTime,
+    /// The sequences that were asked for together with this one.
+    pub family: Arc<Family>,
+}
 
 /// A sequence under the id that the scheduler knows it by.
 pub(super) struct Seq {

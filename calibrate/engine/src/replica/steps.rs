@@ -9,40 +9,12 @@ use sim::policy::{Given, StepPlan};
 use sim::record::StepRow;
 use sim::request::ReqId;
 
+use super::in_flight::{Collected, InFlight};
 use super::{Driver, lock};
-use crate::executor::{ExecutorError, Score, SeqInput, StepOutput, StepTimes};
+use crate::executor::{ExecutorError, Score, SeqInput, StepOutput};
 use crate::metrics::EndReason;
-use crate::request::{Failure, Finish};
-use crate::step_log::{LogEntry, LogOutcome};
-
-pub(super) struct InFlight {
-    pub(super) plan: StepPlan,
-    pub(super) row: StepRow,
-    pub(super) preempted: Vec<u64>,
-    pub(super) entries: Vec<LogEntry>,
-    /// The entries whose tokens are scored, each with its context.
-    pub(super) scored: Vec<(ReqId, u32)>,
-    /// Time spent on planning and building it [s].
-    pub(super) prepared: f64,
-    /// Time spent on handing out its tokens [s].
-    pub(super) handed_out: f64,
-    /// It was not even taken in, or a step before it has failed.
-    pub(super) failed: Option<String>,
-    pub(super) submitted: bool,
-}
-
-/// The oldest step, with its tokens handed out.
-pub(super) struct Collected {
-    pub(super) step: InFlight,
-    pub(super) times: StepTimes,
-    pub(super) sample: f64,
-    pub(super) stopped: Vec<ReqId>,
-    /// How those ended, in the same order.
-    pub(super) finishes: Vec<Finish>,
-    pub(super) failure: Option<String>,
-    /// Sequences that cannot go on, and why.
-    pub(super) broken: Vec<(ReqId, Failure)>,
-}
+use crate::request::Failure;
+use crate::step_log::LogOutcome;
 
 impl Driver {
     /// Plans and submits steps while there is room in flight.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use sim::request::ReqId;
 
+use super::in_flight::Collected;
 use super::sequence::Seq;
-use super::steps::Collected;
 use super::{Driver, lock};
 use crate::grammar::TooAmbiguous;
 use crate::request::{Ended, Event, Failure, Finish, StopReason, Token, TokenLogprobs};

@@ -192,6 +192,7 @@ pub fn spec(policy: Policy) -> EngineSpec {
         text: text(),
         eos: vec![EOS],
         step_log: None,
+        elastic: false,
     }
 }
 

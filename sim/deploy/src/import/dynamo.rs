@@ -1,7 +1,8 @@
 //! NVIDIA Dynamo's graph deployments, by ai-dynamo/dynamo `examples/backends/vllm/deploy`.
 
 use super::draft::{Draft, Origin};
-use super::manifests::{ConfigMaps, WORKLOAD, nothing, placement, process_of};
+use super::manifests::{ConfigMaps, WORKLOAD, nothing};
+use super::pod::{placement, process_of};
 use super::program;
 use super::tree::{Tree, join, sweep};
 use crate::keys::Read::{Text, Whole};

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
-use super::manifests::{self, ConfigMaps, Runs};
+use super::manifests::ConfigMaps;
+use super::pod::{self, Runs};
 use super::tree::{Tree, sweep};
 use crate::keys::Read::{Switch, Text, Whole};
 use crate::keys::{Table, not_modelled, says};
@@ -407,7 +408,7 @@ pub fn llm_d(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
         return;
     }
     let runs = match doc.get("decode") {
-        Some(decode) => manifests::pod(
+        Some(decode) => pod::pod(
             Tree { node: decode, file },
             "decode",
             &ConfigMaps::new(),
@@ -425,10 +426,10 @@ pub fn llm_d(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
                 node: container,
                 file,
             };
-            let process = manifests::process_of(container, &ConfigMaps::new(), draft);
+            let process = pod::process_of(container, &ConfigMaps::new(), draft);
             let image = process.image.as_ref().map(|(i, p)| (i.as_str(), p.clone()));
             super::vllm::import(&process.words, file, image, draft);
-            manifests::devices(container, "decode.containers[]", draft);
+            pod::devices(container, "decode.containers[]", draft);
         }
     }
     if let Some((uri, origin)) = tree.text("", &["modelArtifacts", "uri"])

@@ -4,7 +4,9 @@ use hwmodels::units::Secs;
 use serde::{Deserialize, Serialize};
 
 /// `mode`: which pools the planner has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Prefill and decode apart.
@@ -19,7 +21,9 @@ pub enum Mode {
 }
 
 /// `optimization_target`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizationTarget {
     /// Fixed thresholds; the fast loop alone.
@@ -32,7 +36,9 @@ pub enum OptimizationTarget {
 }
 
 /// `load_predictor`. ARIMA, the planner's default, and Prophet are not modelled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadPredictor {
     /// The next interval is as the last.
@@ -43,7 +49,7 @@ pub enum LoadPredictor {
 }
 
 /// The planner's configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlannerConfig {
     /// `mode`.

@@ -157,9 +157,16 @@ impl Karpenter {
     fn command(&self, seen: &Observed, nodes: &[&NodeView]) -> Option<Command> {
         let ids: Vec<u64> = nodes.iter().map(|n| n.id).collect();
         let pods: Vec<PodView> = nodes.iter().flat_map(|n| n.pods.iter().copied()).collect();
-        // Pods that wait have the first claim on what is free.
+        // Pods that wait, and those of nodes that are going, have the first claim on what is free ...
         let mut free = self.free(seen, &ids);
-        place(seen.pending, &mut free);
+        let going = (seen.nodes.iter())
+            .filter(|n| n.is_disrupted && !ids.contains(&n.id))
+            .flat_map(|n| &n.pods);
+        let waiting: Vec<PodView> = seen.pending.iter().chain(going).copied().collect();
+        place(&waiting, &mut free);
+        // ... and nodes that are not initialized take none of the others.
+        let there = |n: &&NodeView| n.is_initialized && !n.is_disrupted && !ids.contains(&n.id);
+        free.truncate(seen.nodes.iter().filter(there).count());
         let left = place(&pods, &mut free);
         if left.is_empty() {
             return Some(Command {

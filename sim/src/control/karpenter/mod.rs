@@ -45,7 +45,9 @@ pub enum Action {
 }
 
 /// Why a node is disrupted; budgets may name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub enum Reason {
     /// No pods that count.
     Empty,

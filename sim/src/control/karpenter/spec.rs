@@ -32,7 +32,9 @@ pub struct Offering {
 }
 
 /// `spec.disruption.consolidationPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub enum ConsolidationPolicy {
     /// Nodes that are empty, and nodes whose pods fit elsewhere.
     #[default]

@@ -28,11 +28,17 @@ pub enum Counter {
     Waiting,
     /// Share of the KV blocks in use [0, 1]: `vllm:kv_cache_usage_perc`.
     KvUsage,
+    /// Requests that are held or under way: what the endpoint picker has in hand.
+    Inflight,
+    /// How full the pool is: `llm_d_epp_flow_control_pool_saturation`.
+    PoolSaturation,
+    /// What another controller wants: `wva_desired_replicas`.
+    DesiredReplicas,
 }
 
 impl Counter {
     /// Number of series.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 12;
 
     /// Place in an array of all series.
     pub(crate) fn index(self) -> usize {
@@ -41,7 +47,15 @@ impl Counter {
 
     /// Whether it only grows.
     pub fn is_counter(self) -> bool {
-        !matches!(self, Counter::Running | Counter::Waiting | Counter::KvUsage)
+        matches!(
+            self,
+            Counter::QueueDurationUs
+                | Counter::ComputeInferDurationUs
+                | Counter::RequestDurationUs
+                | Counter::RequestSuccess
+                | Counter::PromptTokens
+                | Counter::GenerationTokens
+        )
     }
 }
 

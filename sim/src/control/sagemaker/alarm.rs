@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// `ComparisonOperator`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum ComparisonOperator {
     /// Breaches above the threshold.
     GreaterThanThreshold,
@@ -36,7 +36,9 @@ impl ComparisonOperator {
 }
 
 /// `TreatMissingData`: what a period without a datapoint counts as.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "camelCase")]
 pub enum TreatMissingData {
     /// As nothing; INSUFFICIENT_DATA where all are missing.

@@ -8,7 +8,7 @@ use super::{Decision, ScalableTarget};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// `AdjustmentType`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum AdjustmentType {
     /// Adds so many.
     ChangeInCapacity,
@@ -118,6 +118,11 @@ impl StepScaling {
     /// The policy.
     pub fn spec(&self) -> &StepScalingSpec {
         &self.spec
+    }
+
+    /// Somebody registered the target anew: other bounds from now on.
+    pub fn set_target(&mut self, target: ScalableTarget) {
+        self.spec.target = target;
     }
 
     /// CloudWatch has published the metric of the period that began at `start`.

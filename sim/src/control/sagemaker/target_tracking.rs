@@ -11,7 +11,7 @@ use super::{Decision, ScalableTarget};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// The metric that is tracked; whoever drives the policy works it out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum PredefinedMetricType {
     /// Requests of a minute over instances, one-minute datapoints.
     SageMakerVariantInvocationsPerInstance,
@@ -119,6 +119,11 @@ impl TargetTracking {
     /// The policy.
     pub fn spec(&self) -> &TargetTrackingSpec {
         &self.spec
+    }
+
+    /// Somebody registered the target anew: other bounds from now on.
+    pub fn set_target(&mut self, target: ScalableTarget) {
+        self.spec.target = target;
     }
 
     /// CloudWatch has published the metric of the period that began at `start`.

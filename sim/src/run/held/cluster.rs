@@ -1,10 +1,12 @@
 //! A run in a cluster: when the cluster acts, what it sees, and what becomes of engines.
 
+use hwmodels::StepModel;
+
 use super::Run;
 use crate::cluster::replica::Lifecycle;
 use crate::kernel::time::SimTime;
 use crate::kube::record::ClusterRecord;
-use crate::kube::slow::Slowed;
+use crate::kube::slow::{Slowed, Speed};
 use crate::kube::{Order, Sight, Vitals};
 use crate::record::RunInfo;
 use crate::run::group::Fleet;
@@ -18,6 +20,7 @@ struct Seen<'a> {
     held: u64,
     offered: u64,
     ended: u64,
+    steps: &'a dyn StepModel,
 }
 
 impl Sight for Seen<'_> {
@@ -35,6 +38,10 @@ impl Sight for Seen<'_> {
 
     fn ended(&self) -> u64 {
         self.ended
+    }
+
+    fn steps(&self) -> &dyn StepModel {
+        self.steps
     }
 }
 
@@ -56,11 +63,12 @@ impl Run<'_> {
                 held: self.gateway.len() as u64,
                 offered: self.offered - u64::from(self.drawn.is_some()),
                 ended: self.ended(),
+                steps: &*template.step,
             };
             for order in cluster.act(now, &seen) {
                 match order {
-                    Order::Start { unit, slowdown } => {
-                        let engine = self.start_engine(&template, slowdown)?;
+                    Order::Start { unit, speed } => {
+                        let engine = self.start_engine(&template, speed)?;
                         cluster.started(now, unit, engine);
                     }
                     Order::Drain(engine) => self.change(Change::Drain(engine))?,
@@ -73,13 +81,15 @@ impl Run<'_> {
     }
 
     /// Starts an engine, ready at once: the pods that it runs in have gone through their start.
-    fn start_engine(&mut self, template: &ReplicaSpec, slowdown: f64) -> Result<u32, RunError> {
+    fn start_engine(
+        &mut self,
+        template: &ReplicaSpec,
+        speed: Option<Speed>,
+    ) -> Result<u32, RunError> {
         let mut spec = template.clone();
-        if slowdown != 1.0 {
-            spec.step = std::sync::Arc::new(Slowed {
-                inner: spec.step,
-                factor: slowdown,
-            });
+        if let Some(speed) = speed {
+            let inner = spec.step;
+            spec.step = std::sync::Arc::new(Slowed { inner, speed });
         }
         if let Some(drift) = &mut spec.drift {
             drift.machine = self.fleet.len();

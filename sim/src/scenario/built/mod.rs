@@ -26,7 +26,7 @@ use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::engines::Started;
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::kube::spec::ClusterSpec;
+use crate::kube::spec::{ClusterSpec, EngineFacts};
 use crate::metrics::definition::Slo;
 use crate::observer::Observer;
 use crate::record::{ReplicaInfo, RunInfo, RunRecord};
@@ -222,6 +222,25 @@ impl Scenario {
             seed: self.seed,
         };
         let workload = self.mix()?;
+        let mut cluster = self.cluster_spec()?;
+        if let Some(cluster) = &mut cluster {
+            let limits = ["max_num_seqs", "max_batch_size", "batch_size", "n_parallel"];
+            let mut limits = limits.iter().filter_map(|key| started.decided.get(*key));
+            let most = limits.find_map(toml::Value::as_integer);
+            cluster.facts = EngineFacts {
+                block_tokens: started.block_tokens,
+                kv_blocks: started.kv_blocks,
+                sequence_tokens: started.sequence_tokens,
+                step_tokens: started.step_tokens,
+                max_seqs: most.and_then(|n| u32::try_from(n).ok()).unwrap_or(256),
+            };
+        }
+        for (group, text) in cluster
+            .iter()
+            .flat_map(|c| Scenario::start_in_words(&c.groups))
+        {
+            decided.insert(format!("start on {group}"), text.into());
+        }
         if let Some(usd) = hardware.usd_per_hour {
             let price = UsdPerHour::new(usd).map_or_else(|_| usd.to_string(), UsdPerHour::human);
             decided.insert("price".into(), price.into());
@@ -231,7 +250,7 @@ impl Scenario {
         let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         Ok(Built {
             simulation,
-            cluster: self.cluster_spec()?,
+            cluster,
             workload,
             info: RunInfo {
                 name: self.name.clone(),

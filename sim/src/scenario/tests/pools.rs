@@ -98,7 +98,7 @@ fn requests_go_through_both_pools_and_the_report_says_how() {
         .unwrap();
     let report = crate::report::RunReport::new(&record, 0.0);
     assert_eq!(report.requests.finished, 50);
-    let transfers = report.kv_transfer.clone().unwrap();
+    let transfers = report.kv_transfer.as_ref().unwrap();
     assert_eq!(transfers.count, 50);
     assert_eq!(transfers.bytes, 50.0 * 1000.0 * 1e5);
     // 100 MB at 1 GB/s after 1 ms; more where they meet.

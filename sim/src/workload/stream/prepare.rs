@@ -7,8 +7,9 @@ use hwmodels::units::plain;
 
 use super::super::arrival::{OpenArrivals, RateCurve, Tail, UnitDraw};
 use super::super::input::read_columns;
-use super::super::lengths::{LengthDraw, PairDraw, Pause, whole_tokens};
+use super::super::lengths::{LengthDraw, PairDraw, Pause};
 use super::super::spec::{Arrival, Lengths, MAX_RATE, Prefix, StreamSpec, WorkloadError};
+use super::super::tokens::whole_tokens;
 use super::super::trace::{self, TraceReader, TraceRow};
 use super::{Clock, CutCounts, Draws, FailureCell, SessionPlan, Slab, StreamSource, TraceClock};
 use crate::kernel::rng::stream as rng;

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::TraceRow;
+use super::row::TraceRow;
 use crate::kv::chain;
 use crate::workload::input::shorten;
-use crate::workload::lengths::whole_tokens;
+use crate::workload::tokens::whole_tokens;
 
 /// Which columns of a CSV file, or keys of JSON lines, say what. A key inside of an object is written `usage.prompt_tokens`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 
 use super::{TraceFormat, TraceRow};
 use crate::workload::input::Lines;
-use crate::workload::lengths::whole_tokens;
+use crate::workload::tokens::whole_tokens;
 
 /// The document format that a file begins like, if it is one.
 pub(super) fn detect(head: &[u8]) -> Option<TraceFormat> {

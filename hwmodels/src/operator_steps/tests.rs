@@ -1,0 +1,227 @@
+use super::*;
+use crate::engine::EngineKind;
+use crate::ops::collective::LinkClass;
+
+fn accelerator() -> Accelerator {
+    crate::Catalog::builtin()
+        .accelerator("h100")
+        .unwrap()
+        .clone()
+}
+
+fn llama_7b() -> ModelArch {
+    crate::Catalog::builtin()
+        .model("llama-2-7b")
+        .unwrap()
+        .clone()
+}
+
+fn model(tp: u32, pp: u32, engine: EngineKind) -> OperatorSteps {
+    OperatorSteps::new(&OperatorStepsSpec {
+        accelerator: &accelerator(),
+        fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+        model: &llama_7b(),
+        layout: Layout {
+            tp,
+            pp,
+            dp: 1,
+            ep: 1,
+        },
+        weights: Dtype::Bf16,
+        kv_cache: Dtype::Bf16,
+        cost: EngineCost::prior(engine),
+        profile: &Profile::default(),
+        max_tokens: 2048,
+        routing: Routing::Balanced,
+        kernels: Kernels::default(),
+        graph_sizes: &[],
+    })
+}
+
+fn decodes(n: u32, context: u32) -> BatchStats {
+    let mut b = BatchStats::default();
+    for _ in 0..n {
+        b.add_decode(context);
+    }
+    b
+}
+
+#[test]
+fn parts_sum_to_the_latency() {
+    for engine in EngineKind::ALL {
+        for (tp, pp) in [(1, 1), (4, 1), (2, 2)] {
+            let m = model(tp, pp, engine);
+            let mut b = decodes(7, 300);
+            b.add_prefill(200, 64, true);
+            let c = m.step(&b);
+            assert!((c.parts.total() - c.latency).abs() < 1e-12, "{engine}");
+            assert!(c.interval <= c.latency, "{engine}: {c:?}");
+        }
+    }
+}
+
+#[test]
+fn kernels_that_overlap_leave_no_part_negative() {
+    let decode = decodes(4, 300);
+    let mut mixed = decode;
+    mixed.add_prefill(200, 64, true);
+    let with_gap = |kernel_gap: f64| {
+        let mut m = model(1, 1, EngineKind::VllmV1);
+        m.cost.kernel_gap = kernel_gap;
+        m
+    };
+    let apart = with_gap(0.0).step(&decode);
+    for gap in [-1e-6, -5e-6, -1.0] {
+        for batch in [&decode, &mixed] {
+            let c = with_gap(gap).step(batch);
+            assert!(c.parts.as_array().iter().all(|p| *p >= 0.0), "{c:?}");
+            assert!((c.parts.total() - c.latency).abs() < 1e-12, "{c:?}");
+            assert!(c.parts.overlap > 0.0, "{c:?}");
+        }
+        // Host time stays what it is; what overlaps is the kernels' own.
+        let c = with_gap(gap).step(&decode);
+        let kernels = |p: &Parts| p.weights + p.kv + p.compute + p.communication;
+        assert!(kernels(&c.parts) < kernels(&apart.parts));
+    }
+    assert_eq!(apart.parts.overlap, 0.0);
+}
+
+#[test]
+fn no_decode_step_is_faster_than_reading_the_weights_at_peak() {
+    let weights = 2.0 * (6.738e9 - 32000.0 * 4096.0);
+    for b in [1, 16, 256] {
+        let t = model(1, 1, EngineKind::VllmV1)
+            .step(&decodes(b, 500))
+            .latency;
+        assert!(t > weights / 3350e9, "batch {b}: {t}");
+    }
+}
+
+#[test]
+fn no_prefill_is_faster_than_the_peak_allows() {
+    let mut b = BatchStats::default();
+    b.add_prefill(2048, 0, true);
+    let t = model(1, 1, EngineKind::VllmV1).step(&b).latency;
+    assert!(t > 2.0 * 6.5e9 * 2048.0 / 989e12, "{t}");
+}
+
+#[test]
+fn an_eager_engine_on_many_ranks_is_bound_by_its_launches() {
+    let c = model(8, 1, EngineKind::Tgi).step(&decodes(1, 300));
+    assert!(c.parts.host > 0.5 * c.latency, "{c:?}");
+}
+
+#[test]
+fn a_pipeline_admits_the_next_step_before_the_first_ends() {
+    let c = model(1, 4, EngineKind::TrtLlm).step(&decodes(64, 1000));
+    assert!(c.interval < 0.4 * c.latency, "{c:?}");
+}
+
+fn mixture(dp: u32, routing: Routing) -> OperatorSteps {
+    let catalog = crate::Catalog::builtin();
+    OperatorSteps::new(&OperatorStepsSpec {
+        accelerator: &accelerator(),
+        fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+        model: catalog.model("qwen3-235b-a22b").unwrap(),
+        layout: Layout {
+            tp: 1,
+            pp: 1,
+            dp,
+            ep: dp,
+        },
+        weights: Dtype::Fp8,
+        kv_cache: Dtype::Fp8,
+        cost: EngineCost::prior(EngineKind::VllmV1),
+        profile: &Profile::default(),
+        max_tokens: 2048,
+        routing,
+        kernels: Kernels::default(),
+        graph_sizes: &[],
+    })
+}
+
+#[test]
+fn the_slowest_rank_sets_the_time_of_a_step() {
+    let m = mixture(8, Routing::Balanced);
+    let idle = BatchStats::default();
+    let even = [decodes(32, 1000); 8];
+    let mut one_long = even;
+    one_long[3] = decodes(32, 8000);
+    let cost = |ranks: &[BatchStats]| m.step_ranks(ranks);
+    let (even, one_long) = (cost(&even), cost(&one_long));
+    assert!(one_long.latency > even.latency && one_long.parts.kv > even.parts.kv);
+    // What the ranks share depends on all tokens, what they do alone on their own.
+    let mut busy = decodes(32, 1000);
+    busy.add_prefill(1024, 0, true);
+    let mut ranks = [idle; 8];
+    ranks[0] = busy;
+    let alone = cost(&ranks);
+    let all = cost(&[busy; 8]);
+    assert!(all.latency > alone.latency);
+    assert!(all.parts.communication > 3.0 * alone.parts.communication);
+    // Whoever says nothing of the idle ranks means the same.
+    assert_eq!(m.step(&busy), alone);
+    assert_eq!(cost(&[idle; 8]), StepCost::default());
+}
+
+#[test]
+fn prompts_on_one_rank_cost_nearly_as_much_as_on_all() {
+    let m = mixture(8, Routing::Balanced);
+    let mut prompt = BatchStats::default();
+    prompt.add_prefill(2048, 0, true);
+    let mut ranks = [decodes(32, 1000); 8];
+    let decode = m.step_ranks(&ranks).latency;
+    ranks[0].add_prefill(2048, 0, true);
+    let one = m.step_ranks(&ranks).latency;
+    let all = m.step_ranks(&[ranks[0]; 8]).latency;
+    assert!(
+        one > 2.0 * decode && all < 4.0 * one,
+        "{decode} {one} {all}"
+    );
+}
+
+#[test]
+fn a_popular_expert_slows_its_rank_down() {
+    let batch = [decodes(64, 1000); 8];
+    let even = mixture(8, Routing::Balanced).step_ranks(&batch).latency;
+    let skewed = mixture(8, Routing::PowerLaw(1.0))
+        .step_ranks(&batch)
+        .latency;
+    assert!(skewed > even, "{skewed} {even}");
+}
+
+#[test]
+fn decode_batches_are_padded_to_the_given_graph_sizes() {
+    let sized = |sizes: &[u32]| {
+        OperatorSteps::new(&OperatorStepsSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: &llama_7b(),
+            layout: Layout::SINGLE,
+            weights: Dtype::Bf16,
+            kv_cache: Dtype::Bf16,
+            cost: EngineCost::prior(EngineKind::TrtLlm).graphed(),
+            profile: &Profile::default(),
+            max_tokens: 2048,
+            routing: Routing::Balanced,
+            kernels: Kernels::default(),
+            graph_sizes: sizes,
+        })
+    };
+    let time = |sizes: &[u32], n: u32| sized(sizes).step(&decodes(n, 1)).latency;
+    assert_eq!(time(&[256, 1024], 200), time(&[256], 200));
+    assert!(time(&[256, 1024], 300) > time(&[256, 512, 1024], 300));
+    // Beyond the largest, kernels are launched one by one and nothing is padded.
+    assert!(time(&[256, 1024], 1025) < time(&[2048], 1025));
+}
+
+#[test]
+fn steps_beyond_the_table_continue_it() {
+    let m = model(1, 1, EngineKind::VllmV1);
+    let step = |n: u32| {
+        let mut b = BatchStats::default();
+        b.add_prefill(n, 0, true);
+        m.step(&b).latency
+    };
+    assert!(step(4096) > 1.8 * step(2048) && step(4096) < 2.6 * step(2048));
+}

@@ -1,0 +1,144 @@
+//! Loads of weights that share a file system, a network card or a disk: each takes what is left to it, and that changes when another begins or ends.
+
+use std::collections::BTreeMap;
+
+use hwmodels::startup::share::{FairShare, FlowId};
+
+use super::spec::Weights;
+use super::{Cluster, Event};
+use crate::kernel::time::{SimDuration, SimTime};
+
+/// A load under way.
+struct Flow {
+    id: FlowId,
+    pod: usize,
+    epoch: u32,
+    /// Most that it takes when the storage is well [bytes/s].
+    ceiling: f64,
+}
+
+/// Loads under way, and what they share.
+#[derive(Default)]
+pub(super) struct Loads {
+    links: FairShare,
+    /// The file system, once somebody reads from it.
+    shared: Option<(usize, f64)>,
+    /// By node: its link and the capacity of that.
+    nodes: BTreeMap<usize, (usize, f64)>,
+    flows: Vec<Flow>,
+    /// Raised with each change, so that the end that was planned before is stale.
+    version: u64,
+}
+
+impl Cluster {
+    /// The container of pod `p` has begun to load its weights: bytes come after `open_s`.
+    pub(super) fn begin_load(&mut self, now: SimTime, p: usize, epoch: u32) -> bool {
+        let Some(Weights::Load(load)) = self.start_of(p).map(|s| &s.weights) else {
+            return false;
+        };
+        let open = SimDuration::from_secs(load.open_s);
+        self.plan(now + open, Event::PodReads { pod: p, epoch });
+        true
+    }
+
+    /// The first byte of the weights of pod `p` comes.
+    pub(super) fn pod_reads(&mut self, now: SimTime, p: usize, epoch: u32) {
+        if !self.is_current(self.pods[p].unit, epoch) {
+            return;
+        }
+        let (Some(node), Some(Weights::Load(load))) = (
+            self.pods[p].node,
+            self.start_of(p).map(|s| s.weights.clone()),
+        ) else {
+            return;
+        };
+        let restarts = self.pods[p].restarts;
+        let noise = super::delay::Delay::Lognormal {
+            median: 1.0,
+            sigma: load.sigma,
+        };
+        let noise = noise.draw(self.seed, &format!("cluster/weights/{p}/{restarts}"));
+        let share = self.storage_share();
+        let l = &mut self.loads;
+        let shared = *l
+            .shared
+            .get_or_insert_with(|| (l.links.add_link(load.shared * share), load.shared));
+        let own = *l
+            .nodes
+            .entry(node)
+            .or_insert_with(|| (l.links.add_link(load.node * share), load.node));
+        // The rate of a load that is alone, so that slow storage slows it whatever limits it.
+        let ceiling = load.ceiling.min(load.node).min(load.shared);
+        let bytes = load.bytes * noise.as_secs();
+        let links = [shared.0, own.0];
+        let id = l.links.join(now.as_secs(), bytes, ceiling * share, links);
+        l.flows.push(Flow {
+            id,
+            pod: p,
+            epoch,
+            ceiling,
+        });
+        self.plan_loads(now);
+    }
+
+    /// Plans the end of the first load that ends.
+    fn plan_loads(&mut self, now: SimTime) {
+        self.loads.version += 1;
+        if let Some((end, _)) = self.loads.links.next_end() {
+            let at = SimTime::from_secs(end).max(now);
+            let version = self.loads.version;
+            self.plan(at, Event::LoadEnds(version));
+        }
+    }
+
+    /// Loads that end now.
+    pub(super) fn load_ends(&mut self, now: SimTime, version: u64) {
+        if version != self.loads.version {
+            return;
+        }
+        // What is left is less than a nanosecond's worth.
+        const CLOSE: f64 = 2e-9;
+        let mut ended = Vec::new();
+        while let Some((end, id)) = self.loads.links.next_end() {
+            if end > now.as_secs() + CLOSE {
+                break;
+            }
+            self.loads.links.leave(now.as_secs(), id);
+            if let Some(i) = self.loads.flows.iter().position(|f| f.id == id) {
+                ended.push(self.loads.flows.remove(i));
+            }
+        }
+        for flow in ended {
+            let copy = match self.start_of(flow.pod).map(|s| &s.weights) {
+                Some(Weights::Load(load)) => SimDuration::from_secs(load.copy_s),
+                _ => SimDuration::ZERO,
+            };
+            self.plan_loaded(now + copy, flow.pod, flow.epoch);
+        }
+        self.plan_loads(now);
+    }
+
+    /// Pod `p` loads no more: its container crashed or it is gone.
+    pub(super) fn drop_load(&mut self, now: SimTime, p: usize) {
+        let Some(i) = self.loads.flows.iter().position(|f| f.pod == p) else {
+            return;
+        };
+        let flow = self.loads.flows.remove(i);
+        self.loads.links.leave(now.as_secs(), flow.id);
+        self.plan_loads(now);
+    }
+
+    /// The storage has another speed from now on.
+    pub(super) fn set_storage(&mut self, now: SimTime) {
+        let share = self.storage_share();
+        let l = &mut self.loads;
+        let t = now.as_secs();
+        for (link, capacity) in l.shared.iter().chain(l.nodes.values()) {
+            l.links.set_capacity(t, *link, capacity * share);
+        }
+        for flow in &l.flows {
+            l.links.set_ceiling(t, flow.id, flow.ceiling * share);
+        }
+        self.plan_loads(now);
+    }
+}

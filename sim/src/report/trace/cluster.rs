@@ -1,0 +1,221 @@
+//! The cluster in a trace: a lane for each node, pod and controller, and counters of replicas, nodes and held requests.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+
+use super::{Events, Shown, micros};
+use crate::kernel::time::SimTime;
+use crate::kube::record::{ClusterRecord, Controller, DecisionRow, NodeRow, PodRow};
+
+/// Processes of the cluster: after those of any number of replicas.
+const CONTROLLERS: u64 = 5_000_000_001;
+const NODES: u64 = 5_000_000_002;
+const PODS: u64 = 5_000_000_003;
+
+/// Text as JSON: names are the user's and may hold any character.
+fn json(text: &str) -> io::Result<String> {
+    Ok(serde_json::to_string(text)?)
+}
+
+/// One lane of a process.
+struct Track<'a, W> {
+    w: &'a mut Events<W>,
+    shown: &'a Shown,
+    pid: u64,
+    tid: usize,
+    end: SimTime,
+}
+
+impl<W: Write> Track<'_, W> {
+    fn name(&mut self, name: &str) -> io::Result<()> {
+        let (pid, tid, name) = (self.pid, self.tid, json(name)?);
+        self.w.event(format_args!(
+            r#""ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{{"name":{name}}}"#
+        ))
+    }
+
+    /// What lasts from one instant to another, where both were reached.
+    fn slice(&mut self, name: &str, from: SimTime, to: SimTime, args: Arguments) -> io::Result<()> {
+        let to = to.min(self.end);
+        if from >= to || !self.shown.span(from, to) {
+            return Ok(());
+        }
+        let (pid, tid) = (self.pid, self.tid);
+        let length = SimTime(to.since(from).0);
+        self.w.event(format_args!(
+            r#""ph":"X","cat":"cluster","name":"{name}","pid":{pid},"tid":{tid},"ts":{},"dur":{},"args":{{{args}}}"#,
+            micros(from),
+            micros(length)
+        ))
+    }
+}
+
+/// Writes the lanes of `c`, as far as `shown` lets them through.
+pub(super) fn write<W: Write>(
+    w: &mut Events<W>,
+    c: &ClusterRecord,
+    shown: &Shown,
+) -> io::Result<()> {
+    for (pid, name) in [
+        (CONTROLLERS, "controllers"),
+        (NODES, "nodes"),
+        (PODS, "pods"),
+    ] {
+        w.event(format_args!(
+            r#""ph":"M","name":"process_name","pid":{pid},"args":{{"name":"{name}"}}"#
+        ))?;
+    }
+    for (tid, node) in c.nodes.iter().enumerate() {
+        let end = c.end;
+        let mut track = Track {
+            w,
+            shown,
+            pid: NODES,
+            tid,
+            end,
+        };
+        node_lane(&mut track, node)?;
+    }
+    for (tid, pod) in c.pods.iter().enumerate() {
+        let mut track = Track {
+            w,
+            shown,
+            pid: PODS,
+            tid,
+            end: c.end,
+        };
+        pod_lane(&mut track, c, pod)?;
+    }
+    controllers(w, c, shown)?;
+    counters(w, c, shown)
+}
+
+fn node_lane<W: Write>(t: &mut Track<W>, node: &NodeRow) -> io::Result<()> {
+    t.name(&node.name)?;
+    let (gone, group, instance) = (node.gone, json(&node.group)?, json(&node.instance)?);
+    let what = if node.is_refused { "refused" } else { "boot" };
+    t.slice(
+        what,
+        node.requested,
+        node.ready.min(gone),
+        format_args!(r#""group":{group},"instance":{instance}"#),
+    )?;
+    t.slice(
+        "device plugin",
+        node.ready,
+        node.usable.min(gone),
+        format_args!(""),
+    )?;
+    t.slice(
+        "usable",
+        node.usable,
+        node.tainted.min(gone),
+        format_args!(""),
+    )?;
+    let why = json(&node.why_gone)?;
+    t.slice("to go", node.tainted, gone, format_args!(r#""why":{why}"#))
+}
+
+fn pod_lane<W: Write>(t: &mut Track<W>, c: &ClusterRecord, pod: &PodRow) -> io::Result<()> {
+    t.name(&pod.name)?;
+    let node = json(c.node_of(pod).map_or("none", |n| n.name.as_str()))?;
+    let why = json(&pod.unschedulable)?;
+    let none = format_args!("");
+    let until = |at: SimTime| at.min(pod.gone);
+    t.slice(
+        "Pending",
+        pod.created,
+        until(pod.scheduled),
+        format_args!(r#""reason":{why}"#),
+    )?;
+    t.slice(
+        "image pull",
+        pod.scheduled,
+        until(pod.started),
+        format_args!(r#""node":{node}"#),
+    )?;
+    t.slice("weights load", pod.started, until(pod.loaded), none)?;
+    t.slice("gang wait", pod.loaded, until(pod.gang_loaded), none)?;
+    t.slice("engine init", pod.gang_loaded, until(pod.up), none)?;
+    t.slice("readiness", pod.up, until(pod.ready), none)?;
+    let replica = &c.replicas[pod.replica];
+    for (engine, from, to) in &replica.served {
+        // Starts before the last one are told by what they served.
+        t.slice(
+            "ready",
+            *from,
+            until(*to),
+            format_args!(r#""replica":{engine}"#),
+        )?;
+    }
+    let why = json(&replica.why_gone)?;
+    t.slice(
+        "draining",
+        replica.draining,
+        pod.gone,
+        format_args!(r#""why":{why}"#),
+    )
+}
+
+fn controllers<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io::Result<()> {
+    let mut known: Vec<Controller> = Vec::new();
+    for d in &c.decisions {
+        let tid = match known.iter().position(|k| *k == d.controller) {
+            Some(tid) => tid,
+            None => {
+                known.push(d.controller);
+                known.len() - 1
+            }
+        };
+        if tid + 1 == known.len()
+            && c.decisions.iter().find(|o| o.controller == d.controller) == Some(d)
+        {
+            let name = d.controller.name();
+            w.event(format_args!(
+                r#""ph":"M","name":"thread_name","pid":{CONTROLLERS},"tid":{tid},"args":{{"name":"{name}"}}"#
+            ))?;
+        }
+        if shown.span(d.at, SimTime(d.at.0.saturating_add(1))) {
+            decision(w, tid, d)?;
+        }
+    }
+    Ok(())
+}
+
+fn decision<W: Write>(w: &mut Events<W>, tid: usize, d: &DecisionRow) -> io::Result<()> {
+    let name = match d.from == d.to {
+        true => format!("{}: {} kept", d.about, d.from),
+        false => format!("{}: {} to {}", d.about, d.from, d.to),
+    };
+    let (name, why, inputs) = (json(&name)?, json(&d.why)?, json(&d.inputs)?);
+    w.event(format_args!(
+        r#""ph":"i","s":"t","cat":"cluster","name":{name},"pid":{CONTROLLERS},"tid":{tid},"ts":{},"args":{{"why":{why},"inputs":{inputs},"ready":{}}}"#,
+        micros(d.at),
+        d.ready
+    ))
+}
+
+fn counters<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io::Result<()> {
+    for s in &c.samples {
+        if !shown.span(s.at, SimTime(s.at.0.saturating_add(1))) {
+            continue;
+        }
+        for (name, args) in [
+            (
+                "replicas",
+                format!(r#""wanted":{},"ready":{}"#, s.desired, s.ready),
+            ),
+            (
+                "node count",
+                format!(r#""ready":{},"booting":{}"#, s.nodes, s.booting_nodes),
+            ),
+            ("requests held", format!(r#""held":{}"#, s.held)),
+        ] {
+            w.event(format_args!(
+                r#""ph":"C","name":"{name}","pid":{CONTROLLERS},"ts":{},"args":{{{args}}}"#,
+                micros(s.at)
+            ))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! The tables of a run in a cluster, as files of a folder.
+
+use std::path::Path;
+
+use sim::kube::record::ClusterRecord;
+use sim::report::cluster_csv;
+
+use crate::output::FileSet;
+
+/// Their names.
+pub const TABLES: [&str; 4] = ["scaling.csv", "pods.csv", "nodes.csv", "replicas.csv"];
+
+/// Adds the tables of `cluster` in `dir` to `files`.
+///
+/// # Errors
+/// Those of [`FileSet::write`].
+pub fn write(files: &mut FileSet, dir: &Path, cluster: &ClusterRecord) -> anyhow::Result<()> {
+    let [scaling, pods, nodes, replicas] = TABLES.map(|name| dir.join(name));
+    files.write(&scaling, |out| cluster_csv::write_scaling(out, cluster))?;
+    files.write(&pods, |out| cluster_csv::write_pods(out, cluster))?;
+    files.write(&nodes, |out| cluster_csv::write_nodes(out, cluster))?;
+    files.write(&replicas, |out| cluster_csv::write_replicas(out, cluster))
+}

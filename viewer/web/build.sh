@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the viewer as a page: static files in the folder DIR (default: target/servetwin-web), to be put on any web server.
+#
+#     viewer/web/build.sh [DIR]
+#
+# Needs wasm-bindgen of the version that Cargo.lock names (the script says which) and, for a smaller file, wasm-opt (Debian: binaryen).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${1:-target/servetwin-web}
+
+wanted=$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^version = "\(.*\)"$/\1/p')
+if [ "$(wasm-bindgen --version 2> /dev/null || true)" != "wasm-bindgen $wanted" ]; then
+    echo "error: wasm-bindgen $wanted is not on PATH: cargo install wasm-bindgen-cli --version $wanted" >&2
+    exit 1
+fi
+
+rustup target add wasm32-unknown-unknown
+# What it takes to be small: the page is downloaded before anything is seen.
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=${OPT_LEVEL:-2} CARGO_PROFILE_RELEASE_PANIC=abort CARGO_PROFILE_RELEASE_STRIP=debuginfo
+cargo build --release --locked -p viewer --bin servetwin-viewer --target wasm32-unknown-unknown
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$out"
+wasm-bindgen --target web --no-typescript --out-name viewer --out-dir "$out" \
+    "$target/wasm32-unknown-unknown/release/servetwin-viewer.wasm"
+if command -v wasm-opt > /dev/null; then
+    wasm-opt -O2 --enable-bulk-memory --enable-mutable-globals --enable-nontrapping-float-to-int --enable-sign-ext \
+        --enable-reference-types --enable-multivalue -o "$out/viewer_bg.small.wasm" "$out/viewer_bg.wasm" &&
+        mv "$out/viewer_bg.small.wasm" "$out/viewer_bg.wasm" ||
+        echo "note: wasm-opt did not take the file; it stays larger than need be" >&2
+fi
+cp viewer/web/index.html viewer/web/worker.js "$out/"
+# Servers that can send compressed files find them; the others do not need them.
+for file in viewer.js viewer_bg.wasm; do gzip -9 -k -f -n "$out/$file"; done
+ls -l "$out"
+echo "servetwin view --web --files $out"

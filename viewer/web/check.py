@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Opens the viewer's page in headless Chromium, clicks, runs scenarios, moves a slider; measures, and takes pictures.
+
+    pip install playwright
+    viewer/web/check.py target/servetwin-web [PICTURES]
+
+Needs Chromium (Debian: chromium). Any static server will do for the page; here it is Python's own. Ends with 1 where something is not as it should be.
+"""
+
+import functools
+import gzip
+import http.server
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+
+from playwright.sync_api import sync_playwright
+
+SCENARIO = """
+name = "two thousand requests"
+[layout]
+replicas = 2
+[engine]
+kind = "vllm_v1"
+kv_blocks = 4000
+max_num_seqs = 64
+[step]
+base = "5 ms"
+per_token = "20 us"
+[[workload]]
+prompt = 200
+output = { kind = "uniform", min = 10, max = 60 }
+arrival = { kind = "poisson", rate = "40 req/s" }
+[run]
+requests = 2000
+[slo]
+ttft = "200 ms"
+"""
+
+# Software rendering: no GPU is asked for.
+FLAGS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
+SIZE = {"width": 1280, "height": 720}
+MOST_BYTES = 8_000_000
+MOST_FIRST_MS = 3000
+MOST_SLIDER_MS = 150
+
+failures = []
+
+
+def check(what, value, most, unit):
+    good = value <= most
+    print(f"{'ok  ' if good else 'FAIL'} {what}: {value:.0f} {unit} (at most {most})")
+    if not good:
+        failures.append(what)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+def serve(folder):
+    handler = functools.partial(Quiet, directory=folder)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def marks(page, name):
+    script = "n => performance.getEntriesByType('mark').filter(m => m.name.startsWith(n)).map(m => m.startTime)"
+    return page.evaluate(script, name)
+
+
+def wait(page, name, n=1, timeout_ms=60_000):
+    script = "([m, n]) => performance.getEntriesByType('mark').filter(x => x.name.startsWith(m)).length >= n"
+    page.wait_for_function(script, arg=[name, n], timeout=timeout_ms, polling=20)
+    return marks(page, name)[n - 1]
+
+
+def main():
+    files = pathlib.Path(sys.argv[1])
+    pictures = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    folder = pathlib.Path(tempfile.mkdtemp())
+    shutil.copytree(files, folder, dirs_exist_ok=True)
+    (folder / "two.toml").write_text(SCENARIO)
+    size = sum(len(gzip.compress((files / f).read_bytes())) for f in ["viewer_bg.wasm", "viewer.js", "index.html", "worker.js"])
+    check("download, compressed", size, MOST_BYTES, "bytes")
+
+    def picture(page, name):
+        page.wait_for_timeout(400)
+        if pictures:
+            page.screenshot(path=str(pictures / f"viewer-web-{name}.png"))
+
+    address = serve(str(folder))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+
+        def opened(query):
+            page = browser.new_page(viewport=SIZE)
+            page.on("pageerror", lambda e: failures.append(f"page error: {e}"))
+            page.on("console", lambda m: m.type == "error" and failures.append(f"console: {m.text}"))
+            page.goto(address + query)
+            return page
+
+        page = opened("/")
+        check("first picture, cold", wait(page, "servetwin: first frame"), MOST_FIRST_MS, "ms")
+        page.wait_for_timeout(6000)
+        picture(page, "gallery")
+        # The first card: one click, and its run is a picture.
+        page.mouse.click(200, 200)
+        wait(page, "servetwin: shows qwen", timeout_ms=120_000)
+        print(f"ok   a click ran {page.title()}")
+        picture(page, "timeline")
+        page.keyboard.press("w")
+        page.mouse.move(400, 160)
+        page.mouse.wheel(0, -400)
+        picture(page, "zoomed")
+        page.close()
+
+        page = opened("/?file=two.toml&pane=what-if")
+        wait(page, "servetwin: shows two thousand")
+        page.wait_for_timeout(1500)
+        picture(page, "what-if-before")
+        # The first slider, the request rate: a click moves it there.
+        answers = []
+        for i in range(8):
+            x = 900 + 8 * i
+            asked = page.evaluate("performance.now()")
+            page.mouse.click(x, int(os.environ.get("SLIDER_Y", "100")))
+            answers.append(wait(page, "servetwin: what-if answered", i + 1) - asked)
+        print("     slider answers [ms]:", [round(a) for a in answers])
+        check("slider over 2000 requests, median", sorted(answers)[len(answers) // 2], MOST_SLIDER_MS, "ms")
+        picture(page, "what-if")
+        page.close()
+
+        page = opened("/?file=https://example.com/x.servetwin")
+        wait(page, "servetwin: first frame")
+        page.wait_for_timeout(1000)
+        picture(page, "refused")
+        page.close()
+        browser.close()
+    for failure in failures:
+        print("FAIL", failure)
+    sys.exit(1 if failures else 0)
+
+
+main()
