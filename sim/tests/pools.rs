@@ -7,6 +7,7 @@ use std::sync::Arc;
 use common::{Case, Random, any_case};
 use hwmodels::step::LinearStep;
 use proptest::prelude::*;
+use sim::cluster::gateway::{GatewaySpec, RetrySpec};
 use sim::cluster::pools::{FirstToken, PoolSpec, Role, Serving, TransferSpec};
 use sim::cluster::replica::Lifecycle;
 use sim::cluster::router::RouterConfig;
@@ -45,18 +46,21 @@ fn transfer() -> TransferSpec {
     }
 }
 
-/// `n` requests sent at the start.
+/// Requests sent one after the other, or all at the start.
 struct Burst {
     left: u32,
+    gap: SimDuration,
+    next: SimTime,
     spec: RequestSpec,
 }
 
 impl Workload for Burst {
     fn peek(&self) -> Option<SimTime> {
-        (self.left > 0).then_some(SimTime::ZERO)
+        (self.left > 0).then_some(self.next)
     }
     fn pop(&mut self, _: ReqId, out: &mut RequestSpec) {
         self.left -= 1;
+        self.next += self.gap;
         *out = self.spec.clone();
     }
 }
@@ -64,6 +68,8 @@ impl Workload for Burst {
 fn burst(n: u32, prompt: u32, output: u32) -> Burst {
     Burst {
         left: n,
+        gap: SimDuration::ZERO,
+        next: SimTime::ZERO,
         spec: RequestSpec {
             prompt_tokens: prompt,
             output_tokens: output,
@@ -118,6 +124,7 @@ fn split(prefill: EngineSpec, decode: EngineSpec, transfer: TransferSpec) -> Sim
             pools: vec![pool("p", Role::Prefill, 1), pool("d", Role::Decode, 1)],
             transfer: Some(transfer),
             stream_models: Vec::new(),
+            ..Serving::default()
         },
         scrape_period: None,
         request_timeout: None,
@@ -195,6 +202,35 @@ fn a_request_of_one_token_ends_where_it_is_prefilled() {
     assert_eq!(times(&rows), [(10_100, 10_100)]);
     assert_eq!(rows[0].replica, 0);
     assert_eq!(record.transfers.unwrap().count, 0);
+}
+
+#[test]
+fn pools_that_take_the_same_requests_are_one_service_whatever_they_stand_on() {
+    let mut sim = split(vllm(1000), vllm(1000), transfer());
+    sim.replicas[1].step = Arc::new(LinearStep {
+        base: 0.1,
+        per_token: 0.0,
+        per_ctx: 0.0,
+        per_pair: 0.0,
+    });
+    sim.serving.transfer = None;
+    sim.serving.pools = vec![pool("fast", Role::Both, 1), pool("slow", Role::Both, 1)];
+    let rows = |sim: &Simulation| {
+        let load = Burst {
+            gap: SimDuration(20 * MS),
+            ..burst(60, 10, 4)
+        };
+        let (rows, _) = run(sim, load);
+        rows.iter().filter(|r| r.replica == 0).count()
+    };
+    assert_eq!(rows(&sim), 30, "in turn");
+    for pool in &mut sim.serving.pools {
+        pool.router = RouterConfig::LeastOutstanding;
+    }
+    let fast = rows(&sim);
+    assert!((40..60).contains(&fast), "{fast} of 60 go to the fast one");
+    sim.serving.pools[1].max_prompt = 9;
+    assert_eq!(rows(&sim), 60, "the other takes shorter prompts");
 }
 
 #[test]
@@ -307,6 +343,8 @@ struct Split {
     decode_first: bool,
     fabric: bool,
     bandwidth: f64,
+    /// The gateway sends again what has failed, so many times.
+    retries: u32,
 }
 
 fn any_split() -> impl Strategy<Value = Split> {
@@ -317,17 +355,19 @@ fn any_split() -> impl Strategy<Value = Split> {
         0u8..4,
         any::<(bool, bool, bool)>(),
         prop_oneof![Just(1e9), Just(1e10), Just(1e12)],
+        0u32..3,
     )
         .prop_map(
-            |(case, prefill, decode, engine, (layerwise, decode_first, fabric), bandwidth)| Split {
+            |(case, prefill, decode, engine, flags, bandwidth, retries)| Split {
                 case,
                 prefill,
                 decode,
                 engine,
-                layerwise,
-                decode_first,
-                fabric,
+                layerwise: flags.0,
+                decode_first: flags.1,
+                fabric: flags.2,
                 bandwidth,
+                retries,
             },
         )
 }
@@ -385,6 +425,14 @@ impl Split {
                 },
             }),
             stream_models: Vec::new(),
+            gateway: GatewaySpec {
+                retries: (self.retries > 0).then(|| RetrySpec {
+                    max: self.retries,
+                    per_try_timeout: Some(SimDuration(3_000_000)),
+                    ..RetrySpec::default()
+                }),
+                ..GatewaySpec::default()
+            },
         };
         sim
     }

@@ -10,7 +10,7 @@ use sim::report::draws::Draws;
 use sim::report::replications::Replications;
 use sim::report::text::Detail;
 use sim::report::trace::Limit;
-use sim::report::{Expectation, RunReport, csv, outcomes, text, trace};
+use sim::report::{Expectation, RunReport, csv, outcomes, pools, text, trace};
 use store::StoreError;
 
 use crate::cluster_plot;
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Write requests.csv, steps.csv, series.csv, summary.json and scenario.toml into DIR; of a run in a cluster also scaling.csv, pods.csv,
-    /// nodes.csv and replicas.csv.
+    /// nodes.csv and replicas.csv, of one with prefill and decode pools transfers.csv.
     #[arg(long, value_name = "DIR", conflicts_with = "seeds")]
     csv: Option<PathBuf>,
     /// Write a trace that Perfetto opens: lanes per replica and stage, requests, counters. A name that ends in .gz is compressed.
@@ -358,6 +358,10 @@ fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Resu
     files.write(&scenario, |out| {
         out.write_all(record.info.config.as_bytes())
     })?;
+    if let Some(rows) = record.transfers.as_ref().and_then(|t| t.rows.as_ref()) {
+        let transfers = dir.join("transfers.csv");
+        files.write(&transfers, |out| pools::write_transfers(out, rows))?;
+    }
     if let Some(cluster) = &record.cluster {
         cluster_tables::write(&mut files, dir, cluster)?;
     }

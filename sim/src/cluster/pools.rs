@@ -1,5 +1,6 @@
 //! Pools of replicas behind one gateway: what each serves, and how KV goes from one to another.
 
+use crate::cluster::gateway::GatewaySpec;
 use crate::cluster::router::RouterConfig;
 use crate::kernel::time::SimDuration;
 
@@ -92,13 +93,15 @@ pub struct TransferSpec {
     pub first_token: FirstToken,
 }
 
-/// What stands behind the gateway, where that is more than one pool for everything.
+/// What the gateway does, and what stands behind it where that is more than one pool for everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Serving {
     /// The pools; none: all replicas serve everything.
     pub pools: Vec<PoolSpec>,
     /// How KV goes from one to another; needed where a pool prefills.
     pub transfer: Option<TransferSpec>,
+    /// What the gateway does with tries that fail.
+    pub gateway: GatewaySpec,
     /// Index of the model that each stream asks for; a stream that is not listed asks for model 0.
     pub stream_models: Vec<u16>,
 }

@@ -16,6 +16,7 @@ use crate::kube::{Totals, Vitals};
 use crate::kv::content::block_hashes;
 use crate::metrics::Recorder;
 use crate::policy::Load;
+use crate::record::RequestRow;
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{FrontEnd, ReplicaSpec};
 use crate::workload::RequestEnd;
@@ -46,6 +47,8 @@ pub struct Books {
     pub prefilled: Vec<(u32, Slot)>,
     /// Requests that so many tokens of KV may come for: replica, slot, tokens.
     pub wanted: Vec<(u32, Slot, u32)>,
+    /// Requests whose try has failed, for the gateway to judge: replica, the row of one that ends so, what its workload is told then.
+    pub undecided: Vec<(u32, RequestRow, RequestEnd)>,
     /// Requests that have ended.
     pub ended: u64,
     /// Raised by one with each request that ends.
@@ -106,6 +109,10 @@ pub struct Replica {
     kv: KvNews,
     /// Whether requests end here with their first token and go on elsewhere.
     pub(crate) prefills: bool,
+    /// The gateway judges tries that fail here.
+    pub(crate) is_judged: bool,
+    /// How long one try may take.
+    pub(crate) per_try: Option<SimDuration>,
     /// Requests that have been handed over and whose KV is still here.
     handed: usize,
     drained: bool,
@@ -144,6 +151,8 @@ impl Replica {
             done: Vec::new(),
             kv: KvNews::default(),
             prefills: false,
+            is_judged: false,
+            per_try: None,
             handed: 0,
             drained: false,
             totals: Totals::default(),
@@ -312,7 +321,12 @@ impl Replica {
         let generation = r.generation;
         if let Some(patience) = patience {
             // A request that waited at the gateway has been patient since it was sent.
-            let at = (spec.arrival + patience).max(now);
+            r.deadline = spec.arrival + patience;
+            let at = r.deadline.max(now);
+            self.agenda.push(at, Class::TimeOut, slot, generation);
+        }
+        if let Some(patience) = self.per_try {
+            let at = now + patience;
             self.agenda.push(at, Class::TimeOut, slot, generation);
         }
         let front_end = self.front_end;
@@ -408,6 +422,17 @@ impl Replica {
     fn end(&mut self, slot: Slot, outcome: Outcome, now: SimTime, books: &mut Books) {
         let r = self.requests.get(slot);
         let row = r.row(outcome, now);
+        let has_failed = match outcome {
+            Outcome::Rejected(_) | Outcome::Failed => true,
+            // A try takes too long before its client's patience is at an end.
+            Outcome::TimedOut => now < r.deadline,
+            Outcome::Finished | Outcome::InFlight => false,
+        };
+        if has_failed && self.is_judged {
+            books.undecided.push((self.index, row, r.end(&row)));
+            self.requests.close(slot);
+            return self.end_if_drained(now);
+        }
         if outcome == Outcome::Finished {
             let t = &mut self.totals;
             t.finished += 1;

@@ -65,6 +65,8 @@ pub struct Request {
     pub first_scheduled: SimTime,
     /// First token reaches the client.
     pub first_token: SimTime,
+    /// Its client gives up.
+    pub deadline: SimTime,
     /// Latest token is known to the engine.
     pub last_token: SimTime,
     /// It ends here with its first token and goes on elsewhere.
@@ -111,6 +113,7 @@ impl Requests {
             entered: SimTime::NEVER,
             first_scheduled: SimTime::NEVER,
             first_token: SimTime::NEVER,
+            deadline: SimTime::NEVER,
             last_token: SimTime::NEVER,
             hands_over: false,
             remote: None,

@@ -378,6 +378,7 @@ impl Recorder {
             latencies: self.latencies,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             replicas: self.replicas,
+            gateway: None,
             transfers: self.transfers,
             cluster: None,
             series: self.series,

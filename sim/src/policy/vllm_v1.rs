@@ -3,12 +3,15 @@
 //! There is no prefill phase and no decode phase: each step moves a request's computed tokens toward the tokens it has.
 //! Phase A serves `running` in order of admission; phase B admits from `waiting`, unless phase A had to preempt.
 
+mod transfer;
+
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Blocked, Given, KvMove, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
+use transfer::Remote;
 
 /// Release whose rules apply where they differ (1.2).
 #[derive(
@@ -191,20 +194,6 @@ enum State {
     Running,
     /// Stopped here; its blocks wait for another replica to fetch them.
     Sending,
-}
-
-/// Where the KV of a request is that another replica makes (6.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Remote {
-    /// It is made here.
-    #[default]
-    No,
-    /// There: no blocks are set aside for it yet. The tokens that it covers.
-    Wanted(u32),
-    /// On its way into blocks that are set aside.
-    Coming(u32),
-    /// Here, and the request has not run since.
-    Here(u32),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -404,57 +393,6 @@ impl VllmV1 {
         (0..self.running.len()).max_by_key(urgency).unwrap_or(0)
     }
 
-    /// Phase B begins with those whose KV has come: they hold their blocks, and nothing behind them may keep these from use (6.2).
-    fn admit_received(&mut self, budget: &mut u32, plan: &mut StepPlan) {
-        let mut i = 0;
-        while i < self.receiving.len()
-            && *budget > 0
-            && (self.running.len() as u32) < self.params.max_num_seqs
-        {
-            let id = self.receiving[i];
-            let seq = &mut self.seqs[id as usize];
-            let Remote::Here(tokens) = seq.remote else {
-                i += 1;
-                continue;
-            };
-            self.receiving.remove(i);
-            seq.remote = Remote::No;
-            seq.state = State::Running;
-            seq.started = true;
-            seq.computed = tokens;
-            let n = (seq.num_tokens() - tokens).min(*budget);
-            self.waiting_count -= 1;
-            self.waiting_tokens -= u64::from(seq.prompt);
-            self.running.push(id);
-            plan.admitted.push(id);
-            self.schedule(id, n, plan);
-            *budget -= n;
-        }
-    }
-
-    /// Sets blocks aside for KV that another replica has made, which may come from then on (6.2). False: there are too few.
-    fn set_blocks_aside(&mut self, id: ReqId, tokens: u32, plan: &mut StepPlan) -> bool {
-        let all = self.seqs[id as usize].num_tokens();
-        let hits = self.kv.hits(id, all);
-        let keep = if self.running.is_empty() {
-            0
-        } else {
-            self.params.watermark_blocks()
-        };
-        if !self.kv.can_admit(id, all, hits, keep) || !self.kv.admit(id, all, hits) {
-            plan.blocked = Blocked::KvFull;
-            return false;
-        }
-        self.seqs[id as usize].remote = Remote::Coming(tokens);
-        self.receiving.push(id);
-        plan.moves.push(KvMove {
-            id,
-            tokens: tokens.saturating_sub(hits * self.params.block_size),
-            inwards: true,
-        });
-        true
-    }
-
     /// Phase B: admissions.
     fn admit_waiting(&mut self, budget: &mut u32, plan: &mut StepPlan) {
         self.admit_received(budget, plan);
@@ -646,14 +584,7 @@ impl Scheduler for VllmV1 {
         if given.stopped.is_empty() && given.kept.is_empty() {
             return;
         }
-        for &id in given.kept {
-            let seq = &mut self.seqs[id as usize];
-            if seq.state == State::Waiting {
-                // Preempted while its last step was in flight: it has no blocks to keep.
-                self.waiting_count -= 1;
-            }
-            seq.state = State::Sending;
-        }
+        self.keep_kv(given.kept);
         for &id in given.stopped {
             if self.seqs[id as usize].state == State::Waiting {
                 // Preempted while its last step was in flight.
@@ -689,26 +620,15 @@ impl Scheduler for VllmV1 {
     }
 
     fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
-        let seq = &mut self.seqs[id as usize];
-        seq.outputs = remote.outputs;
-        seq.remote = Remote::Wanted(remote.tokens);
+        self.wait_for_kv(id, remote);
     }
 
     fn received(&mut self, id: ReqId) {
-        let seq = &mut self.seqs[id as usize];
-        if let Remote::Coming(tokens) = seq.remote {
-            seq.remote = Remote::Here(tokens);
-        }
+        self.end_reception(id);
     }
 
     fn kv_lost(&mut self, id: ReqId) -> bool {
-        // Recomputed like a preempted request: prompt and outputs, from the head of the queue.
-        if matches!(self.seqs[id as usize].remote, Remote::Coming(_)) {
-            self.kv.release(id);
-            self.receiving.retain(|&r| r != id);
-            self.waiting.push_front(id, &self.seqs[id as usize]);
-        }
-        self.seqs[id as usize].remote = Remote::No;
+        self.compute_again(id);
         true
     }
 

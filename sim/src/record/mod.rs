@@ -104,6 +104,19 @@ impl From<&hwmodels::profile::Validation> for MeasuredError {
     }
 }
 
+/// What a gateway did with tries that failed, over the whole run.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct GatewayRecord {
+    /// Times that it sent a request again.
+    pub retries: u64,
+    /// Times that it took a replica out of the rotation.
+    pub ejections: u64,
+    /// Requests that it refused with 503 because it had as many as it may have.
+    pub overflowed: u64,
+}
+
 /// What was run: everything that makes the record reproducible, and what reports need to know about the deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInfo {
@@ -334,6 +347,8 @@ pub struct RunRecord {
     pub steps: u64,
     /// By replica.
     pub replicas: Vec<ReplicaUse>,
+    /// What the gateway did with tries that failed, where it does anything.
+    pub gateway: Option<GatewayRecord>,
     /// KV that went from prefill replicas to decode replicas, where there were such.
     pub transfers: Option<TransferRecord>,
     /// The cluster around the replicas, where the run had one.

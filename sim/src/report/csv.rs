@@ -61,7 +61,7 @@ pub enum CsvError {
 }
 
 /// An instant in seconds, exactly; empty for one that never came.
-fn instant(t: SimTime) -> String {
+pub(super) fn instant(t: SimTime) -> String {
     if t == SimTime::NEVER {
         String::new()
     } else {

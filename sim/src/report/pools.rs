@@ -8,8 +8,9 @@ use crate::cluster::pools::Role;
 use crate::kernel::time::SimTime;
 use crate::metrics::definition::Metric;
 use crate::metrics::distribution::Distribution;
-use crate::record::{RunRecord, TransferRecord};
+use crate::record::{RunRecord, TransferRecord, TransferRow};
 use crate::report::counts::RequestCounts;
+use crate::report::csv::instant;
 use crate::report::figures::{field, figure};
 use crate::report::latency::LatencySummary;
 use crate::report::text::latency_line;
@@ -76,14 +77,13 @@ impl KvTransferReport {
     pub fn of(record: &RunRecord) -> Option<KvTransferReport> {
         let t = record.transfers.as_ref()?;
         let start = SimTime::ZERO + record.warmup;
-        let exact =
-            |of: &dyn Fn(&crate::record::TransferRow) -> u64, rough: &Distribution| match &t.rows {
-                Some(rows) => {
-                    let measured = rows.iter().filter(|r| r.ended >= start);
-                    LatencySummary::of_values(measured.map(of).collect())
-                }
-                None => LatencySummary::of_distribution(rough),
-            };
+        let exact = |of: &dyn Fn(&TransferRow) -> u64, rough: &Distribution| match &t.rows {
+            Some(rows) => {
+                let measured = rows.iter().filter(|r| r.ended >= start);
+                LatencySummary::of_values(measured.map(of).collect())
+            }
+            None => LatencySummary::of_distribution(rough),
+        };
         Some(KvTransferReport {
             count: t.count,
             broken_off: t.broken_off,
@@ -175,6 +175,37 @@ pub fn models(record: &RunRecord) -> Vec<ModelReport> {
     names.iter().map(of).collect()
 }
 
+/// Writes a row per transfer, in the order of their ends.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_transfers(out: impl std::io::Write, rows: &[TransferRow]) -> std::io::Result<()> {
+    let mut w = csv::Writer::from_writer(out);
+    w.write_record([
+        "request",
+        "from",
+        "to",
+        "tokens",
+        "bytes",
+        "prefilled_s",
+        "began_s",
+        "ended_s",
+    ])?;
+    for row in rows {
+        w.write_record([
+            row.request.to_string(),
+            row.from.to_string(),
+            row.to.to_string(),
+            row.tokens.to_string(),
+            row.bytes.to_string(),
+            instant(row.prefilled),
+            instant(row.began),
+            instant(row.ended),
+        ])?;
+    }
+    w.flush()
+}
+
 /// Writes the lines of a report on pools, models and transfers.
 ///
 /// # Errors
@@ -225,6 +256,16 @@ pub fn write_use(out: &mut String, r: &crate::report::RunReport) -> std::fmt::Re
                 figure(p.mean_running),
                 100.0 * p.kv_mean_ratio,
                 100.0 * p.kv_peak_ratio,
+            ),
+        )?;
+    }
+    if let Some(g) = &r.gateway {
+        field(
+            out,
+            "gateway",
+            &format!(
+                "sent requests again {} times; ejected replicas {} times; refused {} for its limit",
+                g.retries, g.ejections, g.overflowed
             ),
         )?;
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::Metric;
-use crate::record::{MeasuredError, RunRecord, Served, Window};
+use crate::record::{GatewayRecord, MeasuredError, RunRecord, Served, Window};
 use crate::report::cluster::ClusterReport;
 use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
@@ -75,6 +75,9 @@ pub struct RunReport {
     /// By model, where streams ask for several and request rows are kept; left out otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelReport>,
+    /// What the gateway did with tries that failed; left out where it passes every answer on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayRecord>,
     /// KV that went from prefill pools to decode pools; left out where there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_transfer: Option<KvTransferReport>,
@@ -286,6 +289,7 @@ impl RunReport {
             },
             pools: pools::pools(record),
             models: pools::models(record),
+            gateway: record.gateway,
             kv_transfer: KvTransferReport::of(record),
             fingerprint: format!("{:016x}", record.fingerprint),
             warnings: warnings(record, &stationarity),

@@ -4,10 +4,12 @@ mod advancing;
 mod arrivals;
 mod cluster;
 mod ending;
+mod gate;
 mod handover;
 mod instant;
 mod scrapes;
 
+use gate::Gate;
 use handover::Handovers;
 
 use super::gateway::Gateway;
@@ -16,6 +18,7 @@ use super::options::{Path, RunError, RunOptions};
 use super::plans::{Change, Plans};
 use super::services::Services;
 use super::view::{Pace, ReplicaView, Snapshot, Status};
+use crate::cluster::gateway::GatewaySpec;
 use crate::cluster::pools::{PoolSpec, Role};
 use crate::cluster::replica::{Books, Replica};
 use crate::kernel::time::{SimDuration, SimTime};
@@ -35,6 +38,8 @@ pub struct Run<'w> {
     services: Services,
     /// Requests that are prefilled on one replica and decoded on another, where there are such.
     handovers: Option<Box<Handovers>>,
+    /// What the gateway does with tries that fail, where it does anything.
+    gate: Option<Box<Gate>>,
     fleet: Fleet,
     pace: Pace,
     /// When each replica must be looked at next; not kept up while the pace is [`Pace::Ahead`].
@@ -51,6 +56,7 @@ pub struct Run<'w> {
     request_timeout: Option<SimDuration>,
     seed: u64,
     pools: Vec<PoolSpec>,
+    judges: GatewaySpec,
     shared: bool,
     path: Path,
     check: bool,
@@ -127,10 +133,13 @@ impl<'w> Run<'w> {
         let services = Services::new(sim);
         let limit = cluster.and_then(|c| c.max_outstanding);
         let splits = sim.serving.transfer;
-        let pace = if workload.reacts() || observer.is_some() || limit.is_some() || splits.is_some()
-        {
+        let gate = Gate::new(&sim.serving.gateway, sim.seed);
+        let is_watched =
+            observer.is_some() || limit.is_some() || splits.is_some() || gate.is_some();
+        let scraped = sim.scrape_period.is_some();
+        let pace = if workload.reacts() || is_watched {
             Pace::Instants
-        } else if n > 1 && services.see_no_state(sim.scrape_period.is_some()) {
+        } else if n > 1 && services.see_no_state(scraped) {
             Pace::Ahead
         } else {
             Pace::Arrivals
@@ -139,20 +148,7 @@ impl<'w> Run<'w> {
             Pace::Ahead => n.min(MOST_GROUPS),
             Pace::Arrivals | Pace::Instants => 1,
         };
-        let group = || Group {
-            replicas: Vec::new(),
-            books: Books {
-                recorder: Recorder::new(&options.record),
-                ends: Vec::new(),
-                listed: pace != Pace::Ahead,
-                prefilled: Vec::new(),
-                wanted: Vec::new(),
-                ended: 0,
-                progress: options.progress.clone(),
-                cancel: options.cancel.clone(),
-                check: options.check,
-            },
-        };
+        let group = || empty_group(options, pace);
         let mut groups: Vec<Group> = (0..groups).map(|_| group()).collect();
         if cluster.is_some() {
             groups
@@ -164,6 +160,8 @@ impl<'w> Run<'w> {
         }
         let mut run = Run {
             services,
+            gate,
+            judges: sim.serving.gateway,
             handovers: splits.map(|spec| Box::new(Handovers::new(spec, &sim.serving.pools))),
             shared: workload.shares_content(),
             workload,
@@ -233,6 +231,8 @@ impl<'w> Run<'w> {
         let block = spec.hash_block(self.shared);
         let mut replica = Replica::new(i, spec, engine, block, self.reached);
         replica.prefills = role == Role::Prefill;
+        replica.is_judged = self.judges.retries.is_some() || self.judges.outliers.is_some();
+        replica.per_try = self.judges.retries.and_then(|r| r.per_try_timeout);
         self.fleet.push(replica);
         self.services.add(pool);
         if let Some(h) = &mut self.handovers {
@@ -268,7 +268,7 @@ impl<'w> Run<'w> {
             now: self.reached,
             offered: self.offered,
             ended: self.ended(),
-            held: self.gateway.len(),
+            held: self.gateway.len() + self.gate.as_ref().map_or(0, |g| g.waiting()),
             replicas: self.fleet.iter().map(view).collect(),
         }
     }
@@ -332,6 +332,11 @@ impl<'w> Run<'w> {
             .unwrap_or(SimTime::NEVER)
             .min(self.plans.next())
             .min(self.gateway.next())
+            .min(
+                self.gate
+                    .as_ref()
+                    .map_or(SimTime::NEVER, |g| g.next_retry()),
+            )
             .min(self.handovers.as_ref().map_or(SimTime::NEVER, |h| h.next()));
         let over = |at: SimTime, until: SimTime| at == SimTime::NEVER || at > until;
         let until = self.until;
@@ -342,5 +347,24 @@ impl<'w> Run<'w> {
     #[inline]
     fn cancelled(&self) -> bool {
         self.fleet.groups[0].books.cancelled()
+    }
+}
+
+/// A group of no replica yet, with the books that its replicas write to.
+fn empty_group(options: &RunOptions, pace: Pace) -> Group {
+    Group {
+        replicas: Vec::new(),
+        books: Books {
+            recorder: Recorder::new(&options.record),
+            ends: Vec::new(),
+            listed: pace != Pace::Ahead,
+            prefilled: Vec::new(),
+            wanted: Vec::new(),
+            undecided: Vec::new(),
+            ended: 0,
+            progress: options.progress.clone(),
+            cancel: options.cancel.clone(),
+            check: options.check,
+        },
     }
 }

@@ -17,6 +17,7 @@ use crate::workload::spec::RowOrder;
 use crate::workload::trace::TraceColumns;
 
 use super::cluster_file::{AutoscalerFile, ChangeFile, ClusterFile, FaultFile};
+use super::gateway_file::{GatewayRetriesFile, OutlierFile};
 use super::pools_file::{KvTransferFile, PoolFile};
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
@@ -201,6 +202,15 @@ pub struct RouterFile {
     /// old news. "0 s" is always fresh. Default: "50 ms".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_period: Option<Secs>,
+    /// Requests that the gateway may have unanswered; one more is answered 503 (Envoy's circuit breaker: `max_requests`, 1024 there). Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+    /// The gateway sends requests again whose try failed. Default: it passes every answer on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<GatewayRetriesFile>,
+    /// The gateway stops sending to replicas whose tries fail. Default: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outlier_detection: Option<OutlierFile>,
 }
 
 /// How a router chooses (sources 6).

@@ -19,6 +19,7 @@ pub mod error;
 mod faults;
 pub mod file;
 mod fitted;
+pub mod gateway_file;
 mod inputs;
 mod names;
 mod pools;
@@ -249,6 +250,8 @@ pub struct RouterChoice {
     pub overhead: Secs,
     /// How often the router reads the engines' state; zero: always fresh.
     pub scrape_period: Secs,
+    /// What the gateway does with tries that fail.
+    pub gateway: crate::cluster::gateway::GatewaySpec,
 }
 
 /// Latency targets.

@@ -171,6 +171,7 @@ impl Scenario {
                 })
                 .collect(),
             transfer,
+            gateway: self.router.gateway,
             stream_models: (self.workload.iter())
                 .map(|s| s.model.as_deref().map_or(0, index))
                 .collect(),
@@ -193,9 +194,9 @@ impl Scenario {
         let usd = price(self, &made);
         let texts = self.pools.iter().zip(&made).map(|(p, m)| {
             let role = match p.role {
-                Role::Both => "",
-                Role::Prefill => " (prefill)",
-                Role::Decode => " (decode)",
+                Role::Prefill if p.name != "prefill" => " (prefill)",
+                Role::Decode if p.name != "decode" => " (decode)",
+                _ => "",
             };
             format!("{}{role}: {}", p.name, m.hardware.deployment)
         });

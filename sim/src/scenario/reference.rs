@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 37] = [
+    let sections: [(&str, &str); 39] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -19,6 +19,8 @@ pub fn markdown() -> String {
         ("[[pool]]", "/$defs/PoolFile"),
         ("[kv_transfer]", "/$defs/KvTransferFile"),
         ("[router]", "/$defs/RouterFile"),
+        ("[router.retries]", "/$defs/GatewayRetriesFile"),
+        ("[router.outlier_detection]", "/$defs/OutlierFile"),
         ("[[workload]]", "/$defs/StreamFile"),
         ("workload.arrival", "/$defs/ArrivalFile"),
         ("workload.arrival.columns", "/$defs/TraceColumns"),

@@ -5,6 +5,7 @@ use super::file::{
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
     RunFile, SamplingFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
 };
+use super::gateway_file::{GatewayRetriesFile, OutlierFile};
 use super::pools_file::{KvTransferFile, PoolFile};
 use super::{
     ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, PoolChoice, Scenario,
@@ -133,6 +134,9 @@ fn written(s: &Scenario) -> ScenarioFile {
             timeout: s.router.timeout,
             overhead: Some(s.router.overhead),
             scrape_period: Some(s.router.scrape_period),
+            max_requests: s.router.gateway.max_requests,
+            retries: (s.router.gateway.retries.as_ref()).map(GatewayRetriesFile::of),
+            outlier_detection: (s.router.gateway.outliers.as_ref()).map(OutlierFile::of),
         }),
         cluster: s.cluster.as_ref().map(|c| c.cluster.clone()),
         autoscaler: s.cluster.as_ref().and_then(|c| c.autoscaler.clone()),

@@ -108,6 +108,9 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
             kind.name()
         )));
     }
+    if !scenario.pools.is_empty() {
+        return Err(fault("the scenario has pools, and files are written for one kind of replica; export each [[pool]] as a scenario of its own".to_owned()));
+    }
     let (Some(_), Some(_)) = (&scenario.model, &scenario.hardware) else {
         return Err(fault("the scenario has no model on hardware ([step], a fitted profile), so there is nothing to deploy".to_owned()));
     };

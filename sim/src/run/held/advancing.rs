@@ -151,12 +151,19 @@ impl Run<'_> {
     /// All that happens before `to`, instant by instant.
     pub(super) fn run_instants(&mut self, to: SimTime) -> Result<(), RunError> {
         loop {
-            let next = self
+            let mut next = self
                 .clocks
                 .first()
                 .0
                 .min(self.announced().unwrap_or(SimTime::NEVER))
                 .min(self.handovers.as_ref().map_or(SimTime::NEVER, |h| h.next()));
+            if let Some(gate) = &self.gate {
+                next = next.min(gate.next_retry());
+                // Whoever is ejected comes back as long as there is something to come back to.
+                if next < SimTime::NEVER || self.gateway.len() > 0 {
+                    next = next.min(gate.next_return());
+                }
+            }
             if next >= to || self.cancelled() {
                 return Ok(());
             }

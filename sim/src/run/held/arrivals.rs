@@ -1,12 +1,16 @@
 //! Requests that clients send, where they go, and those that wait at the gateway.
 
+use std::sync::atomic::Ordering;
+
 use super::Run;
 use crate::cluster::events::Class;
 use crate::cluster::requests::never_served;
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::record::RequestRow;
 use crate::request::{Outcome, RejectReason, ReqId};
 use crate::run::options::RunError;
 use crate::run::view::Pace;
+use crate::workload::RequestEnd;
 
 impl Run<'_> {
     /// When the next request is sent, the drawn one included.
@@ -82,7 +86,11 @@ impl Run<'_> {
                 self.look_at_replicas();
             }
             if self.services.entry(&self.spec).is_none() {
-                self.refuse(id, now);
+                self.refuse(id, RejectReason::TooLong, now);
+                continue;
+            }
+            if self.overflows() {
+                self.overflow(id, now);
                 continue;
             }
             match self.route() {
@@ -102,6 +110,7 @@ impl Run<'_> {
         patience: Option<SimDuration>,
     ) {
         self.under_way += 1;
+        self.note_try(id);
         if let Some(h) = &mut self.handovers
             && self.spec.output_tokens > 1
             && self.fleet.peek(i).prefills
@@ -115,14 +124,23 @@ impl Run<'_> {
         self.tell(i);
     }
 
-    /// No pool takes the drawn request: the gateway refuses it.
-    fn refuse(&mut self, id: ReqId, now: SimTime) {
-        let outcome = Outcome::Rejected(RejectReason::TooLong);
+    /// The gateway refuses the drawn request.
+    pub(super) fn refuse(&mut self, id: ReqId, reason: RejectReason, now: SimTime) {
+        let outcome = Outcome::Rejected(reason);
         let (row, end) = never_served(id, &self.spec, outcome, now);
-        self.fleet.groups[0].books.recorder.request(&row);
+        self.end_outside(&row, &end);
+    }
+
+    /// A request ends at the gateway, not at a replica.
+    pub(super) fn end_outside(&mut self, row: &RequestRow, end: &RequestEnd) {
+        let books = &mut self.fleet.groups[0].books;
+        books.recorder.request(row);
+        if let Some(progress) = &books.progress {
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
         self.ended += 1;
         if self.pace == Pace::Instants {
-            self.workload.on_end(&end);
+            self.workload.on_end(end);
         }
     }
 
@@ -130,7 +148,7 @@ impl Run<'_> {
     pub(super) fn send_ahead(&mut self, id: ReqId) {
         if self.services.entry(&self.spec).is_none() {
             let at = self.now;
-            return self.refuse(id, at);
+            return self.refuse(id, RejectReason::TooLong, at);
         }
         let patience = self.patience();
         match self.route() {
@@ -172,11 +190,8 @@ impl Run<'_> {
     pub(super) fn time_out_held(&mut self, now: SimTime) {
         while let Some((id, spec)) = self.gateway.timed_out(now) {
             let (row, end) = never_served(id, &spec, Outcome::TimedOut, now);
-            self.fleet.groups[0].books.recorder.request(&row);
-            self.ended += 1;
-            if self.pace == Pace::Instants {
-                self.workload.on_end(&end);
-            }
+            self.forget_try(id);
+            self.end_outside(&row, &end);
         }
     }
 }

@@ -107,6 +107,7 @@ impl Run<'_> {
             || self.cluster.is_none()
             || self.announced().is_some()
             || self.plans.next() != SimTime::NEVER
+            || self.gate.as_ref().is_some_and(|g| g.waiting() > 0)
         {
             return false;
         }

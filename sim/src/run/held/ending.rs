@@ -28,6 +28,7 @@ impl Run<'_> {
             let (replica, books) = self.fleet.get(i);
             replica.close(end, books);
         }
+        self.close_retries(end);
         for (id, spec) in self.gateway.drain() {
             let (row, _) = never_served(id, &spec, Outcome::InFlight, end);
             self.fleet.groups[0].books.recorder.request(&row);
@@ -46,7 +47,9 @@ impl Run<'_> {
         if let Some(around) = &around {
             cluster::describe(&mut info, around, engines);
         }
+        let gateway = self.gate.as_ref().map(|g| g.record());
         let mut record = all.finish(end, info)?;
+        record.gateway = gateway;
         record.cluster = around;
         Ok(record)
     }
@@ -68,9 +71,10 @@ impl Run<'_> {
     pub(super) fn check(&self, now: SimTime) {
         let outstanding: usize = self.fleet.iter().map(Replica::outstanding).sum();
         let drawn = usize::from(self.drawn.is_some());
+        let again = self.gate.as_ref().map_or(0, |g| g.waiting());
         assert_eq!(
             self.offered,
-            self.ended() + (outstanding + self.gateway.len() + drawn) as u64,
+            self.ended() + (outstanding + self.gateway.len() + again + drawn) as u64,
             "requests are conserved"
         );
         for replica in self.fleet.iter() {

@@ -12,7 +12,6 @@ use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::RemoteKv;
 use crate::record::TransferRow;
 use crate::request::{Outcome, ReqId, RequestSpec};
-use crate::run::view::Pace;
 
 /// A request from when it is sent to a prefill replica until its KV is where it is decoded.
 struct Handover {
@@ -317,10 +316,7 @@ impl Run<'_> {
             .extend(handover.source.map(|slot| (handover.from, slot)));
         let outcome = Outcome::Failed;
         let (row, end) = end_on_the_way(&handover.spec, &carried, produced, outcome, now);
-        self.fleet.groups[0].books.recorder.request(&row);
-        self.ended += 1;
-        if self.pace == Pace::Instants {
-            self.workload.on_end(&end);
-        }
+        self.forget_try(id);
+        self.end_outside(&row, &end);
     }
 }

@@ -38,7 +38,9 @@ impl Run<'_> {
         if self.limit.is_some() && !self.is_full() {
             self.release();
         }
+        self.take_back(now);
         self.send_on(now);
+        self.send_again(now);
         self.arrivals(now)?;
         let mut k = 0;
         while let Some(&i) = self.due.get(k) {
@@ -46,6 +48,7 @@ impl Run<'_> {
             if replica.happen_once(now, Class::Enter, books) {
                 // A refusal may make its client send again at once.
                 self.tell(i);
+                self.send_again(now);
                 self.arrivals(now)?;
             } else {
                 k += 1;
@@ -125,6 +128,7 @@ impl Run<'_> {
                 self.services.of(i).ended(i);
                 self.under_way = self.under_way.saturating_sub(1);
                 self.end_handover(end.id);
+                self.note_answer(i, end.id, end.outcome);
                 if self.pace == Pace::Instants {
                     self.workload.on_end(&end);
                 }
@@ -132,6 +136,7 @@ impl Run<'_> {
             self.fleet.get(i).1.ends = ends;
         }
         self.note_prefilled(i);
+        self.judge(i);
         if drained {
             self.tell_fleet(i, FleetEvent::Drained);
         }
@@ -164,6 +169,7 @@ impl Run<'_> {
             }
             Change::Drain(i) => {
                 self.services.of(i).leave(i);
+                self.forget_replica(i);
                 self.tell_fleet(i, FleetEvent::Draining);
                 let now = self.now;
                 self.fleet.get(i).0.drain(now);
@@ -171,6 +177,7 @@ impl Run<'_> {
             }
             Change::Kill(i) => {
                 self.services.of(i).leave(i);
+                self.forget_replica(i);
                 let now = self.now;
                 let (replica, books) = self.fleet.get(i);
                 if replica.lifecycle == Lifecycle::Gone {

@@ -21,6 +21,7 @@ use super::document::join;
 use super::error::ScenarioError;
 use super::file::RouterPolicy;
 use crate::cluster::drift::SpeedDrift;
+use crate::cluster::pools::Serving;
 use crate::cluster::router::RouterConfig;
 use crate::cluster::router::prefix::PrefixAwareParams;
 use crate::engines::Started;
@@ -207,7 +208,10 @@ impl Scenario {
         let (specs, replicas, mut decided) = self.fleet(&started, &hardware);
         let scrape = self.router.scrape_period.secs();
         let simulation = Simulation {
-            serving: Default::default(),
+            serving: Serving {
+                gateway: self.router.gateway,
+                ..Serving::default()
+            },
             replicas: specs,
             router: router_config(self.router.policy),
             scrape_period: (scrape > 0.0).then(|| SimDuration::from_secs(scrape)),

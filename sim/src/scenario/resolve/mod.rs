@@ -2,6 +2,7 @@
 
 mod arrival;
 mod deployment;
+mod gateway;
 mod length;
 mod pools;
 mod stream;
@@ -20,7 +21,7 @@ use super::document::{Document, join};
 use super::error::ScenarioError;
 use super::file::{RunFile, ScenarioFile, SloFile};
 use super::schema;
-use super::{EngineChoice, HardwareChoice, ModelChoice, RouterChoice, Scenario, SloChoice};
+use super::{EngineChoice, HardwareChoice, ModelChoice, Scenario, SloChoice};
 use crate::engines::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use crate::workload::spec::{Limits, StreamSpec, check_rate};
 
@@ -453,12 +454,7 @@ impl Checker<'_, '_> {
             kv_transfer: None,
             cluster,
             engine,
-            router: RouterChoice {
-                policy: router.policy.unwrap_or_default(),
-                timeout: self.optional_secs(router.timeout, "router.timeout")?,
-                overhead: self.secs_or(router.overhead, 0.0, "router.overhead")?,
-                scrape_period: self.secs_or(router.scrape_period, 0.05, "router.scrape_period")?,
-            },
+            router: self.router(&router)?,
             workload: streams,
             limits,
             drain,

@@ -1,0 +1,109 @@
+//! KV that another replica has made, or fetches (serving-policies 6.2).
+
+use super::{State, VllmV1};
+use crate::policy::{Blocked, KvMove, RemoteKv, StepPlan};
+use crate::request::ReqId;
+
+/// Where the KV of a request is that another replica makes (6.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Remote {
+    /// It is made here.
+    #[default]
+    No,
+    /// There: no blocks are set aside for it yet. The tokens that it covers.
+    Wanted(u32),
+    /// On its way into blocks that are set aside.
+    Coming(u32),
+    /// Here, and the request has not run since.
+    Here(u32),
+}
+
+impl VllmV1 {
+    /// The KV of `id`, which was just added, comes from another replica.
+    pub(super) fn wait_for_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        let seq = &mut self.seqs[id as usize];
+        seq.outputs = remote.outputs;
+        seq.remote = Remote::Wanted(remote.tokens);
+    }
+
+    /// Phase B begins with those whose KV has come: they hold their blocks, and nothing behind them may keep these from use (6.2).
+    pub(super) fn admit_received(&mut self, budget: &mut u32, plan: &mut StepPlan) {
+        let mut i = 0;
+        while i < self.receiving.len()
+            && *budget > 0
+            && (self.running.len() as u32) < self.params.max_num_seqs
+        {
+            let id = self.receiving[i];
+            let seq = &mut self.seqs[id as usize];
+            let Remote::Here(tokens) = seq.remote else {
+                i += 1;
+                continue;
+            };
+            self.receiving.remove(i);
+            seq.remote = Remote::No;
+            seq.state = State::Running;
+            seq.started = true;
+            seq.computed = tokens;
+            let n = (seq.num_tokens() - tokens).min(*budget);
+            self.waiting_count -= 1;
+            self.waiting_tokens -= u64::from(seq.prompt);
+            self.running.push(id);
+            plan.admitted.push(id);
+            self.schedule(id, n, plan);
+            *budget -= n;
+        }
+    }
+
+    /// Sets blocks aside for KV that another replica has made, which may come from then on (6.2). False: there are too few.
+    pub(super) fn set_blocks_aside(&mut self, id: ReqId, tokens: u32, plan: &mut StepPlan) -> bool {
+        let all = self.seqs[id as usize].num_tokens();
+        let hits = self.kv.hits(id, all);
+        let keep = if self.running.is_empty() {
+            0
+        } else {
+            self.params.watermark_blocks()
+        };
+        if !self.kv.can_admit(id, all, hits, keep) || !self.kv.admit(id, all, hits) {
+            plan.blocked = Blocked::KvFull;
+            return false;
+        }
+        self.seqs[id as usize].remote = Remote::Coming(tokens);
+        self.receiving.push(id);
+        plan.moves.push(KvMove {
+            id,
+            tokens: tokens.saturating_sub(hits * self.params.block_size),
+            inwards: true,
+        });
+        true
+    }
+
+    /// The KV that `id` waited for is there.
+    pub(super) fn end_reception(&mut self, id: ReqId) {
+        let seq = &mut self.seqs[id as usize];
+        if let Remote::Coming(tokens) = seq.remote {
+            seq.remote = Remote::Here(tokens);
+        }
+    }
+
+    /// The KV of `id` will not come: like a preempted request it computes prompt and outputs, from the head of the queue.
+    pub(super) fn compute_again(&mut self, id: ReqId) {
+        if matches!(self.seqs[id as usize].remote, Remote::Coming(_)) {
+            self.kv.release(id);
+            self.receiving.retain(|&r| r != id);
+            self.waiting.push_front(id, &self.seqs[id as usize]);
+        }
+        self.seqs[id as usize].remote = Remote::No;
+    }
+
+    /// `kept` have had their last token here; their blocks stay.
+    pub(super) fn keep_kv(&mut self, kept: &[ReqId]) {
+        for &id in kept {
+            let seq = &mut self.seqs[id as usize];
+            if seq.state == State::Waiting {
+                // Preempted while its last step was in flight: it has no blocks to keep.
+                self.waiting_count -= 1;
+            }
+            seq.state = State::Sending;
+        }
+    }
+}
