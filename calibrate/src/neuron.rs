@@ -279,6 +279,7 @@ fn rows(
                 predicted: Some(predict(catalog, p, params)? * 1e3),
                 baseline: None,
                 range: None,
+                kind: None,
                 fitted: p.fitted,
                 note: String::new(),
             })

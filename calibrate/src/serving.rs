@@ -49,7 +49,7 @@ pub struct Plan {
 const TOLERANCE: f64 = 15.0;
 
 /// Every plan.
-pub const PLANS: [Plan; 3] = [
+pub const PLANS: [Plan; 4] = [
     Plan {
         name: "tgi",
         sets: &["jumpstart"],
@@ -166,6 +166,25 @@ pub const PLANS: [Plan; 3] = [
             accelerator: "*",
             description: "Host and front-end time of vLLM V1, and what CUDA graphs save between kernels",
             software: "vLLM 0.12 and 0.15",
+        }],
+    },
+    Plan {
+        name: "trtllm",
+        sets: &["trtllm_llama31_8b"],
+        unknowns: &[Unknown {
+            names: &["engine.trt_llm.context_launch"],
+            // Where launches already take longer than short prompts do on the device: below, no row tells them.
+            init: 600e-6,
+            min: 0.0,
+            max: 2e-3,
+            unit: "s",
+            profile: "trtllm",
+        }],
+        outputs: &[Output {
+            name: "trtllm",
+            accelerator: "*",
+            description: "Host time of TensorRT-LLM's PyTorch executor for steps with context",
+            software: "TensorRT-LLM 1.0.0rc3",
         }],
     },
     Plan {

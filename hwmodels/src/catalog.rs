@@ -16,6 +16,7 @@ use crate::hf_config;
 use crate::instance::{Instance, InstanceEntry};
 use crate::link::{Link, LinkEntry};
 use crate::model::ModelArch;
+use crate::ops::collective::HostPath;
 
 #[path = "catalog_folder.rs"]
 mod folder;
@@ -76,6 +77,7 @@ const BUILTIN: &[(&str, &str)] = &[
         "models/mistral.toml",
         include_str!("../data/models/mistral.toml"),
     ),
+    ("models/moe.toml", include_str!("../data/models/moe.toml")),
     ("models/phi.toml", include_str!("../data/models/phi.toml")),
     ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
 ];
@@ -264,6 +266,26 @@ impl Catalog {
         Ok(catalog)
     }
 
+    /// Adds `of` again under `name`, as an accelerator that is known by its data sheet alone: no profile names it, nor is it
+    /// said to be the same chip as another.
+    ///
+    /// # Errors
+    /// An unknown accelerator, or a name that is taken.
+    pub fn add_unmeasured(&mut self, of: &str, name: &str) -> Result<(), Error> {
+        let copy = Accelerator {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            same_chip_as: None,
+            ..self.accelerator(of)?.clone()
+        };
+        self.accelerators
+            .insert(name, &[], copy)
+            .map_err(|message| Error::File {
+                file: "accelerator".to_owned(),
+                message,
+            })
+    }
+
     /// Adds a machine of `count` accelerators under `name`: joined by the accelerator's own link, else over PCIe through
     /// the host; nothing is known of its processors, its network and its price.
     ///
@@ -283,6 +305,9 @@ impl Catalog {
             accelerator: chip.name.clone(),
             devices: count,
             intra_link: (count > 1).then(|| link.to_owned()),
+            host_path: HostPath::Own,
+            // Servers hold four devices to a socket.
+            sockets: count.div_ceil(4).max(1),
             network_link: "ena".to_owned(),
             network_bandwidth: 0.0,
             efa_devices: 0,

@@ -15,7 +15,7 @@ use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
 use crate::operator_steps::{OperatorSteps, OperatorStepsSpec};
 use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
-use crate::ops::{Kernels, Products, Routing};
+use crate::ops::{Kernels, Products, Routing, Sampler};
 use crate::profile::Profile;
 use crate::profiles::{Choice, Resolved, resolve};
 use crate::roofline::Roofline;
@@ -81,6 +81,9 @@ pub struct Deployment {
     /// What rests on priors, was extrapolated or has not been validated, in words.
     pub warnings: Vec<String>,
 }
+
+/// Vocabulary of the model on which the host time of TGI on Neuron was fitted [tokens].
+const LLAMA3_VOCABULARY: f64 = 128_256.0;
 
 /// Parameters of the roofline baseline, by dotted name.
 const ROOFLINE: [&str; 2] = ["roofline.factor", "roofline.constant"];
@@ -151,15 +154,28 @@ fn engine_cost<'a>(spec: &DeploymentSpec<'a>, profile: &Profile) -> (EngineCost,
     if let Some(overlap) = spec.overlap {
         cost.overlap = overlap;
     }
+    let mut sizes: &[u32] = &[];
     match spec.graphs {
-        Graphs::Default => (cost, &[]),
-        Graphs::Off => {
-            cost.graph_max_seqs = 0;
-            (cost, &[])
+        Graphs::Default => {}
+        Graphs::Off => cost.graph_max_seqs = 0,
+        Graphs::On => cost = cost.graphed(),
+        Graphs::Sizes(given) => {
+            cost = cost.graphed();
+            sizes = given;
         }
-        Graphs::On => (cost.graphed(), &[]),
-        Graphs::Sizes(sizes) => (cost.graphed(), sizes),
     }
+    // The overlap scheduler is the PyTorch executor's, the default backend since 1.0; engines of TensorRT are enqueued from C++.
+    if spec.engine == EngineKind::TrtLlm && cost.overlap {
+        cost = cost.launched_from_python();
+    }
+    // What a slot costs the host on Neuron is the choice of its token among the whole vocabulary; it was fitted on Llama 3's.
+    if spec.engine == EngineKind::TgiNeuron {
+        cost.seq_host *= match spec.kernels.sampler {
+            Sampler::Compiled => 0.0,
+            _ => f64::from(spec.model.vocab) / LLAMA3_VOCABULARY,
+        };
+    }
+    (cost, sizes)
 }
 
 /// The step-time model that profile and accelerator call for: the roofline where the profile has its parameters, Neuron's on its devices, else operators.
@@ -323,6 +339,8 @@ fn fabric(
         link_bandwidth: bandwidth,
         memory_bandwidth: chip.memory_bandwidth,
         devices_per_node: ranks,
+        host_path: instance.host_path,
+        sockets: instance.sockets,
         network,
     })
 }

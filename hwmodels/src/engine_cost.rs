@@ -24,7 +24,7 @@ pub struct CostSpec {
 }
 
 /// Parameters that a profile may set, in the order of [`EngineCost::values`].
-pub const SPECS: [CostSpec; 11] = [
+pub const SPECS: [CostSpec; 12] = [
     CostSpec {
         name: "step_host",
         unit: "s",
@@ -73,6 +73,13 @@ pub const SPECS: [CostSpec; 11] = [
         min: 0.0,
         max: 2e-3,
         meaning: "host time per layer of a step with prefill, which no whole-model graph covers",
+    },
+    CostSpec {
+        name: "context_launch",
+        unit: "s",
+        min: 0.0,
+        max: 2e-3,
+        meaning: "host time per layer of a step with prefill whose kernels Python launches one by one (TensorRT-LLM's PyTorch executor)",
     },
     CostSpec {
         name: "kernel_gap",
@@ -145,6 +152,8 @@ pub struct EngineCost {
     pub rank_launch: f64,
     /// Host time per layer of a step with prefill under graphs [s].
     pub mixed_launch: f64,
+    /// Host time per layer of a step with prefill that Python launches kernel by kernel [s].
+    pub context_launch: f64,
     /// Device time between kernels, negative where they overlap [s].
     pub kernel_gap: f64,
     /// Front end, per request [s].
@@ -176,6 +185,7 @@ impl EngineCost {
             layer_launch: 300e-6,
             rank_launch: 15e-6,
             mixed_launch: 60e-6,
+            context_launch: 300e-6,
             kernel_gap: GRAPH_GAP,
             request_in: 4e-3,
             prompt_token_in: 1e-6,
@@ -212,6 +222,8 @@ impl EngineCost {
                 step_host: 0.7e-3,
                 seq_host: 4e-6,
                 mixed_launch: 20e-6,
+                // What `servetwin calibrate serving trtllm` finds: TPOT of short prompts on four ranks.
+                context_launch: 720e-6,
                 layer_launch: 60e-6,
                 // Without a graph a stream leaves a gap of one to two microseconds between kernels.
                 kernel_gap: 1.5e-6,
@@ -269,13 +281,24 @@ impl EngineCost {
         }
     }
 
-    /// With NVIDIA Dynamo's front end before a Python engine: requests are parsed and tokenised in Rust, any number at once (Dynamo's
+    /// TensorRT-LLM with its PyTorch executor: captured graphs hold decode steps alone, and Python launches the kernels of every step with
+    /// context one by one (`cuda_graph_config` covers generation only; `torch_compile_config.enable_piecewise_cuda_graph`, off by default,
+    /// is there for the rest). Short prompts on many ranks take as long as their launches do.
+    pub fn launched_from_python(self) -> EngineCost {
+        EngineCost {
+            mixed_launch: self.context_launch,
+            ..self
+        }
+    }
+
+    /// With NVIDIA Dynamo's front end before a Python engine: requests are parsed and tokenised in Rust (Dynamo's
     /// preprocessor; `aiconfigurator eval` measures through it). The hand-over to the engine takes as long as from the engine's own
-    /// front end: nobody has published it.
+    /// front end: nobody has published it. One Python worker hands the token ids over, one request after another; that it takes
+    /// as long as the tokenising is assumed. So an idle engine starts its first step with the first request of a burst alone.
     pub fn behind_dynamo(self) -> EngineCost {
         EngineCost {
             prompt_token_in: self.prompt_token_in * (ROUTER_TOKEN / PYTHON_TOKEN),
-            intake: Intake::Unlimited,
+            intake: Intake::Tokenizers(1),
             ..self
         }
     }
@@ -294,6 +317,7 @@ impl EngineCost {
             &mut self.layer_launch,
             &mut self.rank_launch,
             &mut self.mixed_launch,
+            &mut self.context_launch,
             &mut self.kernel_gap,
             &mut self.request_in,
             &mut self.prompt_token_in,
@@ -338,6 +362,14 @@ mod tests {
         assert_eq!(trt.graph_size(5), 5);
         assert_eq!(trt.graphed().graph_size(5), 8);
         assert!(trt.graphed().kernel_gap < trt.kernel_gap);
+    }
+
+    #[test]
+    fn the_pytorch_executor_launches_contexts_from_python() {
+        let trt = EngineCost::prior(EngineKind::TrtLlm).graphed();
+        let python = trt.launched_from_python();
+        assert_eq!(python.mixed_launch, trt.context_launch);
+        assert!(python.mixed_launch > 3.0 * trt.mixed_launch);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::accelerator::Accelerator;
+use crate::ops::collective::HostPath;
 use crate::units::{ByteSize, BytesPerSec, UsdPerHour};
 
 /// A price and the day it was read.
@@ -28,6 +29,10 @@ pub struct Instance {
     pub devices: u32,
     /// Name of the link that joins them, `None` where there is but one device.
     pub intra_link: Option<String>,
+    /// How bytes between devices travel through the host, where these have no peer access.
+    pub host_path: HostPath,
+    /// CPU sockets that the devices are spread over.
+    pub sockets: u32,
     /// Name of the link between nodes.
     pub network_link: String,
     /// Baseline network bandwidth of the node per direction [bytes/s].
@@ -89,6 +94,12 @@ pub(crate) struct InstanceEntry {
     accelerator: String,
     devices: u32,
     intra_link: Option<String>,
+    /// Without peer access: `own` (default) where each device has a root port, `shared` where all take one path.
+    #[serde(default)]
+    host_path: HostPath,
+    /// CPU sockets that the devices are spread over; default 1.
+    #[serde(default = "one")]
+    sockets: u32,
     network_link: String,
     network: BytesPerSec,
     #[serde(default)]
@@ -109,11 +120,18 @@ pub(crate) struct InstanceEntry {
     source: String,
 }
 
+fn one() -> u32 {
+    1
+}
+
 impl InstanceEntry {
     pub(crate) fn resolve(self) -> Result<Instance, String> {
         let at = |message: &str| Err(format!("instance `{}`: {message}", self.name));
         if self.devices == 0 || self.devices > 1024 {
             return at("devices must be from 1 to 1024");
+        }
+        if self.sockets == 0 || self.sockets > self.devices.max(1) {
+            return at("sockets must be from 1 to the number of devices");
         }
         if self.network.bytes_per_sec() <= 0.0 {
             return at("network must be above zero");
@@ -142,6 +160,8 @@ impl InstanceEntry {
             accelerator: self.accelerator,
             devices: self.devices,
             intra_link: self.intra_link,
+            host_path: self.host_path,
+            sockets: self.sockets,
             network_link: self.network_link,
             network_bandwidth: self.network.bytes_per_sec(),
             efa_devices: self.efa_devices,

@@ -348,6 +348,8 @@ impl Placement {
             link_bandwidth: link.map_or(self.accelerator.host_bandwidth, |l| l.bandwidth),
             memory_bandwidth: self.accelerator.memory_bandwidth,
             devices_per_node: self.node_ranks,
+            host_path: self.instance.host_path,
+            sockets: self.instance.sockets,
             network: self.network.as_ref().and_then(|n| {
                 Some(Network {
                     class: n.kind.network_class()?,

@@ -32,6 +32,7 @@ pub mod accelerator;
 pub mod batch;
 pub mod catalog;
 pub mod deployment;
+pub mod doubt;
 pub mod dtype;
 pub mod engine;
 pub mod engine_cost;

@@ -111,6 +111,8 @@ pub struct Used {
     pub name: String,
     /// Whether a validation on data that was not fitted has passed.
     pub trusted: bool,
+    /// Whether it was measured on the accelerator itself, not on a relative and not on software alone.
+    pub of_chip: bool,
     /// What it is, with its errors on rows that were not fitted.
     pub description: String,
 }
@@ -140,6 +142,7 @@ impl Resolved {
         self.lay_over(&carried);
         if let Some(used) = self.used.last_mut() {
             used.trusted &= own;
+            used.of_chip = own;
             used.description = format!(
                 "carried over from {relative}, the same chip: {}",
                 used.description
@@ -151,6 +154,7 @@ impl Resolved {
         self.used.push(Used {
             name: p.name.clone(),
             trusted: p.trusted(),
+            of_chip: !matches!(p.accelerator.as_str(), "" | "*" | "any"),
             description: describe(p),
         });
         self.profile

@@ -29,6 +29,9 @@ pub struct Args {
     /// Leave the roofline baseline out: faster.
     #[arg(long)]
     no_baseline: bool,
+    /// Write the errors by kind of run to this file, from which ranges of later predictions are made.
+    #[arg(long, value_name = "FILE")]
+    errors: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -60,6 +63,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     });
     bar.finish_and_clear();
     let report = report.map_err(|e| BadInput(e.to_string()))?;
+    if let Some(path) = &args.errors {
+        std::fs::write(path, hwmodels::doubt::to_toml(&report.errors()))
+            .map_err(|e| BadInput(format!("cannot write {}: {e}", path.display())))?;
+    }
     if args.json {
         print_json(&report)?;
     } else {

@@ -88,7 +88,7 @@ fn provenance(rows: &[Row]) -> Provenance {
         rows: rows.iter().filter(|r| r.stage.is_some()).count() as u64,
         notes: vec![
             "efa_4x100 is that one two-node fabric, not p5 in general".to_owned(),
-            "pcie_host is a host on which ranks compete for host memory; pcie_peer one with PCIe switches"
+            "pcie_host is a host whose devices share one path through it; pcie_peer one with PCIe switches"
                 .to_owned(),
         ],
     }

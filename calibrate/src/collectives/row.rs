@@ -82,7 +82,7 @@ impl Stage {
                 "nccl.ring",
                 "nccl.local_copy",
                 "nccl.nvls",
-                "nccl.contention",
+                "nccl.socket_crossing",
             ]),
             "all_to_all" => rest.starts_with("nccl.all_to_all"),
             "send" => rest.starts_with("nccl.send"),

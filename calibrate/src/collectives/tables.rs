@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 use hwmodels::ops::collective::{
-    AllReduceImpl, Fabric, Group, Launch, LinkClass, Network, NetworkClass,
+    AllReduceImpl, Fabric, Group, HostPath, Launch, LinkClass, Network, NetworkClass,
 };
 use serde::Deserialize;
 
@@ -206,7 +206,11 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
     };
     Some(Row {
         device,
-        fabric: Fabric::single_node(link, 8, memory),
+        fabric: Fabric {
+            host_path: HostPath::Shared,
+            sockets: 2,
+            ..Fabric::single_node(link, 8, memory)
+        },
         library: format!("{} {version}", r.library),
         op,
         implementation,

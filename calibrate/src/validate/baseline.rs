@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use super::case::Case;
 use crate::fit::{Bound, Loss, Options, bounded};
 
@@ -17,7 +19,7 @@ pub fn fit(cases: &[Case]) -> BTreeMap<String, Vec<(String, f64)>> {
     let mut sets: Vec<&str> = cases.iter().map(|c| c.set).collect();
     sets.sort_unstable();
     sets.dedup();
-    sets.into_iter()
+    sets.into_par_iter()
         .filter_map(|set| {
             let of: Vec<&Case> = cases.iter().filter(|c| c.set == set).collect();
             let mut fitted: Vec<&Case> = of
@@ -38,8 +40,8 @@ pub fn fit(cases: &[Case]) -> BTreeMap<String, Vec<(String, f64)>> {
                     .map(|(n, v)| ((*n).to_owned(), *v))
                     .collect();
                 fitted
-                    .iter()
-                    .flat_map(|case| {
+                    .par_iter()
+                    .flat_map_iter(|case| {
                         let run = case.run(&params);
                         case.measured.iter().map(move |m| {
                             run.as_ref()

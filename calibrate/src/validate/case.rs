@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use hwmodels::doubt::Kind;
 use serde::de::DeserializeOwned;
-use sim::report::{RunReport, doubt};
+use sim::report::RunReport;
 use sim::scenario::Scenario;
 
 use super::error::SetError;
@@ -48,11 +49,9 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Where nine of ten measurements of `m` would lie.
-    pub fn range(&self, m: &Measured) -> Option<[f64; 2]> {
-        let value = self.number(m.path)?;
-        let report = self.runs.first()?;
-        Some(doubt::range(report, doubt::Figure::of(m.metric), value))
+    /// What the runs are like, as far as errors depend on it.
+    pub fn kind(&self) -> Option<Kind> {
+        self.runs.first()?.like
     }
 
     /// The figure at `path` of `run --json`, the mean over the runs.

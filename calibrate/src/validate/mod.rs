@@ -7,6 +7,7 @@
 pub mod aiconfigurator;
 pub mod baseline;
 pub mod case;
+pub mod chips;
 pub mod decisions;
 mod error;
 pub mod gpu_steps;
@@ -20,11 +21,13 @@ pub mod tables;
 pub mod trtllm;
 pub mod vllm;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hwmodels::doubt;
 use rayon::prelude::*;
+use sim::report::doubt::figure_of;
 
 use crate::neuron;
 
@@ -41,7 +44,7 @@ pub fn names() -> Vec<&'static str> {
         .map(|(n, _)| *n)
         .chain([neuron::SET])
         .chain(tables::SETS)
-        .chain([gpu_steps::SET])
+        .chain([gpu_steps::SET, chips::SET])
         .chain(startup::SETS.map(|(set, _)| set))
         .collect()
 }
@@ -110,7 +113,7 @@ pub fn serving(
         );
     }
     let tables = present_tables(source, options, &mut notes)?;
-    if cases.is_empty() && tables.is_empty() {
+    if cases.is_empty() && tables.is_empty() && !options.sets.iter().any(|s| s == chips::SET) {
         return Err(nothing_ran(source, &notes));
     }
     let (done, total) = (AtomicUsize::new(0), cases.len());
@@ -128,6 +131,9 @@ pub fn serving(
         })
         .collect();
     let mut rows: Vec<Row> = results.into_iter().flatten().collect();
+    if wanted(chips::SET) {
+        rows.extend(chips::rows()?);
+    }
     let mut groups = Vec::new();
     for (set, dir) in tables {
         if set == neuron::SET {
@@ -148,11 +154,31 @@ pub fn serving(
         .filter(|c| !c.knobs.is_empty())
         .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
         .collect();
+    give_ranges(&mut rows);
     let mut report = Report::new(rows, &knobs);
     report.quality = decisions::Quality::of(&report.rows, &knobs);
     report.summaries.extend(groups);
     report.notes = notes;
     Ok(report)
+}
+
+/// Gives every predicted row the range that the errors on the other sets make: those of this run, and the shipped ones of sets that it leaves out.
+fn give_ranges(rows: &mut [Row]) {
+    let mut known = report::errors(rows);
+    let here: BTreeSet<String> = known.iter().map(|s| s.set.clone()).collect();
+    known.extend(
+        doubt::shipped()
+            .iter()
+            .filter(|s| !here.contains(&s.set))
+            .cloned(),
+    );
+    for row in rows {
+        if let (Some(kind), Some(predicted)) = (row.kind, row.predicted) {
+            let figure = figure_of(&row.metric);
+            let factor = doubt::half_width(&known, kind, figure, Some(&row.set)).exp();
+            row.range = Some([predicted / factor, predicted * factor]);
+        }
+    }
 }
 
 /// The sets of whole tables that are asked for and there, with their folder; `notes` tells of the others.
@@ -238,7 +264,8 @@ pub(crate) fn rows(
                 measured: m.value,
                 predicted,
                 baseline: base.as_ref().and_then(|r| r.number(m.path)),
-                range: prediction.as_ref().ok().and_then(|p| p.range(m)),
+                range: None,
+                kind: prediction.as_ref().ok().and_then(|p| p.kind()),
                 fitted: m.fitted,
                 note,
             }

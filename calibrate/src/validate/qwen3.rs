@@ -11,8 +11,7 @@
 //! its templates for vLLM 0.12 leaves the token budget to vLLM.) With equal lengths, TTFT keeps the pattern of the start
 //! and of the steps' budget through the whole run. Dynamo stands before vLLM there (`tools/automation/launch_eval.sh`).
 //! GenAI-Perf sends no sampling parameters, so vLLM will have taken those of the model's `generation_config.json` (its default from 0.8 on; pull request
-//! 12622): temperature 0.6, top-k 20, top-p 0.95. The rows are replayed greedy all the same, because the profile's host time per sequence was fitted on
-//! fifteen of them so and holds the sampler; saying both would count it twice (TPOT then 4.0 % off in the median in place of 3.5).
+//! 12622): temperature 0.6, top-k 20, top-p 0.95.
 
 use serde::Deserialize;
 
@@ -62,7 +61,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
              [engine]\nkind = \"vllm_v1\"\nversion = \"0.12\"\nfront_end = \"dynamo\"\nenable_prefix_caching = false\n\
              max_num_seqs = {users}\nmax_num_batched_tokens = {}\nmax_model_len = {}\n\
              [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n\
-             prompt = {isl}\noutput = {osl}\n\
+             prompt = {isl}\noutput = {osl}\nsampling = {{ temperature = 0.6, top_k = 20, top_p = 0.95 }}\n\
              [run]\nrequests = {}\n",
             users.saturating_add(isl).saturating_add(SPARE_TOKENS),
             isl.saturating_add(osl).saturating_add(SPARE_TOKENS),

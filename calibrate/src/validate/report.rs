@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use hwmodels::doubt::{Kind, SetErrors, by_set};
 use serde::Serialize;
+use sim::report::doubt;
 
 /// One measured figure and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +25,9 @@ pub struct Row {
     /// Where the prediction says that nine of ten measurements would lie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
+    /// What the run is like, as far as errors depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
     /// True if parameters of the prediction were fitted on this row.
     pub fitted: bool,
     /// Anything a reader must know about this row.
@@ -134,6 +139,14 @@ pub struct Report {
 /// Changes smaller than this share are noise, not a direction.
 const DIRECTION_THRESHOLD: f64 = 0.05;
 
+/// Errors by set, figure and kind of run, of the rows that nothing was fitted on.
+pub fn errors(rows: &[Row]) -> Vec<SetErrors> {
+    by_set(rows.iter().filter(|r| !r.fitted).filter_map(|r| {
+        let error = (r.predicted? / r.measured).ln();
+        Some((r.set.clone(), doubt::figure_of(&r.metric), r.kind?, error))
+    }))
+}
+
 impl Report {
     /// Sums up `rows`. `knobs` gives the one-knob coordinates of a row's case: rows of one set and metric
     /// whose coordinates differ in exactly one place form a pair.
@@ -201,6 +214,11 @@ impl Report {
             .iter()
             .find(|s| s.set == set && s.metric == metric)
             .and_then(|s| s.predicted)
+    }
+
+    /// Errors by set, figure and kind of run: what ranges are made of (`hwmodels/data/errors.toml`).
+    pub fn errors(&self) -> Vec<SetErrors> {
+        errors(&self.rows)
     }
 
     /// A table in Markdown, with every row if `rows`.
@@ -383,6 +401,7 @@ mod tests {
             predicted: Some(predicted),
             baseline: None,
             range: None,
+            kind: None,
             fitted,
             note: String::new(),
         }

@@ -48,6 +48,8 @@ pub enum Sampler {
     Triton,
     /// FlashInfer's rejection sampling (vLLM from 0.20 on; TensorRT-LLM's own kernels work alike).
     FlashInfer,
+    /// A part of the compiled graph of the model (optimum-neuron's plug-in for vLLM).
+    Compiled,
 }
 
 /// Rows below which vLLM sorts in place of its Triton kernels.
@@ -85,7 +87,7 @@ pub fn extra(sampling: Sampling, sampler: Sampler, rows: u32) -> Extra {
             // 1.07 ms for 64 rows, 6.15 ms for 512.
             Sampler::Sort | Sampler::Triton => e.plus(60e-6, 200.0, 0.0),
             // 0.20 ms for 64 rows, 0.27 for 128, 0.49 for 512.
-            Sampler::FlashInfer => e.plus(120e-6, 9.0, 0.0),
+            Sampler::FlashInfer | Sampler::Compiled => e.plus(120e-6, 9.0, 0.0),
         }
     }
     if sampling.penalties {

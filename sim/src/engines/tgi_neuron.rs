@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hwmodels::ModelArch;
 use hwmodels::memory::MemorySettings;
-use hwmodels::ops::Kernels;
+use hwmodels::ops::{Kernels, Sampler};
 
 use super::start::{Engine, Start, Started, Storage, table_of};
 use crate::policy::check::ParamError;
@@ -46,7 +46,14 @@ impl Engine for TgiNeuronParams {
                 .max(params.context_chunk)
                 .saturating_mul(params.batch_size),
             overlap: None,
-            kernels: Kernels::default(),
+            kernels: Kernels {
+                // TGI's server selects tokens slot by slot on the CPU, the plug-in on the device.
+                sampler: match params.server {
+                    NeuronServer::Tgi => Sampler::Sort,
+                    NeuronServer::OptimumVllm => Sampler::Compiled,
+                },
+                ..Kernels::default()
+            },
             graph_sizes: None,
             decided: table_of(&params),
             warnings: Vec::new(),

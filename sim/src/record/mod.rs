@@ -146,6 +146,8 @@ pub struct RunInfo {
     pub profiles: Vec<ProfileUse>,
     /// Errors on measured runs of the same engine and accelerator with these profiles. None: not known.
     pub accuracy: Vec<MeasuredError>,
+    /// What the run is like, for the ranges of its figures; `None`: only `accuracy` says something of them.
+    pub like: Option<hwmodels::doubt::Kind>,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
 }

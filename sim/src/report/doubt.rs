@@ -1,74 +1,63 @@
 //! How far from the truth a run's figures may be: the range in which nine of ten such deployments would be measured.
 //!
-//! The width comes from what is known of predictions of this kind. Where the profiles in use were held against measured runs of the same engine and
-//! accelerator that nothing was fitted on, it is 2.8 times their median error: between a normal (2.4) and a Laplace distribution (3.3). Where they were not, it is
-//! that of the measured sets that are predicted without any fit of theirs (docs/accuracy.md): narrower where kernels of the accelerator were measured,
-//! wide where they were not. `servetwin validate` counts how many measured rows lie inside.
+//! The width comes from the errors of predictions on measured runs like this one that nothing was fitted on ([`hwmodels::doubt`]):
+//! of the same engine, of mixtures or dense models, and wider where the accelerator is known by its data sheet alone. A profile that was
+//! calibrated on the user's own deployment brings its own held-out errors; then the width is 2.8 times their median, between a normal
+//! (2.4) and a Laplace distribution (3.3). `servetwin validate` counts how many measured rows lie inside the ranges that the other sets give.
+
+use hwmodels::doubt::{half_width, shipped};
 
 use crate::report::summary::RunReport;
 use crate::report::text::secs;
 
-/// What a range is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figure {
-    /// Time to first token, mean or quantile.
-    Ttft,
-    /// Time per output token and what is made of it: gaps between tokens, whole latencies.
-    Tpot,
-    /// Tokens per second.
-    Throughput,
-}
+pub use hwmodels::doubt::Figure;
 
-impl Figure {
-    /// What a measured set's metric is about.
-    pub fn of(metric: &str) -> Figure {
-        if metric.contains("ttft") {
-            Figure::Ttft
-        } else if metric.contains("throughput") || metric.contains("tok_s") {
-            Figure::Throughput
-        } else {
-            Figure::Tpot
-        }
+/// What a measured set's metric is about.
+pub fn figure_of(metric: &str) -> Figure {
+    if metric.contains("ttft") {
+        Figure::Ttft
+    } else if metric.contains("throughput") || metric.contains("tok_s") {
+        Figure::Throughput
+    } else {
+        Figure::Tpot
     }
 }
 
-/// Half width of a 90 % range over the median error: see the module.
+/// Half width of a 90 % range over the median error of a calibration: see the module.
 const WIDTH: f64 = 2.8;
-/// No figure is surer than that [ln].
-const LEAST: f64 = 0.08;
+/// No calibrated figure is surer than that [ln].
+const LEAST: f64 = 0.05;
+/// Half width where nothing at all is known of a run's kind [ln].
+const UNKNOWN: f64 = 0.7;
+
+/// Half width from the held-out errors of a profile of the user's own.
+fn calibrated(r: &RunReport, figure: Figure) -> Option<f64> {
+    let own = |a: &&crate::record::MeasuredError| {
+        figure_of(&a.metric) == figure && shipped().iter().all(|s| s.set != a.set)
+    };
+    let (mut n, mut sum) = (0.0, 0.0);
+    for a in r.accuracy.iter().filter(own) {
+        n += a.n as f64;
+        sum += a.n as f64 * a.median_error_ratio;
+    }
+    (n > 0.0).then(|| (1.0 + WIDTH * sum / n).ln().max(LEAST))
+}
 
 /// Half the width of the 90 % range of a figure, as a natural logarithm: the truth lies between the figure over `exp` of it and the figure times that.
-pub fn spread(r: &RunReport, figure: Figure) -> f64 {
-    let of = |f: Figure| {
-        let (mut n, mut sum) = (0.0, 0.0);
-        for a in r.accuracy.iter().filter(|a| Figure::of(&a.metric) == f) {
-            n += a.n as f64;
-            sum += a.n as f64 * a.median_error_ratio;
-        }
-        (n > 0.0).then(|| (1.0 + WIDTH * sum / n).ln().max(LEAST))
-    };
-    if let Some(known) = of(figure) {
+/// `left_out` names a measured set that is not to count.
+pub fn spread(r: &RunReport, figure: Figure, left_out: Option<&str>) -> f64 {
+    if let Some(known) = calibrated(r, figure) {
         return known;
     }
-    // Throughput of a loaded engine is tokens over steps: as sure as they are.
-    if let (Figure::Throughput, Some(steps)) = (figure, of(Figure::Tpot)) {
-        return 1.5 * steps;
-    }
-    let measured_kernels = (r.profiles.iter())
-        .any(|p| p.trusted && (p.name.ends_with(".kernels") || p.name.ends_with(".operators")));
-    match (figure, measured_kernels) {
-        (Figure::Tpot, true) => 0.25,
-        (Figure::Throughput, true) => 0.30,
-        (Figure::Ttft, true) => 0.50,
-        (Figure::Tpot, false) => 0.45,
-        (Figure::Throughput, false) => 0.50,
-        (Figure::Ttft, false) => 0.70,
+    match r.like {
+        Some(kind) => half_width(shipped(), kind, figure, left_out),
+        None => UNKNOWN,
     }
 }
 
 /// The range of `value`.
-pub fn range(r: &RunReport, figure: Figure, value: f64) -> [f64; 2] {
-    let factor = spread(r, figure).exp();
+pub fn range(r: &RunReport, figure: Figure, value: f64, left_out: Option<&str>) -> [f64; 2] {
+    let factor = spread(r, figure, left_out).exp();
     [value / factor, value * factor]
 }
 
@@ -80,7 +69,7 @@ pub fn in_words(r: &RunReport) -> String {
         ("TPOT", Figure::Tpot, r.tpot_ms.mean),
     ] {
         if let Some(mean_ms) = mean_ms.filter(|m| *m > 0.0) {
-            let [low, high] = range(r, figure, mean_ms / 1e3);
+            let [low, high] = range(r, figure, mean_ms / 1e3, None);
             parts.push(format!(
                 "{name} {}, {} to {}",
                 secs(mean_ms / 1e3),
@@ -99,7 +88,6 @@ pub fn in_words(r: &RunReport) -> String {
 mod tests {
     use super::*;
     use crate::record::MeasuredError;
-    use crate::report::summary::ProfileReport;
 
     fn known(metric: &str, n: u64, median_error_ratio: f64) -> MeasuredError {
         MeasuredError {
@@ -111,25 +99,35 @@ mod tests {
     }
 
     #[test]
-    fn ranges_follow_the_errors_on_measured_runs_and_widen_without_them() {
+    fn ranges_come_from_runs_of_the_kind_and_from_a_calibration_of_ones_own() {
         let mut r = RunReport::empty();
-        assert_eq!(spread(&r, Figure::Tpot), 0.45);
-        r.profiles = vec![ProfileReport {
-            name: "h100_sxm.vllm.kernels".into(),
-            trusted: true,
-            note: String::new(),
-        }];
-        assert_eq!(spread(&r, Figure::Tpot), 0.25);
+        assert_eq!(spread(&r, Figure::Tpot, None), UNKNOWN);
+        let kind = hwmodels::doubt::Kind {
+            engine: hwmodels::EngineKind::VllmV1,
+            experts: false,
+            measured_chip: true,
+        };
+        r.like = Some(kind);
+        let dense = spread(&r, Figure::Tpot, None);
+        assert!(dense < UNKNOWN, "{dense}");
+        assert!(spread(&r, Figure::Ttft, None) > dense);
+        r.like = Some(hwmodels::doubt::Kind {
+            measured_chip: false,
+            ..kind
+        });
+        assert!(spread(&r, Figure::Tpot, None) > dense);
         r.accuracy = vec![known("tpot_ms", 75, 0.05), known("tpot_mean_ms", 25, 0.09)];
-        assert!((spread(&r, Figure::Tpot) - 1.168_f64.ln()).abs() < 1e-9);
-        assert_eq!(spread(&r, Figure::Ttft), 0.50);
-        assert!(spread(&r, Figure::Throughput) > spread(&r, Figure::Tpot));
+        assert!((spread(&r, Figure::Tpot, None) - 1.168_f64.ln()).abs() < 1e-9);
         r.accuracy = vec![known("tpot_ms", 75, 0.001)];
-        assert_eq!(spread(&r, Figure::Tpot), LEAST);
-        let [low, high] = range(&r, Figure::Tpot, 10.0);
+        assert_eq!(spread(&r, Figure::Tpot, None), LEAST);
+        let [low, high] = range(&r, Figure::Tpot, 10.0, None);
         assert!((low * high - 100.0).abs() < 1e-9 && low < 10.0);
-        assert_eq!(Figure::of("output_tok_s"), Figure::Throughput);
-        assert_eq!(Figure::of("ttft_p99_ms"), Figure::Ttft);
-        assert_eq!(Figure::of("latency_ms_per_token"), Figure::Tpot);
+    }
+
+    #[test]
+    fn metrics_are_sorted_by_what_they_are_about() {
+        assert_eq!(figure_of("output_tok_s"), Figure::Throughput);
+        assert_eq!(figure_of("ttft_p99_ms"), Figure::Ttft);
+        assert_eq!(figure_of("latency_ms_per_token"), Figure::Tpot);
     }
 }

@@ -97,6 +97,10 @@ pub struct RunReport {
     /// How far such predictions were from measured runs of the same engine and accelerator that nothing was fitted on;
     /// empty: not known.
     pub accuracy: Vec<MeasuredError>,
+    /// What the run is like, for the ranges of its figures.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub like: Option<hwmodels::doubt::Kind>,
     /// How the run itself went; differs from run to run.
     pub stats: RunStats,
     /// Stable hash over every request, step and gap: 16 hexadecimal digits.
@@ -282,6 +286,7 @@ impl RunReport {
                 })
                 .collect(),
             accuracy: record.info.accuracy.clone(),
+            like: record.info.like,
             stats: RunStats {
                 wall_s,
                 steps: record.steps,

@@ -245,6 +245,7 @@ impl Scenario {
                 trusted: profile.trusted(),
                 note: resolved,
             }],
+            like: None,
             accuracy: if validated {
                 let runs = profile.validations.iter();
                 runs.map(MeasuredError::from).collect()

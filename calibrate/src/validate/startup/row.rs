@@ -22,6 +22,7 @@ pub(super) fn row(
         measured,
         predicted,
         range: None,
+        kind: None,
         baseline: None,
         fitted,
         note,

@@ -123,6 +123,28 @@ pub struct Network {
     pub node_bandwidth: f64,
 }
 
+/// The way that staged bytes take through a host without peer access between its devices.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum HostPath {
+    /// A root port of its own for each device, as in most servers one buys: a rank stages as fast as its own link
+    /// carries, unless the ring crosses sockets.
+    #[default]
+    Own,
+    /// One path for all devices of the node, as virtual machines with passed-through devices show it.
+    Shared,
+}
+
 /// What connects the devices of a replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fabric {
@@ -134,6 +156,10 @@ pub struct Fabric {
     pub memory_bandwidth: f64,
     /// Devices of a full node, >= 1; sends between nodes share the adapters among them.
     pub devices_per_node: u32,
+    /// How staged bytes travel where devices have no peer access ([`LinkClass::PcieHost`]).
+    pub host_path: HostPath,
+    /// CPU sockets that the node's devices are spread over, >= 1.
+    pub sockets: u32,
     /// Network between nodes, or `None` where the replica stays on one.
     pub network: Option<Network>,
 }
@@ -146,6 +172,8 @@ impl Fabric {
             link_bandwidth: link.peak(),
             memory_bandwidth,
             devices_per_node: devices_per_node.max(1),
+            host_path: HostPath::Own,
+            sockets: 1,
             network: None,
         }
     }

@@ -16,7 +16,7 @@ mod params;
 #[cfg(test)]
 mod tests;
 
-pub use fabric::{Fabric, Group, LinkClass, Network, NetworkClass};
+pub use fabric::{Fabric, Group, HostPath, LinkClass, Network, NetworkClass};
 pub use params::{Prior, all_parameters, fitted_param, parameters, shipped_profile};
 
 use crate::profile::Profile;
@@ -67,8 +67,8 @@ pub struct CollectiveModel {
     send: Line,
     nvls: Option<Line>,
     multimem: Option<Line>,
-    /// Exponent of the loss of bandwidth per rank as ranks share the host's memory.
-    contention: f64,
+    /// How staged traffic is held up in the host; `None`: devices reach each other without it.
+    staging: Option<Staging>,
     vllm: Kernels,
     trtllm: Kernels,
     nccl_host: f64,
@@ -84,6 +84,32 @@ struct NetworkModel {
     ring: Protocols,
     send: Line,
     node_bandwidth: f64,
+}
+
+/// How a host holds up what ranks stage through its memory, as parameters.
+#[derive(Clone, Copy, Debug)]
+struct Staging {
+    /// Links' worth that all ranks of a node share, where they share one path.
+    shared_links: f64,
+    /// Part of its rate that a shared path keeps for a ring which crosses sockets.
+    crossing: f64,
+}
+
+/// Part of a link's rate that a ring over two sockets keeps where each device has its own way into the host: eight devices keep 28
+/// of the 35 GB/s that four on one socket have (sources 9.5).
+const OWN_CROSSING: f64 = 0.8;
+
+impl Staging {
+    /// Part of its own link's rate that each of `ranks` ranks on a node keeps.
+    fn share(&self, fabric: &Fabric, ranks: f64) -> f64 {
+        // Ranks are placed side by side: they need the second socket when they outnumber the first one's devices.
+        let crosses = ranks > f64::from(fabric.devices_per_node.div_ceil(fabric.sockets.max(1)));
+        let (part, crossing) = match fabric.host_path {
+            HostPath::Shared => ((self.shared_links / ranks).min(1.0), self.crossing),
+            HostPath::Own => (1.0, OWN_CROSSING),
+        };
+        part * if crosses { crossing } else { 1.0 }
+    }
 }
 
 impl CollectiveModel {
@@ -175,14 +201,15 @@ impl CollectiveModel {
         })
     }
 
-    /// Rate that one rank keeps when `ranks` communicate at once [bytes/s].
+    /// Rate that one rank keeps when `ranks` of a node communicate at once [bytes/s]. Two devices below one switch
+    /// reach each other without the host also where the rest does not (measured on L40S).
     fn bandwidth(&self, efficiency: f64, ranks: f64) -> f64 {
-        let share = if self.contention > 0.0 && ranks > 2.0 {
-            (2.0 / ranks).powf(self.contention)
-        } else {
-            1.0
+        let own = self.fabric.link_bandwidth;
+        let kept = match &self.staging {
+            Some(s) if ranks > 2.0 => own * s.share(&self.fabric, ranks),
+            _ => own,
         };
-        self.fabric.link_bandwidth * efficiency * share
+        kept * efficiency
     }
 
     /// Copy of a rank's own share within its memory [s].

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::engines::Kernels;
 use super::fabric::{Fabric, LinkClass, Network, NetworkClass};
 use super::nccl::{NcclTuning, Protocols};
-use super::{CollectiveModel, NetworkModel};
+use super::{CollectiveModel, NetworkModel, Staging};
 use crate::evidence::Evidence;
 use crate::profile::{Param, Profile};
 
@@ -254,11 +254,11 @@ impl CollectiveModel {
         let multimem = link
             .has_in_switch_reduction()
             .then(|| scope.line("multimem", (7.0, 0.3, 0.55)));
-        let contention = if link == LinkClass::PcieHost {
-            scope.number("nccl.contention", 1.0, (0.0, 3.0), "exponent")
-        } else {
-            0.0
-        };
+        // One link's worth for all of a shared path, which is what four ranks on one socket show.
+        let staging = (!link.has_peer_access()).then(|| Staging {
+            shared_links: scope.number("nccl.shared_links", 1.0, (0.05, 16.0), "links"),
+            crossing: scope.number("nccl.socket_crossing", 0.8, (0.05, 1.0), "ratio"),
+        });
         // Kernel latencies of the engines: single-digit microseconds (9.3); host time outside a
         // graph about 20 us a call from Python.
         let vllm = scope.kernels("vllm", 4.5, 20.0);
@@ -280,7 +280,7 @@ impl CollectiveModel {
             send,
             nvls,
             multimem,
-            contention,
+            staging,
             vllm,
             trtllm,
             nccl_host,

@@ -194,6 +194,40 @@ fn a_profile_overrides_one_parameter_and_cannot_beat_the_peak() {
 }
 
 #[test]
+fn the_hosts_topology_decides_what_staging_costs() {
+    let host = |host_path, sockets| {
+        let fabric = Fabric {
+            host_path,
+            sockets,
+            ..Fabric::single_node(LinkClass::PcieHost, 8, 1e12)
+        };
+        CollectiveModel::new(&fabric, &Profile::default())
+    };
+    let bus = |m: &CollectiveModel, ranks: u32, bytes: f64| {
+        let n = f64::from(ranks);
+        let group = Group::within_node(ranks);
+        let seconds = m.all_reduce(bytes, group, AllReduceImpl::Nccl, Launch::Graph);
+        2.0 * (n - 1.0) / n * bytes / seconds
+    };
+    let shared = host(HostPath::Shared, 2);
+    // Measured on L40S: 20, 5 and 1.5 to 2 GB/s.
+    let rates = [2, 4, 8].map(|n| bus(&shared, n, 256.0 * MIB));
+    assert!((15e9..25e9).contains(&rates[0]), "{rates:?}");
+    assert!((3e9..7e9).contains(&rates[1]), "{rates:?}");
+    assert!((1.2e9..3e9).contains(&rates[2]), "{rates:?}");
+    // A root port for each: eight ranks on two sockets keep most of what four on one have.
+    let own = host(HostPath::Own, 2);
+    let (four, eight) = (bus(&own, 4, 256.0 * MIB), bus(&own, 8, 256.0 * MIB));
+    assert!(
+        four > 15e9 && eight > 0.7 * four && eight < four,
+        "{four} {eight}"
+    );
+    // A short message takes its hops' time on either.
+    let short = |m: &CollectiveModel| bus(m, 8, 4.0 * KIB);
+    assert!(short(&shared) > 0.6 * short(&own));
+}
+
+#[test]
 fn a_fabric_never_measured_takes_its_relatives_fit() {
     let five = Fabric::single_node(LinkClass::NvLink5, 8, 7.7e12);
     let five = CollectiveModel::new(&five, &Profile::default());

@@ -50,6 +50,8 @@ pub(in crate::scenario) struct Hardware {
     pub(in crate::scenario) replica_name: String,
     pub(in crate::scenario) profiles: Vec<ProfileUse>,
     pub(in crate::scenario) accuracy: Vec<MeasuredError>,
+    /// What runs on it are like, for the ranges of their figures.
+    pub(in crate::scenario) like: Option<hwmodels::doubt::Kind>,
     pub(in crate::scenario) warnings: Vec<String>,
     pub(in crate::scenario) uncertain: BTreeMap<String, Param>,
     /// Where its replicas stand; `None`: on no hardware in particular.
@@ -115,6 +117,7 @@ impl Scenario {
             replica_name: "replica".into(),
             profiles: Vec::new(),
             accuracy: Vec::new(),
+            like: None,
             warnings: Vec::new(),
             uncertain: BTreeMap::new(),
             site: None,
@@ -421,6 +424,15 @@ impl Scenario {
                     note: u.description.clone(),
                 })
                 .collect(),
+            like: Some(hwmodels::doubt::Kind {
+                engine: kind,
+                experts: arch.moe.is_some(),
+                measured_chip: deployment
+                    .profile
+                    .used
+                    .iter()
+                    .any(|u| u.trusted && u.of_chip),
+            }),
             // Parameters of the scenario's own make it another model than the one that was validated.
             accuracy: if given.is_empty() {
                 let runs = profile.runs_on(kind, &chip.name);

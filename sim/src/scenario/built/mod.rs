@@ -266,6 +266,7 @@ impl Scenario {
                 usd_per_hour: hardware.usd_per_hour,
                 profiles: hardware.profiles,
                 accuracy: hardware.accuracy,
+                like: hardware.like,
                 warnings,
             },
             memory,
