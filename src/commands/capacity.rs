@@ -72,8 +72,14 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     } else {
         &args.scales
     };
-    let bar = progress::spinner("looking for the smallest number of replicas at each load");
-    let found = table(&scenario, &conditions, scales)?;
+    let bar = progress::runs(scales.len() as u64, "loads");
+    let found = table(
+        &planner::World::default(),
+        &scenario,
+        &conditions,
+        scales,
+        &|done: u64, _| bar.set_position(done),
+    )?;
     bar.finish_and_clear();
     match if args.json { Format::Json } else { args.format } {
         Format::Text => print(&found.render())?,

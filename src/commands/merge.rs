@@ -1,38 +1,56 @@
-//! `servetwin merge`: the shards of a sweep as one table.
+//! `servetwin merge`: the shards of a sweep or of a plan as one.
 
 use std::path::{Path, PathBuf};
 
 use planner::sweep::{self, Sweep};
 
 use crate::commands::sweep::finish;
+use crate::commands::{BadInput, plan};
 use crate::output;
 
-/// Put the shards of a sweep together: results.csv and results.json as one process would have written them.
+/// Put the shards of a sweep or of a plan together.
+///
+/// Of a sweep: results.csv and results.json as one process would have written them. Of a plan: the answer, as servetwin plan prints it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   servetwin merge plans/sweep-limits.toml limits
+  servetwin merge plans/chat.toml parts --scenario winner.toml
 
-The results are written into the first folder. Runs that are missing are an error that says how many, and which.")]
+The results of a sweep are written into the first folder. Runs or parts that are missing are an error that says which.")]
 pub struct Args {
-    /// Sweep file.
+    /// Sweep file or planning question.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Folders of the shards' journals.
+    /// Folders of the shards' journals or parts.
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
-    /// Override a value of the scenario at every point, as the shards did. Repeatable.
+    /// Override a value of the scenario at every point, or of the question, as the shards did. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Print one JSON object (docs/machine-contracts.md) instead of CSV.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: plan::Output,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     output::reads([&args.file]);
+    if is_question(&args.file) {
+        return plan::merge(&args.file, &args.set, &args.dirs, &args.output);
+    }
+    if args.output.has_files() {
+        let why = "--csv, --plot and --scenario are of a plan; the results of a sweep go into the first folder";
+        return Err(BadInput(why.into()).into());
+    }
     let sweep = Sweep::load(&args.file, &args.set)?;
     let dirs: Vec<&Path> = args.dirs.iter().map(PathBuf::as_path).collect();
     let result = sweep::merge(&sweep, &dirs)?;
-    finish(&result, &args.dirs[0], args.json)
+    finish(&result, &args.dirs[0], args.output.is_json())
+}
+
+/// Whether a file is a planning question: it has objectives, and a sweep has axes. What cannot be read is said when it is read as a sweep.
+fn is_question(file: &Path) -> bool {
+    let table = std::fs::read_to_string(file)
+        .ok()
+        .and_then(|text| text.parse::<toml::Table>().ok());
+    table.is_some_and(|t| t.contains_key("slo") && !t.contains_key("axis"))
 }

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{exit_code, message, output};
 
+pub mod api;
 pub mod autoscale;
 pub mod bench;
 pub mod calibrate;
@@ -29,6 +30,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod serve;
+mod shard;
 pub mod startup;
 pub mod sweep;
 pub mod trace;
@@ -74,6 +76,7 @@ enum Command {
     Hpa(hpa::Args),
     Import(import::Args),
     Export(export::Args),
+    Api(Box<api::Args>),
     Serve(Box<serve::Args>),
     Startup(Box<startup::Args>),
     Model(model::Args),
@@ -111,6 +114,7 @@ impl Cli {
             Command::Hpa(args) => hpa::run(args),
             Command::Import(args) => import::run(&args),
             Command::Export(args) => export::run(&args),
+            Command::Api(args) => api::run(*args),
             Command::Serve(args) => serve::run(*args),
             Command::Startup(args) => startup::run(*args),
             Command::Model(args) => model::run(args),

@@ -1,11 +1,15 @@
 //! `servetwin plan`: what to deploy for a model, a load and objectives.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use planner::plan::quick::Quick;
-use planner::plan::{Options, Question, answer};
+use planner::plan::{self, Answer, Options, Part, Question, answer};
+use planner::sweep::Shard;
 
 use crate::commands::BadInput;
+use crate::commands::shard::ShardArgs;
 use crate::exit_code;
 use crate::output::{self, print, print_json, write_text};
 use crate::picture;
@@ -14,6 +18,8 @@ use crate::progress;
 
 /// Most draws: each simulates all finalists.
 const MAX_DRAWS: u64 = 1_000;
+/// Longest part that is read [bytes].
+const MAX_PART_BYTES: u64 = 1 << 30;
 
 /// Find the cheapest deployment that serves a load within its objectives, and say how sure that is.
 ///
@@ -24,6 +30,7 @@ const MAX_DRAWS: u64 = 1_000;
   servetwin plan plans/chat.toml
   servetwin plan --model llama-3.1-8b --rate '40 req/s' --prompt 1000 --output 300 --slo 'ttft.p99 < 500 ms' --instance 'g6e.*,p5.*'
   servetwin plan plans/chat.toml --set plan.redundancy=none --scenario winner.toml --csv ranking.csv --plot ranking.svg
+  servetwin plan plans/chat.toml --shard 1/2 --out parts && servetwin plan plans/chat.toml --shard 2/2 --out parts && servetwin merge plans/chat.toml parts
 
 Exit codes: 0 ok, 1 failure, 2 bad input, 3 no deployment holds.")]
 pub struct Args {
@@ -71,18 +78,78 @@ pub struct Args {
     /// Draws of what the profiles do not know, for the doubt; 0: none.
     #[arg(long, default_value_t = Options::default().draws, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=MAX_DRAWS))]
     draws: u64,
+    #[command(flatten)]
+    shard: ShardArgs,
+    /// Folder of the parts that --shard and --shards make.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    to: Output,
+}
+
+/// Where the answer goes.
+#[derive(Debug, clap::Args)]
+pub struct Output {
     /// Print one JSON object (docs/machine-contracts.md).
     #[arg(long)]
     json: bool,
-    /// Write the ranking as a table.
+    /// Write a plan's ranking as a table.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write the ranking as a picture, latency over price: .svg or .png.
+    /// Write a plan's ranking as a picture, latency over price: .svg or .png.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Write the winner as a scenario that runs.
+    /// Write a plan's winner as a scenario that runs.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+}
+
+impl Output {
+    /// Whether standard output is to be JSON.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether files of a plan are asked for.
+    pub fn has_files(&self) -> bool {
+        self.csv.is_some() || self.plot.is_some() || self.scenario.is_some()
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        for file in self.csv.iter().chain(&self.scenario) {
+            output::check(file)?;
+        }
+        if let Some(file) = &self.plot {
+            picture::check(file)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the files and prints the answer.
+    fn tell(&self, found: &Answer) -> anyhow::Result<u8> {
+        if let Some(file) = &self.csv {
+            write_text(file, &found.report.csv()?)?;
+        }
+        if let Some(file) = &self.plot {
+            picture::write(file, &plan_plot::plan_svg(&found.report)?)?;
+        }
+        if let Some(file) = &self.scenario {
+            match &found.scenario {
+                Some(text) => write_text(file, text)?,
+                None => note!("note: {} is not written: nothing holds", file.display()),
+            }
+        }
+        if self.json {
+            print_json(&found.report)?;
+        } else {
+            print(&found.report.render())?;
+        }
+        Ok(if found.report.winner.is_some() {
+            exit_code::OK
+        } else {
+            exit_code::EXPECTATION_NOT_MET
+        })
+    }
 }
 
 /// Runs the command.
@@ -104,43 +171,105 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             return Err(BadInput("name a planning question, or give --model".into()).into());
         }
     };
-    for file in args.csv.iter().chain(&args.scenario) {
-        output::check(file)?;
-    }
-    if let Some(file) = &args.plot {
-        picture::check(file)?;
-    }
     let options = Options {
         exhaustive: args.exhaustive,
         draws: args.draws,
     };
+    match (args.shard.part()?, &args.out) {
+        (None, None) => {}
+        (Some(shard), Some(dir)) if !args.to.json && !args.to.has_files() => {
+            return part(&question, options, shard, dir);
+        }
+        (Some(_), Some(_)) => {
+            let why = "a part has no ranking yet: give --json, --csv, --plot and --scenario to servetwin merge";
+            return Err(BadInput(why.into()).into());
+        }
+        (Some(_), None) => {
+            return Err(BadInput("--shard: name a folder for the part with --out".into()).into());
+        }
+        (None, Some(_)) => {
+            return Err(
+                BadInput("--out is the folder of parts: give --shard I/N too".into()).into(),
+            );
+        }
+    }
+    args.to.check()?;
     let bar = progress::spinner("");
     let found = answer(&question, options, &|what: &str| {
         bar.set_message(what.to_owned())
     })?;
     bar.finish_and_clear();
-    if let Some(file) = &args.csv {
-        write_text(file, &found.report.csv()?)?;
-    }
-    if let Some(file) = &args.plot {
-        picture::write(file, &plan_plot::plan_svg(&found.report)?)?;
-    }
-    if let Some(file) = &args.scenario {
-        match &found.scenario {
-            Some(text) => write_text(file, text)?,
-            None => note!("note: {} is not written: nothing holds", file.display()),
+    args.to.tell(&found)
+}
+
+/// Makes one part of the search.
+fn part(question: &Question, options: Options, shard: Shard, dir: &Path) -> anyhow::Result<u8> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let file = dir.join(Part::file(shard));
+    output::check(&file)?;
+    let bar = progress::spinner("");
+    let made = plan::part(question, options, shard, &|what: &str| {
+        bar.set_message(what.to_owned())
+    })?;
+    bar.finish_and_clear();
+    let text = serde_json::to_string(&made).context("a part cannot be written")?;
+    write_text(&file, &(text + "\n"))?;
+    print(&format!(
+        "shard {}/{}: {} of its {} candidates hold\n",
+        shard.index,
+        shard.count,
+        made.settled.len(),
+        made.counts.candidates
+    ))?;
+    Ok(exit_code::OK)
+}
+
+/// Puts the parts in `dirs` together.
+///
+/// # Errors
+/// [`BadInput`] for parts that are missing, damaged, or of another question.
+pub fn merge(file: &Path, set: &[String], dirs: &[PathBuf], to: &Output) -> anyhow::Result<u8> {
+    let question = Question::load(file, set)?;
+    to.check()?;
+    let mut parts = Vec::new();
+    for dir in dirs {
+        let entries = std::fs::read_dir(dir)
+            .map_err(|e| BadInput(format!("cannot read {}: {e}", dir.display())))?;
+        let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+        files.retain(|f| is_part(f));
+        files.sort();
+        for file in files {
+            parts.push(read_part(&file)?);
         }
     }
-    if args.json {
-        print_json(&found.report)?;
-    } else {
-        print(&found.report.render())?;
-    }
-    Ok(if found.report.winner.is_some() {
-        exit_code::OK
-    } else {
-        exit_code::EXPECTATION_NOT_MET
-    })
+    let bar = progress::spinner("");
+    let found = plan::merge(&question, &parts, &|what: &str| {
+        bar.set_message(what.to_owned())
+    })?;
+    bar.finish_and_clear();
+    to.tell(&found)
+}
+
+/// Whether a file is called `plan-1-of-8.json`.
+fn is_part(file: &Path) -> bool {
+    let name = file.file_name().map(|n| n.to_string_lossy().into_owned());
+    name.is_some_and(|n| n.starts_with("plan-") && n.contains("-of-") && n.ends_with(".json"))
+}
+
+fn read_part(file: &Path) -> anyhow::Result<Part> {
+    let wrong = |e: &dyn std::fmt::Display| {
+        BadInput(format!(
+            "{} is no part of a plan: {e}; remove it and make it again",
+            file.display()
+        ))
+    };
+    output::reads([file]);
+    let mut text = String::new();
+    let open = std::fs::File::open(file).map_err(|e| wrong(&e))?;
+    open.take(MAX_PART_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|e| wrong(&e))?;
+    serde_json::from_str(&text).map_err(|e| wrong(&e).into())
 }
 
 fn quick(args: &Args, model: String) -> Quick {

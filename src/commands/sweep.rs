@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use planner::sweep::{self, Shard, Sweep, SweepResult};
 
-use crate::commands::BadInput;
+use crate::commands::shard::ShardArgs;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json};
 use crate::progress;
-
-/// Most shards.
-const MAX_SHARDS: u64 = 100_000;
 
 /// Run a scenario over axes of its keys, on all cores; go on where a kill left off.
 ///
@@ -35,12 +32,8 @@ pub struct Args {
     /// Folder of the journal and the results.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Make a part only, e.g. 2/8.
-    #[arg(long, value_name = "I/N", value_parser = Shard::parse)]
-    shard: Option<Shard>,
-    /// Make the part of this job of a job array of N.
-    #[arg(long, value_name = "N", conflicts_with = "shard", value_parser = clap::value_parser!(u64).range(1..=MAX_SHARDS))]
-    shards: Option<u64>,
+    #[command(flatten)]
+    shard: ShardArgs,
     /// Print one JSON object (docs/machine-contracts.md) instead of CSV.
     #[arg(long)]
     json: bool,
@@ -51,16 +44,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     output::reads([&args.file]);
     let sweep = Sweep::load(&args.file, &args.set)?;
     output::reads([&sweep.scenario]);
-    let job = match args.shard {
-        Some(shard) => Some(shard),
-        None if args.shards.is_some() => {
-            let shard =
-                Shard::of_job(args.shards, |name| std::env::var(name).ok()).map_err(BadInput)?;
-            Some(shard.ok_or_else(|| BadInput("--shards: this is no job of an array (neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set); give --shard I/N".into()))?)
-        }
-        None => None,
-    };
-    let shard = job.unwrap_or(Shard::WHOLE);
+    let shard = args.shard.part()?.unwrap_or(Shard::WHOLE);
     let bar = progress::runs(sweep.runs(), "runs");
     let rows = sweep::run(&sweep, shard, &args.out, &|done: u64, of: u64| {
         bar.set_length(of);

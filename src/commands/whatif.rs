@@ -36,6 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         document::read_text(&Disk, &args.file, "the scenario").map_err(planner::Error::from)?;
     let bar = progress::runs(1, "changes");
     let answer = whatif(
+        &planner::World::default(),
         &text,
         &args.file.display().to_string(),
         &args.set,

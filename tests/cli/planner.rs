@@ -224,3 +224,100 @@ fn examples_of_the_help_name_files_that_exist() {
         }
     }
 }
+
+#[test]
+fn the_parts_of_a_plan_are_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "slo = [\"ttft.p99 < 2 s\"]\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = [\"g6e.xlarge\", \"g5.2xlarge\"]\n[engine]\nkind = \
+                \"vllm\"\nmax_num_seqs = [32, 64]\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"poisson\", rate = \"3 req/s\" }\nprompt = \
+                200\noutput = 50\n[run]\nrequests = 150\n";
+    let file = scenario(&dir, "question.toml", text);
+    let file = file.to_str().unwrap();
+    let out = dir.path().join("parts");
+    let out = out.to_str().unwrap();
+    let options = ["--exhaustive", "--draws", "0"];
+    let whole = servetwin(&[&["plan", file, "--json"][..], &options].concat());
+    let merge = |more: &[&str]| servetwin(&[&["merge", file, out][..], more].concat());
+    let first = servetwin(
+        &[
+            &["plan", file, "--shard", "1/2", "--out", out][..],
+            &options,
+        ]
+        .concat(),
+    );
+    assert!(stdout(&first).contains("shard 1/2: "), "{}", stderr(&first));
+    assert_refused(&merge(&[]), "1 of 2 parts are missing: 2");
+    let job = Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(["plan", file, "--shards", "2", "--out", out])
+        .args(options)
+        .env("JOB_COMPLETION_INDEX", "1")
+        .output()
+        .unwrap();
+    assert_eq!(job.status.code(), Some(0), "{}", stderr(&job));
+    let winner = dir.path().join("winner.toml");
+    let merged = merge(&["--json", "--scenario", winner.to_str().unwrap()]);
+    assert_eq!(stdout(&merged), stdout(&whole));
+    assert!(
+        std::fs::read_to_string(winner)
+            .unwrap()
+            .contains("[hardware]")
+    );
+    assert_refused(&servetwin(&["plan", file, "--shard", "1/2"]), "--out");
+    assert_refused(&servetwin(&["plan", file, "--out", out]), "--shard");
+    assert_refused(
+        &servetwin(&["plan", file, "--shard", "1/2", "--out", out, "--json"]),
+        "merge",
+    );
+    std::fs::write(format!("{out}/plan-1-of-2.json"), "{}").unwrap();
+    assert_refused(&merge(&[]), "plan-1-of-2.json");
+}
+
+#[test]
+fn a_service_that_others_reach_takes_a_key() {
+    assert_refused(
+        &servetwin(&["api", "--host", "0.0.0.0", "--port", "0"]),
+        "--api-key",
+    );
+    assert_refused(
+        &servetwin(&["api", "--port", "0", "--api-key", " x"]),
+        "--api-key",
+    );
+}
+
+#[test]
+fn the_service_answers_and_ends_when_told() {
+    use std::io::{BufRead as _, Read as _, Write as _};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_servetwin"))
+        .args(["api", "--port", "0", "--json"])
+        .env_remove("SERVETWIN_API_KEY")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address = ready["url"].as_str().unwrap().trim_start_matches("http://");
+    let mut s = std::net::TcpStream::connect(address).unwrap();
+    write!(
+        s,
+        "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    s.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("\"ok\""),
+        "{answer}"
+    );
+    let kill = format!("kill -TERM {}", child.id());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,5 +1,7 @@
 //! How many replicas for each load: the table that goes into a ticket.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sim::report::summary::CONTRACT;
@@ -7,11 +9,11 @@ use sim::report::text::figure;
 use sim::scenario::Scenario;
 use sim::workload::Arrival;
 
-use crate::Error;
 use crate::conditions::{Condition, Standing};
 use crate::fleet::{Extent, Fleet, Packing};
 use crate::requests::Requests;
 use crate::smallest::smallest;
+use crate::{Error, World};
 
 /// Multiples of the load, where nobody says which.
 pub const MULTIPLES: [f64; 8] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0];
@@ -94,14 +96,17 @@ fn steady(scenario: &Scenario) -> bool {
     scenario.workload.iter().all(|s| goes_on(&s.arrival))
 }
 
-/// The table of `scenario` at `multiples` of its load; its own number of replicas does not matter.
+/// The table of `scenario` at `multiples` of its load; its own number of replicas does not matter. `progress` is told how many of how many rows are
+/// done.
 ///
 /// # Errors
 /// A load that depends on its answers, objectives that are missing, multiples that are none; the simulator's own errors.
 pub fn table(
+    world: &World,
     scenario: &Scenario,
     conditions: &[Condition],
     multiples: &[f64],
+    progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<CapacityTable, Error> {
     let mut multiples = multiples.to_vec();
     if let Some(wrong) = multiples.iter().find(|m| !(m.is_finite() && **m > 0.0)) {
@@ -112,10 +117,12 @@ pub fn table(
     multiples.sort_by(f64::total_cmp);
     multiples.dedup();
     let requests = Requests::draw(scenario, scenario.seed)?;
-    let fleet = Fleet::start(scenario.clone())?;
+    let mut fleet = Fleet::start(scenario.clone())?;
+    fleet.cancel = world.cancel.clone();
     let packing = Packing::of(scenario);
     let steady = steady(scenario);
     let per_s = requests.moments().per_s;
+    let (done, total) = (AtomicU64::new(0), multiples.len() as u64);
     let rows = multiples
         .par_iter()
         .map(|scale| {
@@ -125,6 +132,7 @@ pub fn table(
                 let standing = Standing::of(&record, conditions, steady);
                 Ok::<_, Error>((standing.holds, standing))
             })?;
+            progress(1 + done.fetch_add(1, Ordering::Relaxed), total);
             let replicas = found.as_ref().map(|f| f.0);
             let with_one_spare = replicas.map(|r| r + 1);
             let instances = packing.and_then(|p| Some(p.instances(with_one_spare?)));
@@ -300,7 +308,14 @@ mod tests {
         let scenario = Scenario::parse(TEXT, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
         assert_eq!(conditions[0].text, "ttft.p99 <= 200 ms");
-        let t = table(&scenario, &conditions, &[8.0, 0.5, 2.0]).unwrap();
+        let t = table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            &[8.0, 0.5, 2.0],
+            &|_, _| {},
+        )
+        .unwrap();
         let replicas: Vec<u32> = t.rows.iter().map(|r| r.replicas.unwrap()).collect();
         assert_eq!(
             t.rows.iter().map(|r| r.scale).collect::<Vec<_>>(),
@@ -327,7 +342,14 @@ mod tests {
     fn the_number_is_the_smallest_that_holds() {
         let scenario = Scenario::parse(TEXT, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
-        let t = table(&scenario, &conditions, &[6.0]).unwrap();
+        let t = table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            &[6.0],
+            &|_, _| {},
+        )
+        .unwrap();
         let n = t.rows[0].replicas.unwrap();
         assert!(n > 1);
         let requests = Requests::draw(&scenario, scenario.seed).unwrap();

@@ -9,6 +9,12 @@ pub enum Error {
     /// The caller's input is wrong: what, where, and what would be right.
     #[error("{0}")]
     Input(String),
+    /// The caller's scenario is wrong, with its places.
+    #[error(transparent)]
+    Scenario(ScenarioError),
+    /// Somebody raised [`crate::World::cancel`].
+    #[error("cancelled")]
+    Cancelled,
     /// Something else failed.
     #[error("{0}")]
     Failed(String),
@@ -22,13 +28,25 @@ impl Error {
 
     /// Whether the caller can mend it.
     pub fn is_input(&self) -> bool {
-        matches!(self, Error::Input(_))
+        matches!(self, Error::Input(_) | Error::Scenario(_))
+    }
+
+    /// What the caller can mend, in words.
+    ///
+    /// # Errors
+    /// Itself, where he cannot.
+    pub fn into_reason(self) -> Result<String, Error> {
+        match self {
+            Error::Input(why) => Ok(why),
+            Error::Scenario(e) => Ok(e.to_string()),
+            e => Err(e),
+        }
     }
 }
 
 impl From<ScenarioError> for Error {
     fn from(e: ScenarioError) -> Error {
-        Error::Input(e.to_string())
+        Error::Scenario(e)
     }
 }
 
@@ -36,6 +54,7 @@ impl From<RunError> for Error {
     fn from(e: RunError) -> Error {
         match e {
             RunError::NotFast { .. } | RunError::TooManyRequests => Error::Input(e.to_string()),
+            RunError::Cancelled { .. } => Error::Cancelled,
             e => Error::Failed(e.to_string()),
         }
     }

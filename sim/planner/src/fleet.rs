@@ -1,5 +1,8 @@
 //! A deployment with any number of replicas.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use hwmodels::units::{PerSec, Secs};
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
@@ -45,6 +48,8 @@ pub struct Fleet {
     pub decided: toml::Table,
     /// Parameters of its profile that are known within a standard error.
     pub uncertain: std::collections::BTreeMap<String, hwmodels::profile::Param>,
+    /// Raised by whoever wants its runs to stop.
+    pub cancel: Option<Arc<AtomicBool>>,
 }
 
 /// How replicas lie on instances.
@@ -127,6 +132,7 @@ impl Fleet {
             info,
             decided,
             uncertain,
+            cancel: None,
         })
     }
 
@@ -157,6 +163,7 @@ impl Fleet {
                 ..RecordOptions::default()
             },
             until: extent.until,
+            cancel: self.cancel.clone(),
             ..RunOptions::default()
         };
         let mut info = self.info.clone();

@@ -20,5 +20,7 @@ pub mod schema;
 pub mod smallest;
 pub mod sweep;
 pub mod whatif;
+mod world;
 
 pub use error::Error;
+pub use world::World;

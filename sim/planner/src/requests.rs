@@ -8,6 +8,7 @@ use sim::scenario::Scenario;
 use sim::workload::Workload;
 
 use crate::Error;
+use crate::sweep::fnv1a;
 
 /// Most requests that are drawn; a longer load is cut there.
 pub const MOST_REQUESTS: usize = 200_000;
@@ -76,6 +77,18 @@ impl Requests {
         })
     }
 
+    /// What tells these requests from others: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        let mut bytes = Vec::with_capacity(24 * self.list.len());
+        for r in self.list.iter() {
+            bytes.extend(r.arrival.0.to_le_bytes());
+            for n in [r.prompt_tokens, r.output_tokens, r.max_tokens] {
+                bytes.extend(n.to_le_bytes());
+            }
+        }
+        format!("{:016x}", fnv1a(&bytes))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
@@ -133,6 +146,24 @@ impl Requests {
     pub fn stretch(&self, n: usize, factor: f64) -> Playback {
         let n = n.clamp(1, self.list.len());
         self.play(self.median_start(n), n, 1, factor)
+    }
+
+    /// The stretch of `n` whose rate is the highest.
+    pub fn busiest(&self, n: usize) -> Playback {
+        let n = n.clamp(1, self.list.len());
+        let starts = (0..self.list.len() / n).map(|i| i * n);
+        let at = starts.min_by(|a, b| self.between(*a, a + n).total_cmp(&self.between(*b, b + n)));
+        self.play(at.unwrap_or(0), n, 1, 1.0)
+    }
+
+    /// Those whose prompt `takes` says, at the times at which they are sent.
+    pub fn only(&self, takes: impl Fn(u32) -> bool) -> Requests {
+        let list = self.list.iter().filter(|r| takes(r.prompt_tokens));
+        Requests {
+            list: list.cloned().collect(),
+            shares: self.shares,
+            cut: self.cut,
+        }
     }
 
     /// What one of `replicas` gets of a stretch: each in turn, `n` requests or as many as there are.
@@ -281,6 +312,22 @@ mod tests {
         for (a, b) in one.iter().zip(&two) {
             assert!(a.0.abs_diff(2 * b.0) <= 1, "{a:?} {b:?}");
         }
+    }
+
+    #[test]
+    fn parts_by_prompt_are_the_whole() {
+        let text = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = { kind = \"poisson\", rate = \"10 req/s\" \
+                    }\nprompt = { kind = \"uniform\", min = 1, max = 100 }\noutput = 10\n[run]\nrequests = 500\n";
+        let r = Requests::draw(&Scenario::parse(text, "x.toml", &[]).unwrap(), 1).unwrap();
+        let (short, long) = (r.only(|p| p <= 50), r.only(|p| p > 50));
+        assert_eq!(short.len() + long.len(), 500);
+        assert!(short.moments().prompts.last() <= Some(&50) && long.moments().prompts[0] > 50);
+        let mut both = times(short.all(1.0));
+        both.extend(times(long.all(1.0)));
+        both.sort();
+        assert_eq!(both, times(r.all(1.0)));
+        let span = |p: Playback| p.span_s();
+        assert!(span(r.busiest(50)) <= span(r.stretch(50, 1.0)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use sim::scenario::{ModelSource, RouterPolicy, Scenario};
 use sim::simulation::RunOptions;
 use sim::workload::Workload as _;
 
-use crate::Error;
+use crate::{Error, World};
 
 /// Instance types beside the scenario's own that are tried.
 const MOST_INSTANCES: usize = 8;
@@ -115,19 +115,20 @@ impl Outcome {
     }
 }
 
-/// Tries every change of the scenario in `text`; `overrides` are laid over it first; `progress` is told how many of how many are tried.
+/// Tries every change of the scenario in `text`, whose files are those of `world`; `overrides` are laid over it first; `progress` is told how many of how many are tried.
 ///
 /// # Errors
 /// A scenario that cannot be built; the simulator's own errors.
 pub fn whatif(
+    world: &World,
     text: &str,
     origin: &str,
     overrides: &[String],
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<WhatIf, Error> {
-    let base = Scenario::parse(text, origin, overrides)?;
+    let base = world.scenario(text, origin, overrides)?;
     let built = base.build()?;
-    let report = simulate(&base)?;
+    let report = simulate(world, &base)?;
     let changes = changes(&base, &built.decided, built.workload.shares_content());
     let total = changes.len() as u64;
     let done = std::sync::atomic::AtomicU64::new(0);
@@ -136,15 +137,14 @@ pub fn whatif(
         .map(|set| {
             let mut all = overrides.to_vec();
             all.extend(set.iter().cloned());
-            let outcome = Scenario::parse(text, origin, &all)
+            let outcome = (world.scenario(text, origin, &all))
                 .map_err(Error::from)
-                .and_then(|s| simulate(&s));
+                .and_then(|s| simulate(world, &s));
             let n = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             progress(n, total);
             match outcome {
                 Ok(r) => Ok((set, Ok(Outcome::of(&r)))),
-                Err(Error::Input(why)) => Ok((set, Err(why))),
-                Err(e) => Err(e),
+                Err(e) => Ok((set, Err(e.into_reason()?))),
             }
         })
         .collect::<Result<Vec<_>, Error>>()?;
@@ -209,8 +209,9 @@ fn rank(o: &Outcome) -> (bool, f64, f64, f64) {
     )
 }
 
-fn simulate(scenario: &Scenario) -> Result<RunReport, Error> {
+fn simulate(world: &World, scenario: &Scenario) -> Result<RunReport, Error> {
     let options = RunOptions {
+        cancel: world.cancel.clone(),
         record: RecordOptions {
             series_bins: 0,
             ..RecordOptions::default()
@@ -419,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_change_that_lifts_the_limit_is_found() {
-        let answer = whatif(TEXT, "s.toml", &[], &|_, _| {}).unwrap();
+        let answer = whatif(&World::default(), TEXT, "s.toml", &[], &|_, _| {}).unwrap();
         assert_eq!(answer.base.holds, Some(false));
         let doubled = answer
             .changes

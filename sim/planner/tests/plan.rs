@@ -5,7 +5,8 @@ use std::path::Path;
 use planner::plan::bounds::bound;
 use planner::plan::ready::start_all;
 use planner::plan::space::Space;
-use planner::plan::{Options, PlanReport, Question, answer};
+use planner::plan::{Options, Part, PlanReport, Question, answer, merge, part};
+use planner::sweep::Shard;
 
 /// A question of 3 instance types, their layouts and engine limits, under `rate` req/s.
 fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
@@ -234,4 +235,257 @@ fn the_shipped_questions_are_answered() {
         answered += 1;
     }
     assert!(answered >= 2);
+}
+
+/// The parts of `q`, each as its file holds it.
+fn parts(q: &Question, options: Options, count: u64) -> Vec<Part> {
+    let one = |index| {
+        let made = part(q, options, Shard { index, count }, &|_| {}).unwrap();
+        serde_json::from_str(&serde_json::to_string(&made).unwrap()).unwrap()
+    };
+    (1..=count).rev().map(one).collect()
+}
+
+#[test]
+fn the_parts_of_an_exhaustive_plan_give_the_bytes_of_the_whole() {
+    let q = question(8.0, CHAT, "n+1");
+    let options = Options {
+        exhaustive: true,
+        draws: 2,
+    };
+    let whole = answer(&q, options, &|_| {}).unwrap();
+    let merged = merge(&q, &parts(&q, options, 3), &|_| {}).unwrap();
+    let text = |r: &PlanReport| serde_json::to_string_pretty(r).unwrap();
+    assert_eq!(text(&merged.report), text(&whole.report));
+    assert_eq!(merged.scenario, whole.scenario);
+}
+
+#[test]
+fn the_parts_of_a_raced_plan_name_the_winner_of_the_whole() {
+    for (rate, redundancy) in [(6.0, "none"), (25.0, "n+1")] {
+        let q = question(rate, CHAT, redundancy);
+        let options = Options {
+            exhaustive: false,
+            draws: 0,
+        };
+        let whole = answer(&q, options, &|_| {}).unwrap();
+        for count in [2, 5] {
+            let merged = merge(&q, &parts(&q, options, count), &|_| {}).unwrap();
+            assert_eq!(merged.report.winner, whole.report.winner, "{rate} {count}");
+            assert_eq!(merged.report.detail, whole.report.detail, "{rate} {count}");
+            assert_eq!(merged.scenario, whole.scenario);
+            assert_eq!(
+                merged.report.search.candidates,
+                whole.report.search.candidates
+            );
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused() {
+    let q = question(6.0, CHAT, "none");
+    let options = Options {
+        exhaustive: false,
+        draws: 0,
+    };
+    let all = parts(&q, options, 2);
+    let refused = |q: &Question, parts: &[Part]| {
+        let e = merge(q, parts, &|_| {}).err().unwrap();
+        assert!(e.is_input());
+        e.to_string()
+    };
+    assert!(refused(&q, &[]).contains("--shard"));
+    assert!(refused(&q, &all[..1]).contains("1 of 2 parts are missing: 1"));
+    let other = question(7.0, CHAT, "none");
+    assert!(refused(&other, &all).contains("another question"));
+    let mut mixed = all.clone();
+    mixed[0].draws = 3;
+    assert!(refused(&q, &mixed).contains("other options"));
+    let mut twice = all.clone();
+    twice.push(all[0].clone());
+    assert!(merge(&q, &twice, &|_| {}).is_ok());
+    let last = twice.len() - 1;
+    twice[last].settled.clear();
+    assert!(refused(&q, &twice).contains("twice"));
+    let mut beyond = all;
+    beyond[0].settled[0].candidate = 1_000_000;
+    assert!(refused(&q, &beyond).contains("does not have"));
+}
+
+#[test]
+fn what_was_set_aside_is_told_by_kind() {
+    let report = answered(&question(25.0, CHAT, "n+1"), false);
+    let text = report.render();
+    let aside = text.split("set aside\n").nth(1).unwrap();
+    let aside = aside.split("\nsearch").next().unwrap();
+    // At most a heading and two examples of each kind, and where the rest is.
+    let kinds: std::collections::BTreeSet<_> = report.rejected.iter().map(|r| r.kind).collect();
+    assert!(aside.lines().count() <= 3 * kinds.len() + 1, "{text}");
+    for kind in kinds {
+        assert!(aside.contains(kind.heading()), "{text}");
+    }
+    let told: u64 = aside
+        .lines()
+        .filter(|l| !l.trim_start().starts_with(['e', 'a']))
+        .filter_map(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    assert_eq!(
+        told,
+        report.rejected.iter().map(|r| r.candidates).sum::<u64>()
+    );
+}
+
+#[test]
+fn prices_of_regions_decide() {
+    let text = |regions: &str| {
+        format!(
+            "slo = [\"ttft.p99 < 2 s\"]\n[plan]\nprices = \"prices.csv\"\n{regions}\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = [\"g6e.xlarge\", \
+             \"g5.2xlarge\"]\n[engine]\nkind = \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = {{ kind = \"poisson\", rate = \
+             \"2 req/s\" }}\nprompt = 200\noutput = 50\n[run]\nrequests = 150\n"
+        )
+    };
+    let prices = "instance,region,usd_per_h,multiplier\ng6e.xlarge,far,0.25,\n*,near,,1\n";
+    let bundle = hwmodels::files::Bundle::default().with("prices.csv", prices.as_bytes());
+    let world = planner::World::of(bundle);
+    let winner = |regions: &str| {
+        let q = Question::parse_in(&world, &text(regions), "q.toml", &[]).unwrap();
+        let found = answer(
+            &q,
+            Options {
+                exhaustive: false,
+                draws: 0,
+            },
+            &|_| {},
+        )
+        .unwrap();
+        (found.report.winner.unwrap(), found.scenario.unwrap())
+    };
+    let (all, scenario) = winner("");
+    assert_eq!(
+        (all.instance.as_str(), all.usd_per_hour),
+        ("g6e.xlarge", 0.25 * f64::from(all.instances))
+    );
+    assert!(
+        all.settings.contains(&("region".into(), "far".into())),
+        "{all:?}"
+    );
+    assert!(scenario.contains("0.25 USD/h"), "{scenario}");
+    let (near, _) = winner("regions = [\"near\"]");
+    assert!(
+        near.usd_per_hour > all.usd_per_hour
+            && near.settings.contains(&("region".into(), "near".into()))
+    );
+    let wrong = text("regions = [\"mars\"]");
+    let e = Question::parse_in(&world, &wrong, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(e.contains("no region `mars`"), "{e}");
+    let without = wrong.replace("prices = \"prices.csv\"\n", "");
+    let e = Question::parse_in(&world, &without, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        e.contains("plan.regions") && e.contains("prices.csv"),
+        "{e}"
+    );
+}
+
+/// A day in an hour: quiet, busy, quiet.
+const DAY: &str = "slo = [\"ttft.p95 < 3 s\"]\n[plan]\nPLAN\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g6e.xlarge\"\n[engine]\nkind = \
+    \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"steps\", steps = [{ rate = \"0.2 req/s\", duration = \"2 h\" }, { rate = \
+    \"6 req/s\", duration = \"20 min\" }, { rate = \"0.2 req/s\", duration = \"2 h\" }] }\nprompt = { kind = \"lognormal\", mean = 700, std = 2500, max = 16000 }\noutput = \
+    200\n[run]\nduration = \"260 min\"\n";
+
+#[test]
+fn an_autoscaled_fleet_is_held_against_the_fixed_one() {
+    let q = Question::parse(&DAY.replace("PLAN", "autoscaled = true"), "q.toml", &[]).unwrap();
+    let report = answered(&q, false);
+    let winner = report.winner.as_ref().unwrap();
+    let a = report.autoscaled.as_ref().expect("the load changes");
+    assert_eq!((a.min_replicas, a.max_replicas), (1, winner.replicas));
+    assert!(winner.replicas > 1, "{}", report.render());
+    for t in &a.trials {
+        // Fewer replicas than all, more than none; what they cost follows.
+        assert!(
+            t.mean_ready < f64::from(winner.replicas) && t.mean_ready >= 0.9,
+            "{t:?}"
+        );
+        assert!(t.usd < t.fixed_usd && t.usd > 0.2 * t.fixed_usd, "{t:?}");
+    }
+    // A lower target keeps more replicas.
+    let ready: Vec<f64> = a.trials.iter().map(|t| t.mean_ready).collect();
+    assert!(ready.first() >= ready.last(), "{ready:?}");
+    assert!(
+        report.render().contains("autoscaled: 1 to"),
+        "{}",
+        report.render()
+    );
+    let steady = question(6.0, CHAT, "none");
+    assert!(
+        answered(
+            &Question {
+                autoscaled: true,
+                ..steady
+            },
+            false
+        )
+        .autoscaled
+        .is_none()
+    );
+}
+
+#[test]
+fn two_pools_are_held_against_one() {
+    let q = Question::parse(
+        &DAY.replace("PLAN", "pools_by_prompt = true"),
+        "q.toml",
+        &[],
+    )
+    .unwrap();
+    let report = answered(&q, false);
+    let winner = report.winner.as_ref().unwrap();
+    let s = report.split.as_ref().expect("prompts differ widely");
+    assert!((0.2..1.0).contains(&s.short_ratio), "{s:?}");
+    assert!((s.usd_per_hour - s.short.usd_per_hour - s.long.usd_per_hour).abs() < 1e-9);
+    assert!((s.more_usd_per_hour - (s.usd_per_hour - winner.usd_per_hour)).abs() < 1e-9);
+    assert!(s.short.standing.holds && s.long.standing.holds);
+    // Each pool holds its part in a run of its own.
+    for (pool, short) in [(&s.short, true), (&s.long, false)] {
+        let part = q.with(q.requests.only(|p| (p <= s.boundary_tokens) == short));
+        let alone = answered(
+            &Question {
+                pools_by_prompt: false,
+                ..part
+            },
+            true,
+        );
+        assert!(alone.winner.unwrap().usd_per_hour <= pool.usd_per_hour + 1e-9);
+    }
+    assert!(report.render().contains("two pools by prompt length"));
+}
+
+#[test]
+fn a_power_cap_never_helps() {
+    let report = answered(&question(6.0, CHAT, "none"), false);
+    let e = report
+        .detail
+        .as_ref()
+        .unwrap()
+        .energy
+        .as_ref()
+        .expect("its power is known");
+    assert_eq!(e.watts_most, f64::from(e.devices) * e.tdp_w);
+    assert!(e.output_tokens_per_joule_least > 0.0);
+    let margins: Vec<f64> = e.caps.iter().map(|c| c.standing.margin_ratio).collect();
+    assert!(margins.windows(2).all(|w| w[1] <= w[0]), "{margins:?}");
+    assert!(
+        e.caps
+            .iter()
+            .all(|c| c.slowdown_ratio >= 1.0
+                && c.slowdown_ratio < c.cap_ratio.cbrt().recip() + 1e-12)
+    );
+    assert!(report.render().contains("power cap"));
 }

@@ -28,6 +28,14 @@ pub struct Bound {
 
 /// The bound of a candidate under the question's load.
 pub fn bound(ready: &Ready, question: &Question) -> Bound {
+    if question.world.is_cancelled() {
+        // Nobody reads it.
+        return Bound {
+            requests_per_s: 0.0,
+            sequences: 0,
+            impossible: None,
+        };
+    }
     let m = &question.moments;
     let step = ready.step().as_ref();
     let layout = ready.candidate.layout;

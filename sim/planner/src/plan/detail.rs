@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use sim::report::RunReport;
 use sim::report::curve::search::boundary;
 
+use super::energy::energy;
 use super::question::Question;
 use super::ready::Ready;
 use super::report::Detail;
@@ -63,6 +64,8 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         }
     };
     let b = report.bound_by;
+    let made = report.throughput.output_tokens_per_s;
+    let energy = energy(question, ready, winner, &b, made)?;
     let parts = [
         ("reading weights from memory (bandwidth)", b.weights),
         ("reading and writing KV (bandwidth)", b.kv),
@@ -86,13 +89,14 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         limit: report.diagnosis.limit,
         bound_by: b,
         bound,
-        output_tokens_per_s: report.throughput.output_tokens_per_s,
+        output_tokens_per_s: made,
         kv_peak_ratio: report.kv.peak_ratio,
         headroom,
         at_twice: at_twice.unwrap_or_default(),
         one_lost,
         accuracy: report.accuracy,
         profiles: report.profiles.into_iter().map(|p| p.name).collect(),
+        energy,
         decided: ready
             .fleet
             .decided

@@ -2,12 +2,19 @@
 //!
 //! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the candidates; [`ready`]: candidates that start on their hardware
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
+//! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
 //! - [`detail`]: what binds the winner, and where it ends; [`doubt`]: how sure the answer is
+//! - [`part`]: the search cut up for many machines
 //! - [`report`]: the answer; [`render`]: as advice on a terminal; [`table`]: as CSV
 
+pub mod autoscaled;
 pub mod bounds;
 pub mod detail;
 pub mod doubt;
+pub mod energy;
+pub mod part;
+pub mod pools;
+pub mod prices;
 pub mod question;
 pub mod quick;
 pub mod ready;
@@ -17,20 +24,23 @@ pub mod search;
 pub mod space;
 pub mod table;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use sim::scenario::{ModelSource, Scenario};
 use sim::workload::{Arrival, Length, Lengths};
 
+pub use part::Part;
 pub use question::Question;
 pub use report::PlanReport;
 
-use crate::Error;
+use crate::{Error, World};
 use ready::{Ready, start_all};
-use report::{Choice, SearchCounts, pareto};
-use search::{Found, Search, Settled};
+use report::{Choice, Rejection, SearchCounts, pareto};
+use search::{Found, Search, Settled, better};
 use space::Space;
+
+use crate::sweep::Shard;
 
 /// Alternatives that are listed.
 const MOST_ALTERNATIVES: usize = 20;
@@ -64,36 +74,204 @@ pub struct Answer {
 /// Answers `question`; `progress` is told what is under way.
 ///
 /// # Errors
-/// What is wrong with the question; the simulator's own errors.
+/// What is wrong with the question; the simulator's own errors; [`Error::Cancelled`].
 pub fn answer(
     question: &Question,
     options: Options,
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<Answer, Error> {
+    let Explored {
+        ready,
+        found,
+        rejected,
+        combinations,
+    } = explore(question, options, Shard::WHOLE, progress)?;
+    conclude(
+        question,
+        options,
+        &ready,
+        &found,
+        rejected,
+        combinations,
+        progress,
+    )
+}
+
+/// Searches the candidates of `shard` only.
+///
+/// # Errors
+/// As [`answer`].
+pub fn part(
+    question: &Question,
+    options: Options,
+    shard: Shard,
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Part, Error> {
+    let found = explore(question, options, shard, progress)?;
+    let index = |at: usize| found.ready[at].candidate.index;
+    Ok(Part::of(
+        question,
+        shard,
+        options,
+        &found.found,
+        found.rejected,
+        index,
+    ))
+}
+
+/// The answer of all parts of `question`.
+///
+/// # Errors
+/// Parts that are missing or belong to another question; as [`answer`].
+pub fn merge(
+    question: &Question,
+    parts: &[Part],
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Answer, Error> {
+    part::check(question, parts)?;
+    let by_shard: BTreeMap<u64, &Part> = parts.iter().map(|p| (p.shard.0, p)).collect();
+    let parts: Vec<&Part> = by_shard.into_values().collect();
+    let space = Space::of(question)?;
+    let mut wanted: BTreeSet<usize> = BTreeSet::new();
+    let mut rejected = space.rejected;
+    let mut counts = SearchCounts::default();
+    for p in &parts {
+        wanted.extend(p.settled.iter().chain(&p.others).map(|r| r.candidate));
+        counts = counts.plus(&p.counts);
+        for r in &p.rejected {
+            Rejection::count(
+                &mut rejected,
+                r.kind,
+                &r.what,
+                &r.reason,
+                r.candidates as usize,
+            );
+        }
+    }
+    let chosen: Vec<space::Candidate> = (space.candidates.into_iter())
+        .filter(|c| wanted.contains(&c.index))
+        .collect();
+    let ready = start_all(question, &chosen, &mut Vec::new());
+    let at: BTreeMap<usize, usize> = (ready.iter().enumerate())
+        .map(|(at, r)| (r.candidate.index, at))
+        .collect();
+    let settle = |r: &part::Row| -> Result<Settled, Error> {
+        let at = *at.get(&r.candidate).ok_or_else(|| {
+            Error::input(
+                "a part names a deployment that the question does not have; make the parts again",
+            )
+        })?;
+        Ok(Settled {
+            at,
+            units: r.units,
+            cost: ready[at].candidate.cost(r.units),
+            standing: r.standing(),
+        })
+    };
+    let rows = |of: fn(&Part) -> &[part::Row]| -> Result<Vec<Settled>, Error> {
+        parts.iter().flat_map(|p| of(p)).map(settle).collect()
+    };
+    let mut settled = rows(|p| &p.settled)?;
+    settled.sort_by(better);
+    let others = first_of_instances(&ready, &settled, rows(|p| &p.others)?);
+    let bounds = ready.iter().map(|r| bounds::bound(r, question)).collect();
+    let found = Found {
+        settled,
+        others,
+        bounds,
+        rejected: Vec::new(),
+        counts,
+    };
+    let options = Options {
+        exhaustive: parts[0].exhaustive,
+        draws: parts[0].draws,
+    };
+    conclude(
+        question,
+        options,
+        &ready,
+        &found,
+        rejected,
+        space.combinations,
+        progress,
+    )
+}
+
+/// Of the parts' other instance types the cheapest of each that is not settled.
+fn first_of_instances(
+    ready: &[Ready],
+    settled: &[Settled],
+    mut others: Vec<Settled>,
+) -> Vec<Settled> {
+    let instance = |s: &Settled| ready[s.at].candidate.instance.as_str();
+    let mut seen: BTreeSet<&str> = settled.iter().map(instance).collect();
+    others.sort_by(better);
+    others.retain(|s| seen.insert(instance(s)));
+    others.truncate(search::MOST_OTHERS);
+    others
+}
+
+/// What a search found.
+struct Explored {
+    ready: Vec<Ready>,
+    found: Found,
+    rejected: Vec<Rejection>,
+    combinations: usize,
+}
+
+fn explore(
+    question: &Question,
+    options: Options,
+    shard: Shard,
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Explored, Error> {
     progress("starting candidates");
     let Space {
-        candidates,
+        mut candidates,
         mut rejected,
         combinations,
     } = Space::of(question)?;
+    let whole = shard == Shard::WHOLE;
+    if !whole {
+        candidates.retain(|c| shard.holds(c.index as u64));
+        // Every part would tell of what is in none.
+        rejected.clear();
+    }
     let ready = start_all(question, &candidates, &mut rejected);
-    if ready.is_empty() {
-        let why: Vec<String> = rejected
-            .iter()
-            .take(5)
-            .map(report::Rejection::in_words)
-            .collect();
+    question.world.check()?;
+    if ready.is_empty() && whole {
+        let why: Vec<String> = (rejected.iter().take(5)).map(Rejection::in_words).collect();
         return Err(Error::input(format!(
             "no candidate starts: {}",
             why.join("; ")
         )));
     }
     let search = Search::new(question, &ready, progress);
-    let found = if options.exhaustive {
+    question.world.check()?;
+    let mut found = if options.exhaustive {
         search.exhaust()?
     } else {
         search.run()?
     };
+    rejected.append(&mut found.rejected);
+    Ok(Explored {
+        ready,
+        found,
+        rejected,
+        combinations,
+    })
+}
+
+/// The answer from what was found.
+fn conclude(
+    question: &Question,
+    options: Options,
+    ready: &[Ready],
+    found: &Found,
+    mut rejected: Vec<Rejection>,
+    combinations: usize,
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Answer, Error> {
     let affordable = |s: &Settled| question.budget.is_none_or(|b| s.cost <= b * (1.0 + 1e-9));
     let mut notes = question.notes.clone();
     let winner = found.settled.iter().find(|s| affordable(s)).cloned();
@@ -107,18 +285,27 @@ pub fn answer(
         ));
     }
     let (mut detail, mut doubt, mut scenario) = (None, None, None);
+    let (mut split, mut autoscaled) = (None, None);
     if let Some(w) = &winner {
         progress("the winner in detail");
         detail = Some(detail::detail(question, &ready[w.at], w)?);
         if options.draws > 0 {
             progress("drawing the profiles' parameters");
-            doubt = Some(doubt::doubt(question, &ready, &found, w, options.draws)?);
+            doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
         }
         scenario = Some(scenario_of(question, &ready[w.at], w)?);
+        if question.pools_by_prompt && !question.moments.shares {
+            split = pools::split(question, ready, found, w, progress)?;
+        }
+        if question.autoscaled && !question.steady {
+            progress("the winner under an autoscaler");
+            autoscaled = autoscaled::trials(question, &ready[w.at], w)?;
+        }
     }
-    rejected.extend(found.rejected.iter().cloned());
-    let alternatives = alternatives(question, &ready, &found, winner.as_ref());
-    let winner = winner.map(|w| choice(question, &ready, &found, &w, true));
+    let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
+    rejected.sort_by_cached_key(key);
+    let alternatives = alternatives(question, ready, found, winner.as_ref());
+    let winner = winner.map(|w| choice(question, ready, found, &w, true));
     let mut report = PlanReport {
         contract: PlanReport::CONTRACT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -133,6 +320,8 @@ pub fn answer(
         winner,
         detail,
         doubt,
+        split,
+        autoscaled,
         alternatives,
         pareto: Vec::new(),
         rejected,
@@ -212,7 +401,7 @@ fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<S
         ready.candidate.layout,
         question.name
     );
-    absolute_files(&mut scenario)?;
+    absolute_files(&mut scenario, &question.world)?;
     let expects: Vec<String> = question
         .conditions
         .iter()
@@ -226,10 +415,8 @@ fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<S
 }
 
 /// Makes the names of the files that `scenario` reads independent of the folder it is written to.
-fn absolute_files(scenario: &mut Scenario) -> Result<(), Error> {
-    // An empty folder is the one that the process is in.
-    let base = std::path::absolute(Path::new(".").join(&scenario.base))
-        .map_err(|e| Error::Failed(e.to_string()))?;
+fn absolute_files(scenario: &mut Scenario, world: &World) -> Result<(), Error> {
+    let base = world.folder(&scenario.base)?;
     let whole = |file: &mut PathBuf| *file = base.join(&*file);
     let length = |l: &mut Length| {
         if let Length::Empirical { file, .. } = l {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hwmodels::catalog::Catalog;
-use hwmodels::files::Disk;
 use hwmodels::units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 use sim::scenario::document::{self, Document};
@@ -12,10 +11,13 @@ use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
 use sim::workload::Arrival;
 use toml::{Spanned, Table, Value};
 
-use crate::Error;
+use super::prices::Prices;
+use super::space::MOST_CANDIDATES;
 use crate::conditions::Condition;
 use crate::fleet::Extent;
 use crate::requests::{Moments, Requests};
+use crate::sweep::fnv1a;
+use crate::{Error, World};
 
 /// Most instances of a deployment, where the question says nothing.
 const MOST_INSTANCES: u32 = 64;
@@ -105,6 +107,13 @@ struct PlanFile {
     #[serde(default)]
     redundancy: Redundancy,
     max_instances: Option<u32>,
+    prices: Option<String>,
+    #[serde(default)]
+    regions: Vec<String>,
+    #[serde(default)]
+    pools_by_prompt: bool,
+    #[serde(default)]
+    autoscaled: bool,
 }
 
 /// A key of a scenario and the values to try.
@@ -117,6 +126,7 @@ pub struct Axis {
 }
 
 /// A planning question, checked.
+#[derive(Clone)]
 pub struct Question {
     /// Its name.
     pub name: String,
@@ -144,6 +154,14 @@ pub struct Question {
     pub engines: Vec<Vec<Axis>>,
     /// Instance types that are allowed, as written; with `*` for any text.
     pub instances: Vec<String>,
+    /// Prices by region.
+    pub prices: Option<Prices>,
+    /// Whether two pools by prompt length are looked at.
+    pub pools_by_prompt: bool,
+    /// Whether the winner is tried under an autoscaler.
+    pub autoscaled: bool,
+    /// Most candidates.
+    pub most_candidates: usize,
     /// The catalog.
     pub catalog: Catalog,
     /// The requests.
@@ -160,6 +178,8 @@ pub struct Question {
     pub load: String,
     /// What the reader must know of the question.
     pub notes: Vec<String>,
+    /// Where its files are, and who may stop the answer.
+    pub world: World,
 }
 
 /// Keys of `[engine]` whose value is a list itself.
@@ -171,8 +191,9 @@ impl Question {
     /// # Errors
     /// Everything that is wrong with it, with file, line and key.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Question, Error> {
-        let text = document::read_text(&Disk, path, "the planning question")?;
-        Question::parse(&text, &path.display().to_string(), overrides)
+        let world = World::default();
+        let text = document::read_text(&*world.files, path, "the planning question")?;
+        Question::parse_in(&world, &text, &path.display().to_string(), overrides)
     }
 
     /// Reads a question from text; `origin` is the file it came from.
@@ -180,6 +201,19 @@ impl Question {
     /// # Errors
     /// As [`Question::load`].
     pub fn parse(text: &str, origin: &str, overrides: &[String]) -> Result<Question, Error> {
+        Question::parse_in(&World::default(), text, origin, overrides)
+    }
+
+    /// [`Question::parse`], with the files of `world`.
+    ///
+    /// # Errors
+    /// As [`Question::load`].
+    pub fn parse_in(
+        world: &World,
+        text: &str,
+        origin: &str,
+        overrides: &[String],
+    ) -> Result<Question, Error> {
         let overrides = relative::absolute(text, origin, overrides)?;
         let document = Document::parse(text, origin, &overrides)?;
         let root = Spanned::new(document.root_span(), document.root().clone());
@@ -203,6 +237,8 @@ impl Question {
                 format!("must be from 1 to 4096, got {max_instances}"),
             ));
         }
+        let prices =
+            prices(world, origin, &file.plan).map_err(|(key, e)| at(key, e.to_string()))?;
         let mut hardware = file.hardware;
         let instances = match hardware.remove("instance") {
             None => Vec::new(),
@@ -256,7 +292,7 @@ impl Question {
             fixed.insert("run".into(), Value::Table(file.run));
         }
         let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
-        let probe = probe(&base, origin, &axes).map_err(|e| replaced(&e, &document))?;
+        let probe = probe(world, &base, origin, &axes).map_err(|e| replaced(&e, &document))?;
         let catalog = probe.catalog().map_err(|e| replaced(&e, &document))?;
         let requests = Requests::draw(&probe, probe.seed)?;
         let moments = requests.moments();
@@ -293,6 +329,10 @@ impl Question {
             own_layouts,
             engines,
             instances,
+            prices,
+            pools_by_prompt: file.plan.pools_by_prompt,
+            autoscaled: file.plan.autoscaled,
+            most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
             requests,
@@ -301,7 +341,60 @@ impl Question {
             extent,
             seeded,
             notes,
+            world: world.clone(),
         })
+    }
+}
+
+/// The prices that the question names, or the key at fault and why.
+fn prices(
+    world: &World,
+    origin: &str,
+    plan: &PlanFile,
+) -> Result<Option<Prices>, (&'static str, Error)> {
+    let Some(name) = &plan.prices else {
+        if plan.regions.is_empty() {
+            return Ok(None);
+        }
+        let why = "the catalog has one price of each instance type: give prices = \"prices.csv\" with those of the regions";
+        return Err(("plan.regions", Error::input(why)));
+    };
+    let folder = Path::new(origin).parent().unwrap_or(Path::new(""));
+    let text = document::read_text(&*world.files, &folder.join(name), "the prices")
+        .map_err(|e| ("plan.prices", e.into()))?;
+    let read = Prices::parse(&text, name, &plan.regions);
+    read.map(Some).map_err(|e| ("plan.prices", e))
+}
+
+impl Question {
+    /// The same question of other requests.
+    pub fn with(&self, requests: Requests) -> Question {
+        Question {
+            moments: requests.moments(),
+            requests,
+            ..self.clone()
+        }
+    }
+
+    /// What tells this question from others: its text, its requests, and the version of servetwin.
+    pub fn fingerprint(&self) -> String {
+        let mut all = format!(
+            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {}\n",
+            env!("CARGO_PKG_VERSION"),
+            self.base,
+            self.axes,
+            self.engines,
+            self.instances,
+            self.conditions,
+            self.budget,
+            self.redundancy.name(),
+            self.max_instances,
+            self.prices,
+            self.pools_by_prompt,
+            self.autoscaled,
+        );
+        all += &self.requests.fingerprint();
+        format!("{:016x}", fnv1a(all.as_bytes()))
     }
 }
 
@@ -352,7 +445,12 @@ fn split(section: &str, table: Table, axes: &mut Vec<Axis>) -> Result<Table, (St
 }
 
 /// A scenario of the question's load with the first alternative of each axis, on hardware that need not serve it.
-fn probe(base: &str, origin: &str, axes: &[Axis]) -> Result<Scenario, ScenarioError> {
+fn probe(
+    world: &World,
+    base: &str,
+    origin: &str,
+    axes: &[Axis],
+) -> Result<Scenario, ScenarioError> {
     let mut overrides = vec![
         "hardware.instance=\"p5.48xlarge\"".to_owned(),
         "engine.kind=\"vllm\"".to_owned(),
@@ -362,7 +460,7 @@ fn probe(base: &str, origin: &str, axes: &[Axis]) -> Result<Scenario, ScenarioEr
             .filter(|a| !a.key.starts_with("layout."))
             .map(|a| format!("{}={}", a.key, a.values[0])),
     );
-    Scenario::parse(base, origin, &overrides)
+    world.scenario(base, origin, &overrides)
 }
 
 /// An error of a scenario made from the question, at the question's own places.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use sim::report::draws::draw;
 
 use super::question::Question;
-use super::report::Rejection;
+use super::report::{Aside, Rejection};
 use super::space::Candidate;
 use crate::Error;
 use crate::conditions::Standing;
@@ -43,13 +43,15 @@ impl Ready {
         candidate: &Candidate,
         drawn: &BTreeMap<String, f64>,
     ) -> Result<Ready, Error> {
+        question.world.check()?;
         let mut scenario = candidate.scenario(question, 1)?;
         if let Some(hardware) = &mut scenario.hardware {
             hardware
                 .params
                 .extend(drawn.iter().map(|(k, v)| (k.clone(), *v)));
         }
-        let fleet = Fleet::start(scenario)?;
+        let mut fleet = Fleet::start(scenario)?;
+        fleet.cancel = question.world.cancel.clone();
         let decided = &fleet.decided;
         let number = |keys: &[&str]| {
             let value = keys.iter().find_map(|k| decided.get(*k)?.as_integer());
@@ -122,7 +124,7 @@ pub fn start_all(
     for one in started {
         match one {
             Ok(r) => ready.push(r),
-            Err((what, e)) => Rejection::count(rejected, &what, &reason(&e), 1),
+            Err((what, e)) => Rejection::count(rejected, Aside::Start, &what, &reason(&e), 1),
         }
     }
     share_steps(&mut ready);

@@ -1,15 +1,18 @@
 //! The answer as advice: the first screen is the recommendation, its price, its margins and its evidence.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sim::record::MeasuredError;
 use sim::report::text::{field, figure};
 
-use super::report::{Choice, Detail, Doubt, PlanReport, Rejection};
+use super::report::{
+    Aside, Autoscaled, Choice, Detail, Doubt, Energy, PlanReport, Rejection, Split,
+};
 use crate::conditions::Standing;
 
-/// Reasons that are listed.
-const MOST_REASONS: usize = 12;
+/// Examples of each kind of reason.
+const EXAMPLES: usize = 2;
 
 impl PlanReport {
     /// The text on the terminal; lines end in `\n`.
@@ -32,6 +35,12 @@ impl PlanReport {
         }
         if let Some(d) = &self.doubt {
             doubts(out, d)?;
+        }
+        if let Some(s) = &self.split {
+            two_pools(out, s, &self.slo)?;
+        }
+        if let Some(a) = &self.autoscaled {
+            scaled(out, a, &self.slo)?;
         }
         reasons(out, &self.rejected)?;
         let s = &self.search;
@@ -291,8 +300,98 @@ fn more(out: &mut String, w: &Choice, d: &Detail, slo: &[String]) -> std::fmt::R
             figure(w.bound_requests_per_s)
         ),
     )?;
+    if let Some(e) = &d.energy {
+        powers(out, e)?;
+    }
     let decided: Vec<String> = d.decided.iter().map(|(k, v)| format!("{k} {v}")).collect();
     field(out, "starts with", &decided.join(", "))
+}
+
+fn powers(out: &mut String, e: &Energy) -> std::fmt::Result {
+    let text = format!(
+        "at most {} W ({} x {} at their TDP of {} W), so at least {} output tokens per joule (analytic; accelerators alone)",
+        figure(e.watts_most),
+        e.devices,
+        e.accelerator,
+        figure(e.tdp_w),
+        figure(e.output_tokens_per_joule_least)
+    );
+    field(out, "energy", &text)?;
+    let caps: Vec<String> = (e.caps.iter())
+        .map(|c| {
+            format!(
+                "at {:.0} % of TDP steps take {:.0} % longer, the SLO {} (margin {:.0} %)",
+                100.0 * c.cap_ratio,
+                100.0 * (c.slowdown_ratio - 1.0),
+                if c.standing.holds {
+                    "holds"
+                } else {
+                    "is MISSED"
+                },
+                100.0 * c.standing.margin_ratio
+            )
+        })
+        .collect();
+    field(out, "power cap", &format!("{} (analytic)", caps.join("; ")))
+}
+
+fn two_pools(out: &mut String, s: &Split, slo: &[String]) -> std::fmt::Result {
+    writeln!(out, "\ntwo pools by prompt length")?;
+    let more = match s.more_usd_per_hour {
+        m if m < 0.0 => format!("{} USD/h less than the first row", figure(-m)),
+        m => format!("{} USD/h more than the first row", figure(m)),
+    };
+    let text = format!(
+        "prompts of at most {} tokens ({:.0} % of the requests) and longer ones: {} USD/h, {more}",
+        s.boundary_tokens,
+        100.0 * s.short_ratio,
+        figure(s.usd_per_hour)
+    );
+    field(out, "split", &text)?;
+    for (name, p) in [("short", &s.short), ("long", &s.long)] {
+        let text = format!(
+            "{} instances, {} replicas, {} USD/h: {}; {}",
+            p.instances,
+            p.replicas,
+            figure(p.usd_per_hour),
+            p.label,
+            against(&p.standing, slo)
+        );
+        field(out, name, &text)?;
+    }
+    Ok(())
+}
+
+fn scaled(out: &mut String, a: &Autoscaled, slo: &[String]) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\nautoscaled: {} to {} replicas by {}, over {} h",
+        a.min_replicas,
+        a.max_replicas,
+        a.metric,
+        figure(a.hours)
+    )?;
+    for (i, t) in a.trials.iter().enumerate() {
+        let mark = if a.chosen == Some(i as u64) { "* " } else { "" };
+        let holds = if t.standing.holds {
+            "holds"
+        } else {
+            "MISSES the SLO"
+        };
+        let text = format!(
+            "{mark}{} USD in place of {}, {} replicas on average, {} changes; {holds}: {}",
+            figure(t.usd),
+            figure(t.fixed_usd),
+            figure(t.mean_ready),
+            t.changes,
+            against(&t.standing, slo)
+        );
+        field(out, &format!("at {}", t.target_running), &text)?;
+    }
+    if a.chosen.is_none() {
+        writeln!(out, "  none of them holds for less than the fixed fleet")?;
+    }
+    Ok(())
 }
 
 fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
@@ -365,23 +464,26 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
     Ok(())
 }
 
+/// What was set aside, by kind of reason, each with what most candidates of it have in common.
 fn reasons(out: &mut String, rejected: &[Rejection]) -> std::fmt::Result {
     if rejected.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nset aside")?;
-    let mut all: Vec<&Rejection> = rejected.iter().collect();
-    all.sort_by(|a, b| b.candidates.cmp(&a.candidates).then(a.what.cmp(&b.what)));
-    for r in all.iter().take(MOST_REASONS) {
-        writeln!(out, "  {}", r.in_words())?;
+    let mut kinds: BTreeMap<Aside, Vec<&Rejection>> = BTreeMap::new();
+    for r in rejected {
+        kinds.entry(r.kind).or_default().push(r);
     }
-    if all.len() > MOST_REASONS {
-        let left: u64 = all[MOST_REASONS..].iter().map(|r| r.candidates).sum();
-        writeln!(
-            out,
-            "  and {} more reasons for {left} candidates (--json lists all)",
-            all.len() - MOST_REASONS
-        )?;
+    for (kind, mut all) in kinds {
+        let total: u64 = all.iter().map(|r| r.candidates).sum();
+        writeln!(out, "  {total:>7} {}", kind.heading())?;
+        all.sort_by(|a, b| b.candidates.cmp(&a.candidates).then(a.what.cmp(&b.what)));
+        for r in all.iter().take(EXAMPLES) {
+            writeln!(out, "          e.g. {}", r.in_words())?;
+        }
+    }
+    if rejected.len() > EXAMPLES {
+        writeln!(out, "          all reasons: --json")?;
     }
     Ok(())
 }

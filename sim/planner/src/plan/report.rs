@@ -39,6 +39,10 @@ pub struct PlanReport {
     pub detail: Option<Detail>,
     /// How sure that is; null without a winner or draws.
     pub doubt: Option<Doubt>,
+    /// The load in two pools by prompt length; null where the question does not ask, or no split holds.
+    pub split: Option<Split>,
+    /// The winner under an autoscaler; null where the question does not ask, or the load is steady.
+    pub autoscaled: Option<Autoscaled>,
     /// Other deployments that hold, cheapest first.
     pub alternatives: Vec<Choice>,
     /// The deployments above of which no other is both cheaper and faster in every objective: indices, the winner's is 0.
@@ -115,6 +119,104 @@ pub struct Detail {
     pub profiles: Vec<String>,
     /// What start-up decides: limits, KV blocks.
     pub decided: Vec<(String, String)>,
+    /// Power and energy, analytic; null where the accelerator's power is not known.
+    pub energy: Option<Energy>,
+}
+
+/// Power and energy of the accelerators, bounds from their thermal design power (analytic).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Energy {
+    /// The accelerator.
+    pub accelerator: String,
+    /// How many the instances hold.
+    pub devices: u32,
+    /// Thermal design power of one [W].
+    pub tdp_w: f64,
+    /// Power of all at most [W].
+    pub watts_most: f64,
+    /// Output tokens per joule at least.
+    pub output_tokens_per_joule_least: f64,
+    /// What power caps cost.
+    pub caps: Vec<PowerCap>,
+}
+
+/// A power cap (analytic): the clock falls with the cube root of the power.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PowerCap {
+    /// The cap as a share of the thermal design power [ratio].
+    pub cap_ratio: f64,
+    /// Power of all at most [W].
+    pub watts_most: f64,
+    /// How much longer steps take [ratio].
+    pub slowdown_ratio: f64,
+    /// How the winner stands under it when what may be lost is lost.
+    pub standing: Standing,
+}
+
+/// The load in two pools by prompt length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Split {
+    /// Longest prompt of the first pool [tokens].
+    pub boundary_tokens: u32,
+    /// Share of the requests in the first pool [ratio].
+    pub short_ratio: f64,
+    /// Price of both [USD/h].
+    pub usd_per_hour: f64,
+    /// That less the winner's price; negative: the split is cheaper [USD/h].
+    pub more_usd_per_hour: f64,
+    /// The pool of short prompts.
+    pub short: Pool,
+    /// The pool of long prompts.
+    pub long: Pool,
+}
+
+/// One of two pools.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Pool {
+    /// In words.
+    pub label: String,
+    /// Instances.
+    pub instances: u32,
+    /// Replicas on them.
+    pub replicas: u32,
+    /// Price [USD/h].
+    pub usd_per_hour: f64,
+    /// How it stands under its part of the load when what may be lost is lost.
+    pub standing: Standing,
+}
+
+/// The winner's replicas under a HorizontalPodAutoscaler on running requests, at several targets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Autoscaled {
+    /// The metric.
+    pub metric: String,
+    /// Fewest replicas.
+    pub min_replicas: u32,
+    /// Most replicas: the winner's.
+    pub max_replicas: u32,
+    /// Length of the load [h].
+    pub hours: f64,
+    /// The trials, by target.
+    pub trials: Vec<ScaledTrial>,
+    /// The cheapest trial that holds and costs less than the fixed fleet; null: none.
+    pub chosen: Option<u64>,
+}
+
+/// A target of the autoscaler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ScaledTrial {
+    /// Running requests per replica that it aims at.
+    pub target_running: u32,
+    /// Price of the run [USD].
+    pub usd: f64,
+    /// Price of the fixed fleet over the same time [USD].
+    pub fixed_usd: f64,
+    /// Ready replicas on average.
+    pub mean_ready: f64,
+    /// Changes of the number of replicas.
+    pub changes: u64,
+    /// How it stands.
+    pub standing: Standing,
 }
 
 /// How sure the answer is.
@@ -167,6 +269,8 @@ pub struct Sensitivity {
 /// What was set aside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Rejection {
+    /// What kind of reason it is.
+    pub kind: Aside,
     /// Instance type, and layout where that matters.
     pub what: String,
     /// Why.
@@ -175,15 +279,59 @@ pub struct Rejection {
     pub candidates: u64,
 }
 
+/// Kinds of reasons to set candidates aside, in the order in which they are told.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Aside {
+    /// They hold, but another costs less or has more margin.
+    Beaten,
+    /// They cost more than the best even at their best.
+    Dear,
+    /// They miss the objectives for the price of the best.
+    MissAtPrice,
+    /// They miss the objectives with any number of replicas.
+    Miss,
+    /// They are too slow even alone on a replica, or have no room for a request.
+    Slow,
+    /// They cannot carry the load with the instances that are allowed.
+    Small,
+    /// They do not start on their hardware.
+    Start,
+    /// They cannot be placed.
+    Place,
+    /// Another instance type has the same accelerators for less.
+    Dominated,
+}
+
+impl Aside {
+    /// In words, as a heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Aside::Beaten => "hold, but another costs less or has more margin",
+            Aside::Dear => "cost more than the best even at their best",
+            Aside::MissAtPrice => "miss the objectives for the price of the best",
+            Aside::Miss => "miss the objectives with any number of replicas",
+            Aside::Slow => "are too slow, or too small, even for one request",
+            Aside::Small => "cannot carry the load with the instances that are allowed",
+            Aside::Start => "do not start on their hardware",
+            Aside::Place => "cannot be placed",
+            Aside::Dominated => "instance types with accelerators that another has for less",
+        }
+    }
+}
+
 impl Rejection {
     /// Adds `n` candidates called `what`, set aside for `reason`.
-    pub fn count(all: &mut Vec<Rejection>, what: &str, reason: &str, n: usize) {
+    pub fn count(all: &mut Vec<Rejection>, kind: Aside, what: &str, reason: &str, n: usize) {
         match all
             .iter_mut()
-            .find(|r| r.what == what && r.reason == reason)
+            .find(|r| r.kind == kind && r.what == what && r.reason == reason)
         {
             Some(r) => r.candidates += n as u64,
             None => all.push(Rejection {
+                kind,
                 what: what.into(),
                 reason: reason.into(),
                 candidates: n as u64,
@@ -223,6 +371,22 @@ pub struct SearchCounts {
     pub requests: u64,
     /// Whether every candidate was settled.
     pub exhaustive: bool,
+}
+
+impl SearchCounts {
+    /// Both together.
+    pub fn plus(&self, o: &SearchCounts) -> SearchCounts {
+        SearchCounts {
+            combinations: self.combinations + o.combinations,
+            candidates: self.candidates + o.candidates,
+            by_bounds: self.by_bounds + o.by_bounds,
+            scouted: self.scouted + o.scouted,
+            settled: self.settled + o.settled,
+            simulations: self.simulations + o.simulations,
+            requests: self.requests + o.requests,
+            exhaustive: self.exhaustive || o.exhaustive,
+        }
+    }
 }
 
 impl PlanReport {

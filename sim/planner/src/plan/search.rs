@@ -19,7 +19,7 @@ use sim::workload::Workload as _;
 use super::bounds::{Bound, bound};
 use super::question::Question;
 use super::ready::Ready;
-use super::report::{Rejection, SearchCounts};
+use super::report::{Aside, Rejection, SearchCounts};
 use crate::Error;
 use crate::conditions::Standing;
 use crate::fleet::Extent;
@@ -57,8 +57,6 @@ pub struct Found {
     pub others: Vec<Settled>,
     /// Bounds, by candidate.
     pub bounds: Vec<Bound>,
-    /// Smallest units by the bound, by candidate.
-    pub floor: Vec<u32>,
     /// What was set aside, by reason.
     pub rejected: Vec<Rejection>,
     /// How many were where.
@@ -129,6 +127,16 @@ impl<'a> Search<'a> {
     fn count(&self, requests: u64) {
         self.simulations.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    /// The least that any candidate can cost by its bound [USD/h]; infinite where none can carry the load.
+    pub fn least(&self) -> f64 {
+        (0..self.ready.len())
+            .filter(|at| {
+                self.bounds[*at].impossible.is_none() && self.floor[*at] <= self.ceiling(*at)
+            })
+            .map(|at| self.cost(at, self.floor[at]))
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// How one replica stands under its share of a short stretch, when `units` have lost what may be lost.
@@ -412,7 +420,6 @@ impl<'a> Search<'a> {
             settled,
             others,
             bounds: self.bounds,
-            floor: self.floor,
             rejected,
             counts,
         }
@@ -422,44 +429,32 @@ impl<'a> Search<'a> {
     fn reasons(&self, settled: &BTreeMap<usize, Settled>) -> Vec<Rejection> {
         let mut out = Vec::new();
         let mut dear: BTreeMap<String, (usize, f64)> = BTreeMap::new();
-        for (at, r) in self
-            .ready
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| !settled.contains_key(at))
-        {
+        let left = (self.ready.iter().enumerate()).filter(|(at, _)| !settled.contains_key(at));
+        for (at, r) in left {
             let c = &r.candidate;
             let what = format!("{}, {}", c.instance, c.layout);
+            let mut aside =
+                |kind: Aside, why: &str| Rejection::count(&mut out, kind, &what, why, 1);
             if let Some(why) = &self.bounds[at].impossible {
-                Rejection::count(&mut out, &what, why, 1);
+                aside(Aside::Slow, why);
             } else if self.floor[at] > self.ceiling(at) {
                 let n = self.question.max_instances;
-                Rejection::count(
-                    &mut out,
-                    &what,
-                    &format!("cannot carry the load with {n} instances even at its best"),
-                    1,
-                );
+                let why = format!("cannot carry the load with {n} instances even at its best");
+                aside(Aside::Small, &why);
             } else if self.scouted.contains_key(&at) {
-                Rejection::count(
-                    &mut out,
-                    &what,
+                aside(
+                    Aside::Beaten,
                     "holds, but another costs less or has more margin",
-                    1,
                 );
             } else if self.ruled_out[at].is_infinite() {
-                Rejection::count(
-                    &mut out,
-                    &what,
+                aside(
+                    Aside::Miss,
                     "misses the objectives with any number of replicas",
-                    1,
                 );
             } else if self.ruled_out[at] > 0.0 {
-                Rejection::count(
-                    &mut out,
-                    &what,
+                aside(
+                    Aside::MissAtPrice,
                     "misses the objectives for the price of the best",
-                    1,
                 );
             } else {
                 let entry = dear.entry(what).or_insert((0, f64::INFINITY));
@@ -468,11 +463,9 @@ impl<'a> Search<'a> {
             }
         }
         for (what, (n, usd)) in dear {
-            let why = format!(
-                "costs at least {} USD/h even at its best",
-                sim::report::text::figure(usd)
-            );
-            Rejection::count(&mut out, &what, &why, n);
+            let usd = sim::report::text::figure(usd);
+            let why = format!("costs at least {usd} USD/h even at its best");
+            Rejection::count(&mut out, Aside::Dear, &what, &why, n);
         }
         out
     }
@@ -524,10 +517,10 @@ impl<'a> Search<'a> {
 }
 
 /// Other instance types that are shown beside the winner's.
-const MOST_OTHERS: usize = 10;
+pub(super) const MOST_OTHERS: usize = 10;
 
 /// The cheaper first; at equal price the larger margin, then the first in the space.
-fn better(a: &Settled, b: &Settled) -> std::cmp::Ordering {
+pub(super) fn better(a: &Settled, b: &Settled) -> std::cmp::Ordering {
     let margin = |s: &Settled| s.standing.margin_ratio;
     a.cost
         .total_cmp(&b.cost)

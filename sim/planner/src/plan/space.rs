@@ -10,7 +10,7 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::question::{Axis, Question, allows, model_name};
-use super::report::Rejection;
+use super::report::{Aside, Rejection};
 use crate::Error;
 
 /// Most candidates of a question.
@@ -109,11 +109,9 @@ impl Candidate {
     pub fn scenario(&self, question: &Question, replicas: u32) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
         overrides.push(format!("layout.replicas={replicas}"));
-        Ok(Scenario::parse(
-            &question.base,
-            &question.origin,
-            &overrides,
-        )?)
+        Ok(question
+            .world
+            .scenario(&question.base, &question.origin, &overrides)?)
     }
 }
 
@@ -140,7 +138,8 @@ impl Space {
     /// # Errors
     /// Instance types that the catalog does not have or that have no price; too many combinations; nothing that can be placed.
     pub fn of(question: &Question) -> Result<Space, Error> {
-        let probe = Scenario::parse(&question.base, &question.origin, &first(question))?;
+        let probe =
+            (question.world).scenario(&question.base, &question.origin, &first(question))?;
         let mut catalog = question.catalog.clone();
         let name = own_model(&probe, &mut catalog)?;
         let entry = catalog
@@ -161,18 +160,29 @@ impl Space {
             .as_ref()
             .and_then(|h| h.price)
             .map(|p| p.usd_per_hour());
-        let instances = allowed(question, fixed_price, &mut space.rejected)?;
+        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
+        let price_of = |i: &Instance| -> Option<(f64, Option<String>)> {
+            let catalog = fixed_price.or_else(|| match &date {
+                Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
+                None => i.price().map(|p| p.usd.usd_per_hour()),
+            });
+            match &question.prices {
+                None => Some((catalog?, None)),
+                Some(prices) => {
+                    let (usd, region) = prices.lowest(i, catalog)?;
+                    Some((usd, Some(region.to_owned())))
+                }
+            }
+        };
+        let instances = allowed(question, &price_of, &mut space.rejected)?;
         let (layout_axes, plain): (Vec<&Axis>, Vec<&Axis>) = question
             .axes
             .iter()
             .partition(|a| a.key.starts_with("layout."));
-        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
         for instance in instances {
-            let price = fixed_price.or_else(|| match &date {
-                Some(d) => instance.price_on(d).map(|p| p.usd.usd_per_hour()),
-                None => instance.price().map(|p| p.usd.usd_per_hour()),
-            });
-            let Some(price) = price else { continue };
+            let Some(price) = price_of(instance) else {
+                continue;
+            };
             for engine in &question.engines {
                 let kind = kind_of(engine)?;
                 let chip = catalog
@@ -180,6 +190,7 @@ impl Space {
                     .map_err(|e| Error::input(e.to_string()))?;
                 if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
                     space.reject(
+                        Aside::Place,
                         &instance.name,
                         &format!("{kind} does not run on {}", chip.name),
                         1,
@@ -193,7 +204,7 @@ impl Space {
                     given_layouts(&probe, &layout_axes)?
                 };
                 let axes: Vec<&Axis> = plain.iter().copied().chain(engine).collect();
-                let variants = combinations(&axes)?;
+                let variants = combinations(&axes, question.most_candidates)?;
                 for layout in layouts {
                     space.combinations += variants.len();
                     let placement =
@@ -205,6 +216,7 @@ impl Space {
                                     space.combinations -= variants.len();
                                 } else {
                                     space.reject(
+                                        Aside::Place,
                                         &format!("{}, {layout}", instance.name),
                                         &e.to_string(),
                                         variants.len(),
@@ -219,13 +231,20 @@ impl Space {
                             placement.nodes, question.max_instances
                         );
                         space.reject(
+                            Aside::Place,
                             &format!("{}, {layout}", instance.name),
                             &why,
                             variants.len(),
                         );
                         continue;
                     }
-                    space.add(&placement, price, &variants, &model)?;
+                    space.add(
+                        &placement,
+                        &price,
+                        &variants,
+                        &model,
+                        question.most_candidates,
+                    )?;
                 }
             }
         }
@@ -247,19 +266,21 @@ impl Space {
     fn add(
         &mut self,
         placement: &Placement,
-        price: f64,
+        (usd, region): &(f64, Option<String>),
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
+        most: usize,
     ) -> Result<(), Error> {
         let layout = placement.layout;
         for variant in variants {
-            if self.candidates.len() >= MOST_CANDIDATES {
+            if self.candidates.len() >= most {
                 return Err(Error::input(format!(
-                    "the question has more than {MOST_CANDIDATES} candidates; give fewer alternatives"
+                    "the question has more than {most} candidates; give fewer alternatives"
                 )));
             }
             if let Some(why) = too_heavy(placement, variant, model) {
-                self.reject(&format!("{}, {layout}", placement.instance.name), &why, 1);
+                let what = format!("{}, {layout}", placement.instance.name);
+                self.reject(Aside::Start, &what, &why, 1);
                 continue;
             }
             let mut overrides = vec![
@@ -277,28 +298,33 @@ impl Space {
                     .iter()
                     .map(|(axis, value)| format!("{}={value}", axis.key)),
             );
-            let settings = variant
+            let own = variant
                 .iter()
                 .filter(|(axis, _)| axis.values.len() > 1 || axis.key == "engine.kind");
+            let mut settings: Vec<(String, String)> = own
+                .map(|(axis, value)| (short(&axis.key), plain(value)))
+                .collect();
+            if let Some(region) = region {
+                settings.push(("region".to_owned(), region.clone()));
+                overrides.push(format!("hardware.price=\"{usd} USD/h\""));
+            }
             self.candidates.push(Candidate {
                 index: self.candidates.len(),
                 instance: placement.instance.name.clone(),
-                usd_per_hour: price,
+                usd_per_hour: *usd,
                 per_instance: placement.replicas_per_node,
                 instances_per_replica: placement.nodes,
                 devices: placement.devices(),
                 layout,
-                settings: settings
-                    .map(|(axis, value)| (short(&axis.key), plain(value)))
-                    .collect(),
+                settings,
                 overrides,
             });
         }
         Ok(())
     }
 
-    fn reject(&mut self, what: &str, reason: &str, n: usize) {
-        Rejection::count(&mut self.rejected, what, reason, n);
+    fn reject(&mut self, kind: Aside, what: &str, reason: &str, n: usize) {
+        Rejection::count(&mut self.rejected, kind, what, reason, n);
     }
 }
 
@@ -362,12 +388,12 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
 /// The instance types that the question allows, without those that cost more than another with the same accelerators.
 fn allowed<'a>(
     question: &'a Question,
-    fixed_price: Option<f64>,
+    price_of: &dyn Fn(&Instance) -> Option<(f64, Option<String>)>,
     rejected: &mut Vec<Rejection>,
 ) -> Result<Vec<&'a Instance>, Error> {
     let catalog = &question.catalog;
     let mut out: Vec<&Instance> = Vec::new();
-    let priced = |i: &Instance| fixed_price.is_some() || i.price().is_some();
+    let priced = |i: &Instance| price_of(i).is_some();
     for pattern in &question.instances {
         if pattern.contains('*') {
             let found: Vec<&Instance> = catalog
@@ -386,7 +412,7 @@ fn allowed<'a>(
                 .map_err(|e| Error::input(format!("hardware.instance: {e}")))?;
             if !priced(one) {
                 return Err(Error::input(format!(
-                    "hardware.instance: the catalog has no price of {pattern}; give hardware.price"
+                    "hardware.instance: the catalog has no price of {pattern}, or plan.prices none in the regions that are allowed; give hardware.price"
                 )));
             }
             out.push(one);
@@ -408,11 +434,7 @@ fn allowed<'a>(
             .iter()
             .any(|p| *p == i.name || i.aliases.contains(p))
     };
-    let usd = |i: &Instance| {
-        fixed_price
-            .or_else(|| i.price().map(|p| p.usd.usd_per_hour()))
-            .unwrap_or(f64::INFINITY)
-    };
+    let usd = |i: &Instance| price_of(i).map_or(f64::INFINITY, |p| p.0);
     let same = |a: &Instance, b: &Instance| {
         (&a.accelerator, a.devices, &a.intra_link) == (&b.accelerator, b.devices, &b.intra_link)
     };
@@ -428,6 +450,7 @@ fn allowed<'a>(
             Some((_, o)) if !named(i) => {
                 Rejection::count(
                     rejected,
+                    Aside::Dominated,
                     &i.name,
                     &format!("costs more than {} with the same accelerators", o.name),
                     1,
@@ -512,12 +535,15 @@ fn given_layouts(probe: &Scenario, axes: &[&Axis]) -> Result<Vec<Layout>, Error>
 }
 
 /// Every combination of the axes' values, the last axis fastest.
-fn combinations<'a>(axes: &[&'a Axis]) -> Result<Vec<Vec<(&'a Axis, &'a Value)>>, Error> {
+fn combinations<'a>(
+    axes: &[&'a Axis],
+    most: usize,
+) -> Result<Vec<Vec<(&'a Axis, &'a Value)>>, Error> {
     let mut out: Vec<Vec<(&Axis, &Value)>> = vec![Vec::new()];
     for axis in axes {
-        if out.len().saturating_mul(axis.values.len()) > MOST_CANDIDATES {
+        if out.len().saturating_mul(axis.values.len()) > most {
             return Err(Error::input(format!(
-                "the question has more than {MOST_CANDIDATES} candidates; give fewer alternatives of {}",
+                "the question has more than {most} candidates; give fewer alternatives of {}",
                 axis.key
             )));
         }

@@ -87,7 +87,8 @@ impl Shard {
         Ok(Some(Shard { index, count }))
     }
 
-    fn holds(&self, run: u64) -> bool {
+    /// Whether run `run` is one of its.
+    pub fn holds(&self, run: u64) -> bool {
         run % self.count == self.index - 1
     }
 
@@ -158,8 +159,7 @@ fn one(sweep: &Sweep, i: u64) -> Result<Row, Error> {
     let made = sweep.scenario(i).and_then(|s| Ok(s.run(&options)?));
     match made {
         Ok(record) => Ok(Row::of(i, &RunReport::new(&record, 0.0))),
-        Err(Error::Input(why)) => Ok(Row::failed(i, why)),
-        Err(e) => Err(e),
+        Err(e) => Ok(Row::failed(i, e.into_reason()?)),
     }
 }
 
