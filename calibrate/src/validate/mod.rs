@@ -7,6 +7,7 @@
 pub mod aiconfigurator;
 pub mod baseline;
 pub mod case;
+pub mod decisions;
 mod error;
 pub mod gpu_steps;
 mod input;
@@ -148,6 +149,7 @@ pub fn serving(
         .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
         .collect();
     let mut report = Report::new(rows, &knobs);
+    report.quality = decisions::Quality::of(&report.rows, &knobs);
     report.summaries.extend(groups);
     report.notes = notes;
     Ok(report)

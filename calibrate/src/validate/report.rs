@@ -125,6 +125,8 @@ pub struct Report {
     pub summaries: Vec<Summary>,
     /// Directions by set and metric.
     pub directions: Vec<Direction>,
+    /// Whether predictions name the right choice.
+    pub quality: super::decisions::Quality,
     /// Sets that were not found, or what else a reader must know.
     pub notes: Vec<String>,
 }
@@ -188,6 +190,7 @@ impl Report {
             rows,
             summaries,
             directions,
+            quality: Default::default(),
             notes: Vec::new(),
         }
     }
@@ -247,6 +250,7 @@ impl Report {
                 );
             }
         }
+        out.push_str(&self.quality.markdown());
         let ranged: Vec<(&Summary, [usize; 2])> = (self.summaries.iter())
             .filter_map(|s| Some((s, s.covered?)))
             .collect();
