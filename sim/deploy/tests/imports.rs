@@ -151,7 +151,16 @@ fn a_manifest_says_machine_release_and_replicas() {
     let engine = got.engine.params.to_table();
     assert_eq!(engine["version"].as_str(), Some("0.15"));
     assert_eq!(engine["max_model_len"].as_integer(), Some(16384));
-    assert_eq!(fate(&imported, "spec.maxReplicas"), Some(Fate::NotModelled));
+    assert_eq!(fate(&imported, "spec.maxReplicas"), Some(Fate::Used));
+    let cluster = got.cluster.as_ref().expect("its autoscaler needs one");
+    let hpa = cluster.autoscaler.as_ref().unwrap().hpa.as_ref().unwrap();
+    assert_eq!((hpa.min_replicas, hpa.max_replicas), (Some(2), Some(8)));
+    assert_eq!(
+        hpa.metrics[0].metric.as_deref(),
+        Some("vllm:num_requests_waiting")
+    );
+    // 8 replicas of TP 2 on nodes of 8 devices.
+    assert_eq!(cluster.cluster.node_group[0].max, Some(2));
     let unknown: Vec<&str> = (imported.report.keys.iter())
         .filter(|k| k.fate == Fate::NotUnderstood)
         .map(|k| k.key.as_str())
@@ -325,5 +334,241 @@ fn a_range_query_is_a_load() {
             .defaults
             .iter()
             .any(|d| d.key == "workload.prompt")
+    );
+}
+
+/// The engine beside which an autoscaler stands.
+const SERVES: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: llm}\nspec:\n  replicas: 2\n  template:\n    spec:\n      nodeSelector: \
+    {node.kubernetes.io/instance-type: g6e.xlarge}\n      containers:\n      - name: engine\n        image: vllm/vllm-openai:v0.15.0\n        args: \
+    [--model=meta-llama/Llama-3.1-8B, --max-model-len=4096]\n        resources: {limits: {nvidia.com/gpu: 1}}\n---\n";
+
+fn beside(autoscaler: &str) -> Imported {
+    let file = Source::new("all.yaml", format!("{SERVES}{autoscaler}"));
+    import(&[file], &Options::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+const KEDA: &str = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: llm}\nspec:\n  scaleTargetRef: {name: llm}\n  minReplicaCount: 1\n  maxReplicaCount: \
+    6\n  cooldownPeriod: 120\n  fallback: {failureThreshold: 3, replicas: 4}\n  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: \
+    {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}}}\n  triggers:\n  - type: prometheus\n    metricType: AverageValue\n    metadata: \
+    {serverAddress: http://p:9090, query: 'sum(avg_over_time(vllm:num_requests_waiting{job=\"x\"}[2m]))', threshold: \"5\"}\n";
+
+#[test]
+fn a_scaled_object_becomes_the_autoscaler() {
+    let imported = beside(KEDA);
+    let got = scenario(&imported.scenario);
+    let cluster = got.cluster.as_ref().unwrap();
+    let keda = cluster.autoscaler.as_ref().unwrap().keda.as_ref().unwrap();
+    assert_eq!(
+        (keda.min_replica_count, keda.max_replica_count),
+        (Some(1), Some(6))
+    );
+    assert_eq!(keda.cooldown_period, Some(120));
+    assert_eq!(keda.fallback.as_ref().unwrap().replicas, 4);
+    let trigger = &keda.triggers[0];
+    assert_eq!(trigger.metric.as_deref(), Some("vllm:num_requests_waiting"));
+    assert_eq!(
+        (trigger.threshold, trigger.window.unwrap().secs()),
+        (Some(5.0), 120.0)
+    );
+    let down = keda.behavior.as_ref().unwrap().scale_down.as_ref().unwrap();
+    assert_eq!(down.stabilization_window_seconds, Some(60));
+    assert!(
+        !imported.report.is_partial(),
+        "{}",
+        imported.report.render()
+    );
+    got.build().expect("it starts");
+}
+
+#[test]
+fn an_autoscaler_that_is_not_simulated_leaves_its_minimum() {
+    let hpa = |metrics: &str| {
+        beside(&format!(
+            "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: llm}}\nspec:\n  minReplicas: 3\n  maxReplicas: 9\n  metrics:\n{metrics}"
+        ))
+    };
+    for (metrics, why) in [
+        (
+            "  - type: Resource\n    resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}\n",
+            "CPU",
+        ),
+        (
+            "  - type: Pods\n    pods: {metric: {name: DCGM_FI_DEV_GPU_UTIL}, target: {type: AverageValue, averageValue: 80}}\n",
+            "DCGM_FI_DEV_GPU_UTIL",
+        ),
+        (
+            "  - type: Pods\n    pods: {metric: {name: 'vllm:num_requests_waiting'}, target: {type: AverageValue, averageValue: many}}\n",
+            "autoscaler.hpa",
+        ),
+    ] {
+        let imported = hpa(metrics);
+        let got = scenario(&imported.scenario);
+        assert!(
+            got.cluster.is_none() && got.replicas == 3,
+            "{}",
+            imported.scenario
+        );
+        let told = imported.report.render();
+        assert!(
+            told.contains(why) && fate(&imported, "spec.maxReplicas") == Some(Fate::NotModelled),
+            "{told}"
+        );
+    }
+    // Names of the custom metrics API take no colon.
+    let imported = hpa(
+        "  - type: Pods\n    pods: {metric: {name: vllm_num_requests_waiting}, target: {type: AverageValue, averageValue: 2500m}}\n  - type: Resource\n    resource: \
+                        {name: memory}\n",
+    );
+    let got = scenario(&imported.scenario);
+    let metrics = &got
+        .cluster
+        .as_ref()
+        .unwrap()
+        .autoscaler
+        .as_ref()
+        .unwrap()
+        .hpa
+        .as_ref()
+        .unwrap()
+        .metrics;
+    assert_eq!(
+        (metrics.len(), metrics[0].metric.as_deref()),
+        (1, Some("vllm:num_requests_waiting"))
+    );
+    let two = format!("{KEDA}---\n{KEDA}");
+    let e = import(
+        &[Source::new("all.yaml", format!("{SERVES}{two}"))],
+        &Options::default(),
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(e.contains("second autoscaler"), "{e}");
+}
+
+#[test]
+fn an_exported_autoscaler_comes_back() {
+    let hpa = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: llm}\nspec:\n  minReplicas: 1\n  maxReplicas: 4\n  metrics:\n  - type: Pods\n    pods: \
+               {metric: {name: 'vllm:num_requests_running'}, target: {type: AverageValue, averageValue: 30}}\n  - type: External\n    external: {metric: {name: \
+               envoy_cluster_upstream_rq_active}, target: {type: Value, value: 100}}\n  behavior: {scaleUp: {selectPolicy: Min, policies: [{type: Percent, value: 50, \
+               periodSeconds: 60}]}}\n";
+    for autoscaler in [hpa, KEDA] {
+        let first = scenario(&beside(autoscaler).scenario);
+        let exported = deploy::export::export(&first, deploy::export::Target::Kubernetes).unwrap();
+        let files: Vec<Source> = (exported.files.iter())
+            .map(|f| Source::new(f.name, f.text.clone()))
+            .collect();
+        let second = import(&files, &Options::default())
+            .unwrap_or_else(|e| panic!("{e}\n{}", files[0].text));
+        let second = scenario(&second.scenario);
+        let of = |s: &Scenario| s.cluster.as_ref().unwrap().autoscaler.clone();
+        assert_eq!(of(&second), of(&first), "{}", files[0].text);
+        assert!(
+            exported.not_said.iter().any(|n| n.starts_with("cluster")),
+            "{:?}",
+            exported.not_said
+        );
+        // A target without objects says so.
+        let script = deploy::export::export(&first, deploy::export::Target::Vllm).unwrap();
+        assert!(script.not_said.iter().any(|n| n.starts_with("autoscaler")));
+    }
+}
+
+#[test]
+fn an_access_log_is_a_load() {
+    let line = |minute: u32, second: u32, request: &str| {
+        format!(
+            "10.0.0.1 - - [10/Oct/2025:13:{minute:02}:{second:02} +0000] \"{request} HTTP/1.1\" 200 512 \"-\" \"x\"\n"
+        )
+    };
+    let mut log = String::new();
+    for second in 0..60 {
+        log += &line(0, second, "POST /v1/completions");
+        log += &line(0, second, "GET /metrics");
+    }
+    log += &line(10, 0, "POST /v1/completions");
+    let serve = Source::new("all.yaml", SERVES.replace("---\n", ""));
+    let imported = import(
+        &[serve.clone(), Source::new("access.log", log)],
+        &Options::default(),
+    )
+    .unwrap();
+    let got = scenario(&imported.scenario);
+    assert_eq!(got.limits.duration.unwrap().secs(), 610.0);
+    let mut mix = got.mix().unwrap();
+    let mut n = 0;
+    let mut spec = sim::request::RequestSpec::default();
+    use sim::workload::Workload as _;
+    while mix.peek().is_some() {
+        mix.pop(n, &mut spec);
+        n += 1;
+    }
+    // 61 requests to the engine, drawn at their rate.
+    assert!((30..100).contains(&n), "{n}");
+    assert!(
+        imported
+            .report
+            .render()
+            .contains("60 requests that no engine answers"),
+        "{}",
+        imported.report.render()
+    );
+    let jsonl =
+        "{\"time\": 10.5, \"usage\": {\"prompt_tokens\": 7, \"completion_tokens\": 3}}\n".repeat(2);
+    let imported = import(
+        &[serve, Source::new("log.jsonl", jsonl)],
+        &Options::default(),
+    )
+    .unwrap();
+    assert!(
+        imported.scenario.contains("usage.prompt_tokens")
+            && imported.scenario.contains("log.jsonl"),
+        "{}",
+        imported.scenario
+    );
+    let broken = format!("{}nonsense\n", line(0, 0, "POST /v1/completions"));
+    let e = import(&[Source::new("access.log", broken)], &Options::default()).unwrap_err();
+    assert!(e.to_string().contains("access.log:2"), "{e}");
+}
+
+#[test]
+fn the_production_stack_switches_prefix_caching_off_where_nobody_says() {
+    let stack = |config: &str, more: &str| {
+        let text = format!(
+            "servingEngineSpec:\n  modelSpec:\n  - name: a\n    repository: vllm/vllm-openai\n    tag: v0.15.0\n    modelURL: Qwen/Qwen3-14B\n    replicaCount: 2\n    requestGPU: \
+             1\n    vllmConfig: {config}\n{more}"
+        );
+        import(&[Source::new("values.yaml", text)], &on("p5.48xlarge"))
+    };
+    let caches = |imported: &Imported| {
+        let engine = scenario(&imported.scenario).engine.params.to_table();
+        engine["enable_prefix_caching"].as_bool().unwrap()
+    };
+    assert!(!caches(&stack("{maxModelLen: 4096}", "").unwrap()));
+    assert!(!caches(&stack("{enablePrefixCaching: false}", "").unwrap()));
+    assert!(caches(&stack("{enablePrefixCaching: true}", "").unwrap()));
+    // Without a configuration vLLM's own default holds.
+    assert!(caches(&stack("{}", "").unwrap()));
+    let off = "  - {name: b, enabled: false, modelURL: other/model, replicaCount: 9, repository: x, tag: y}\n";
+    assert_eq!(scenario(&stack("{}", off).unwrap().scenario).replicas, 2);
+}
+
+#[test]
+fn a_graph_of_components_is_imported_as_one_of_services() {
+    let text = "apiVersion: nvidia.com/v1beta1\nkind: DynamoGraphDeployment\nmetadata: {name: g}\nspec:\n  components:\n  - name: Frontend\n    type: frontend\n    replicas: \
+                1\n    podTemplate: {spec: {containers: [{name: main, image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1, env: [{name: DYN_ROUTER_MODE, value: kv}]}]}}\n  - name: \
+                VllmDecodeWorker\n    type: worker\n    replicas: 2\n    podTemplate:\n      spec:\n        containers:\n        - name: main\n          image: \
+                nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1\n          command: [python3, -m, dynamo.vllm]\n          args: [--model, Qwen/Qwen3-14B, --max-model-len, \"4096\"]\n          \
+                resources: {limits: {nvidia.com/gpu: \"1\"}}\n";
+    let imported = import(&[Source::new("graph.yaml", text)], &on("p5.4xlarge")).unwrap();
+    let got = scenario(&imported.scenario);
+    assert_eq!(got.replicas, 2);
+    let engine = got.engine.params.to_table();
+    assert_eq!(engine["front_end"].as_str(), Some("dynamo"));
+    assert_eq!(engine["max_model_len"].as_integer(), Some(4096));
+    assert_eq!(got.router.policy, sim::scenario::RouterPolicy::PrefixAware);
+    assert!(
+        !imported.report.is_partial(),
+        "{}",
+        imported.report.render()
     );
 }

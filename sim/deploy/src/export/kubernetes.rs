@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use hwmodels::EngineKind;
 use sim::scenario::{RouterPolicy, Scenario};
 
-use super::{Exported, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml};
+use super::{
+    Exported, autoscalers, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml,
+};
 use crate::place::printable;
 
 /// A container's image, program and arguments, and variables.
@@ -144,6 +146,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
         "spec:\n  selector: {{app: {name}}}\n  ports:\n  - {{port: 80, targetPort: {}}}\n",
         container.port
     );
+    text += &autoscalers::document(s, "apps/v1", "Deployment", out);
     out.file("deployment.yaml", text);
     own_machine(s, out);
     router(s, out);
@@ -237,6 +240,8 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
             container.yaml(10)
         );
     }
+    let api = "leaderworkerset.x-k8s.io/v1";
+    text += &autoscalers::document(s, api, "LeaderWorkerSet", out);
     out.file("leaderworkerset.yaml", text);
     own_machine(s, out);
     router(s, out);

@@ -3,6 +3,7 @@
 //! Options of an engine are written by the same tables that importers read ([`crate::keys`]), so that what is exported is imported as it was. What a target
 //! cannot say is listed, and nothing is written for it.
 
+mod autoscalers;
 mod compose;
 mod kubernetes;
 mod load;
@@ -119,6 +120,9 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
         Target::TritonHelm => triton::helm(scenario, &mut out),
         Target::TrtLlm => triton::build(scenario, &mut out),
         Target::Dynamo => kubernetes::dynamo(scenario, &mut out),
+    }
+    if !matches!(target, Target::Kubernetes | Target::LeaderWorkerSet) {
+        autoscalers::none(scenario, &mut out);
     }
     general(scenario, &mut out);
     load::files(scenario, &mut out);

@@ -10,6 +10,7 @@ use crate::text::shell::{self, Command};
 use crate::text::yaml::{self, Node};
 use crate::text::{MAX_BYTES, Wrong};
 
+use super::accesslog::{self, Log};
 use super::configs::is_variable;
 use super::program;
 
@@ -56,6 +57,7 @@ kinds! {
     TrtllmOptions: "trtllm-options", "options of TensorRT-LLM's LLM API";
     SageMaker: "sagemaker", "SageMaker's environment or requests as JSON";
     Prometheus: "prometheus", "the answer to a range query of Prometheus for a rate of requests";
+    AccessLog: "access-log", "an access log: nginx's combined format, or JSON lines";
     HfConfig: "hf-config", "a model's Hugging Face config.json";
 }
 
@@ -79,6 +81,8 @@ pub enum Content {
     SageMaker(Vec<Rc<Node>>),
     /// As above.
     Prometheus(Vec<Rc<Node>>),
+    /// Requests of a log.
+    AccessLog(Log),
     /// A model's shape.
     HfConfig(Rc<Node>),
     /// Variables.
@@ -102,6 +106,7 @@ impl Content {
             Content::TrtllmOptions(_) => Kind::TrtllmOptions,
             Content::SageMaker(_) => Kind::SageMaker,
             Content::Prometheus(_) => Kind::Prometheus,
+            Content::AccessLog(_) => Kind::AccessLog,
             Content::HfConfig(_) => Kind::HfConfig,
             Content::Env(_) => Kind::Env,
             Content::Nginx(_) => Kind::Nginx,
@@ -129,6 +134,9 @@ pub fn content(name: &str, text: &str, kind: Option<Kind>) -> Result<Content, Wr
     }
     if let Some(kind) = kind {
         return as_kind(text, kind);
+    }
+    if let Some(log) = accesslog::read(text) {
+        return Ok(Content::AccessLog(log?));
     }
     let documents = yaml::documents(text);
     if let Ok(docs) = &documents
@@ -195,6 +203,11 @@ fn as_kind(text: &str, kind: Kind) -> Result<Content, Wrong> {
         Kind::Env => Content::Env(dotenv::variables(text)?),
         Kind::Nginx => Content::Nginx(nginx::directives(text)?),
         Kind::TritonConfig => Content::TritonConfig(prototext::fields(text)?),
+        Kind::AccessLog => {
+            let none = "is no access log: a line of nginx's combined format, or several JSON objects with a time, one on each line, was expected";
+            let log = accesslog::read(text).ok_or_else(|| Wrong::new(1, none))?;
+            Content::AccessLog(log?)
+        }
         _ => {
             let docs = yaml::documents(text)?;
             if docs.is_empty() || !docs.iter().all(|d| d.is_map()) {

@@ -60,6 +60,8 @@ pub struct Facts {
     pub config: Option<(String, Origin)>,
     /// What multiplies to the number of replicas.
     pub replicas: Vec<(i64, Origin)>,
+    /// The autoscaler.
+    pub scaler: Option<super::autoscalers::Scaler>,
     /// The fewest replicas that an autoscaler leaves.
     pub least_replicas: Option<(i64, Origin)>,
     /// Replicas by the number of servers behind a proxy.

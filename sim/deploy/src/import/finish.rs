@@ -34,6 +34,7 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
         ));
     }
     load(&mut draft);
+    super::scaling::place(&mut draft);
     if draft.has_faults()
         && let Some(error) = draft.clone().into_error()
     {

@@ -1,9 +1,8 @@
 //! KServe: InferenceService (v1beta1) and LLMInferenceService (v1alpha1), by the API reference of kserve.github.io.
 
 use super::draft::Draft;
-use super::manifests::{
-    ConfigMaps, POD, Runs, devices, nothing, placement, pod, process_of, replicas,
-};
+use super::manifests::{ConfigMaps, nothing, replicas};
+use super::pod::{POD, Runs, devices, placement, pod, process_of};
 use super::tree::{Tree, sweep};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, not_modelled, says};

@@ -347,3 +347,33 @@ pub(super) fn targets(given: &args::Given, names: &[(&str, &str)], draft: &mut D
         }
     }
 }
+
+/// Lengths that are assumed where a file gives rates alone [tokens].
+const LENGTHS: [(&str, i64); 2] = [("prompt", 512), ("output", 128)];
+
+/// A stream of stretches of rate [req/s] and their lengths [ms]; lengths of requests are assumed, as `why` says.
+pub(super) fn stretches(steps: &[(f64, i64)], draft: &mut Draft, why: &str) -> Keys {
+    let step = |(rate, ms): &(f64, i64)| -> Value {
+        let mut step = Keys::new();
+        step.insert("rate".into(), format!("{rate} req/s").into());
+        step.insert("duration".into(), format!("{ms} ms").into());
+        step.into()
+    };
+    let mut arrival = Keys::new();
+    arrival.insert("kind".into(), "steps".into());
+    arrival.insert(
+        "steps".into(),
+        Value::Array(steps.iter().map(step).collect()),
+    );
+    let mut keys = Keys::new();
+    keys.insert("arrival".into(), arrival.into());
+    for (key, tokens) in LENGTHS {
+        draft.report.defaults.push(crate::report::Default {
+            key: format!("workload.{key}"),
+            value: tokens.to_string(),
+            note: why.into(),
+        });
+        keys.insert(key.into(), tokens.into());
+    }
+    keys
+}

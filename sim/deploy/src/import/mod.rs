@@ -3,6 +3,7 @@
 //! The way of a file: `detect` tells its kind by its content; a parser of [`crate::text`] reads it; the kind's importer walks it by its table of
 //! [`crate::keys`] and tells the `draft::Draft` what it says; `finish` makes a scenario of what all files say together.
 
+mod accesslog;
 mod args;
 mod autoscalers;
 mod compose;
@@ -19,9 +20,12 @@ mod load;
 mod manifests;
 mod names;
 mod perf;
+mod pod;
 mod program;
 mod prometheus;
+mod promql;
 mod refused;
+mod scaling;
 mod tgi;
 mod tree;
 mod trtllm;
@@ -97,12 +101,13 @@ pub fn tables() -> Vec<&'static Table> {
         &configs::PBTXT,
         &trtllm::LAUNCHER,
         &manifests::WORKLOAD,
-        &manifests::POD,
+        &pod::POD,
         &autoscalers::HPA,
         &autoscalers::KEDA,
         &kserve::INFERENCE_SERVICE,
         &kserve::LLM_INFERENCE_SERVICE,
         &dynamo::DYNAMO,
+        &dynamo::COMPONENT,
         &compose::TABLE,
         &compose::NGINX,
         &helm::TRITON,
@@ -115,6 +120,7 @@ pub fn tables() -> Vec<&'static Table> {
         &guidellm::GUIDELLM,
         &perf::AIPERF,
         &prometheus::TABLE,
+        &accesslog::TABLE,
     ]
 }
 
@@ -222,6 +228,7 @@ fn one(
         Content::TrtllmOptions(docs) => each(docs, draft, configs::options),
         Content::SageMaker(docs) => each(docs, draft, configs::sagemaker),
         Content::Prometheus(docs) => each(docs, draft, prometheus::import),
+        Content::AccessLog(log) => accesslog::import(log, file, &source.reference, draft),
         Content::TritonConfig(fields) => configs::pbtxt(fields, file, draft),
         Content::Nginx(directives) => compose::nginx(directives, file, draft),
         Content::HfConfig(doc) => {

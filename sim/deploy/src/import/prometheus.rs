@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use toml::{Table as Keys, Value};
-
 use super::draft::{Draft, Origin, Stream};
+use super::load::stretches;
 use super::tree::{Tree, sweep};
 use crate::keys::Read::Text;
 use crate::keys::{Table, says};
@@ -15,8 +14,6 @@ use crate::text::yaml::Node;
 
 /// Most stretches of rate that a scenario is given.
 const MAX_STEPS: usize = 2_000;
-/// Lengths that are assumed, since a rate says nothing of them [tokens].
-const LENGTHS: [(&str, i64); 2] = [("prompt", 512), ("output", 128)];
 
 /// The answer to a range query.
 pub const TABLE: Table = Table {
@@ -69,29 +66,9 @@ pub fn import(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
     let mut sorted = gaps.clone();
     sorted.sort_unstable();
     gaps.push(sorted[sorted.len() / 2]);
-    let steps: Vec<Value> = rates
-        .values()
-        .zip(&gaps)
-        .map(|(rate, gap)| {
-            let mut step = Keys::new();
-            step.insert("rate".into(), format!("{rate} req/s").into());
-            step.insert("duration".into(), format!("{} ms", gap).into());
-            step.into()
-        })
-        .collect();
-    let mut arrival = Keys::new();
-    arrival.insert("kind".into(), "steps".into());
-    arrival.insert("steps".into(), steps.into());
-    let mut keys = Keys::new();
-    keys.insert("arrival".into(), arrival.into());
-    for (key, tokens) in LENGTHS {
-        draft.report.defaults.push(crate::report::Default {
-            key: format!("workload.{key}"),
-            value: tokens.to_string(),
-            note: "a rate says nothing of lengths: write those of your requests".into(),
-        });
-        keys.insert(key.into(), tokens.into());
-    }
+    let steps: Vec<(f64, i64)> = rates.values().copied().zip(gaps.iter().copied()).collect();
+    let why = "a rate says nothing of lengths: write those of your requests";
+    let keys = stretches(&steps, draft, why);
     draft.used(
         &origin,
         format!("workload.arrival: {} stretches", times.len()),
