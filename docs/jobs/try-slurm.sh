@@ -64,8 +64,10 @@ sinfo -h -o %T | grep -q idle || { tail -n 20 "$dir"/*.log; echo "try-slurm: the
 # An array of 4 against one process.
 cd "$root"
 sweep=plans/sweep-limits.toml
-SWEEP=$sweep OUT="$dir/array" sbatch --wait --array=1-4 --cpus-per-task=1 --output="$dir/job-%a.out" docs/jobs/sweep.sbatch
+failed=0
+SWEEP=$sweep OUT="$dir/array" sbatch --wait --array=1-4 --cpus-per-task=1 --output="$dir/job-%a.out" docs/jobs/sweep.sbatch || failed=$?
 cat "$dir"/job-*.out
+[ "$failed" = 0 ]
 servetwin --quiet merge "$sweep" "$dir/array" > /dev/null
 servetwin --quiet sweep "$sweep" --out "$dir/whole" > /dev/null
 cmp "$dir/array/results.csv" "$dir/whole/results.csv"
@@ -77,8 +79,9 @@ cat > "$dir/plan.sbatch" <<JOB
 #!/bin/sh
 exec servetwin plan "$root/plans/chat.toml" --set run.requests=1000 --exhaustive --draws 2 --set hardware.instance=g6e.xlarge --shards 2 --out "$dir/parts"
 JOB
-sbatch --wait --array=1-2 --cpus-per-task=1 --output="$dir/plan-%a.out" "$dir/plan.sbatch"
+sbatch --wait --array=1-2 --cpus-per-task=1 --output="$dir/plan-%a.out" "$dir/plan.sbatch" || failed=$?
 cat "$dir"/plan-*.out
+[ "$failed" = 0 ]
 servetwin --quiet merge plans/chat.toml "$dir/parts" --set run.requests=1000 --set hardware.instance=g6e.xlarge --json > "$dir/merged.json"
 servetwin --quiet plan plans/chat.toml --set run.requests=1000 --exhaustive --draws 2 --set hardware.instance=g6e.xlarge --json > "$dir/whole.json"
 cmp "$dir/merged.json" "$dir/whole.json"

@@ -349,7 +349,7 @@ fn beside(autoscaler: &str) -> Imported {
 
 const KEDA: &str = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: llm}\nspec:\n  scaleTargetRef: {name: llm}\n  minReplicaCount: 1\n  maxReplicaCount: \
     6\n  cooldownPeriod: 120\n  fallback: {failureThreshold: 3, replicas: 4}\n  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: \
-    {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}}}\n  triggers:\n  - type: prometheus\n    metricType: Value\n    metadata: \
+    {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}}}\n  triggers:\n  - type: prometheus\n    metricType: AverageValue\n    metadata: \
     {serverAddress: http://p:9090, query: 'sum(avg_over_time(vllm:num_requests_waiting{job=\"x\"}[2m]))', threshold: \"5\"}\n";
 
 #[test]
@@ -528,4 +528,47 @@ fn an_access_log_is_a_load() {
     let broken = format!("{}nonsense\n", line(0, 0, "POST /v1/completions"));
     let e = import(&[Source::new("access.log", broken)], &Options::default()).unwrap_err();
     assert!(e.to_string().contains("access.log:2"), "{e}");
+}
+
+#[test]
+fn the_production_stack_switches_prefix_caching_off_where_nobody_says() {
+    let stack = |config: &str, more: &str| {
+        let text = format!(
+            "servingEngineSpec:\n  modelSpec:\n  - name: a\n    repository: vllm/vllm-openai\n    tag: v0.15.0\n    modelURL: Qwen/Qwen3-14B\n    replicaCount: 2\n    requestGPU: \
+             1\n    vllmConfig: {config}\n{more}"
+        );
+        import(&[Source::new("values.yaml", text)], &on("p5.48xlarge"))
+    };
+    let caches = |imported: &Imported| {
+        let engine = scenario(&imported.scenario).engine.params.to_table();
+        engine["enable_prefix_caching"].as_bool().unwrap()
+    };
+    assert!(!caches(&stack("{maxModelLen: 4096}", "").unwrap()));
+    assert!(!caches(&stack("{enablePrefixCaching: false}", "").unwrap()));
+    assert!(caches(&stack("{enablePrefixCaching: true}", "").unwrap()));
+    // Without a configuration vLLM's own default holds.
+    assert!(caches(&stack("{}", "").unwrap()));
+    let off = "  - {name: b, enabled: false, modelURL: other/model, replicaCount: 9, repository: x, tag: y}\n";
+    assert_eq!(scenario(&stack("{}", off).unwrap().scenario).replicas, 2);
+}
+
+#[test]
+fn a_graph_of_components_is_imported_as_one_of_services() {
+    let text = "apiVersion: nvidia.com/v1beta1\nkind: DynamoGraphDeployment\nmetadata: {name: g}\nspec:\n  components:\n  - name: Frontend\n    type: frontend\n    replicas: \
+                1\n    podTemplate: {spec: {containers: [{name: main, image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1, env: [{name: DYN_ROUTER_MODE, value: kv}]}]}}\n  - name: \
+                VllmDecodeWorker\n    type: worker\n    replicas: 2\n    podTemplate:\n      spec:\n        containers:\n        - name: main\n          image: \
+                nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1\n          command: [python3, -m, dynamo.vllm]\n          args: [--model, Qwen/Qwen3-14B, --max-model-len, \"4096\"]\n          \
+                resources: {limits: {nvidia.com/gpu: \"1\"}}\n";
+    let imported = import(&[Source::new("graph.yaml", text)], &on("p5.4xlarge")).unwrap();
+    let got = scenario(&imported.scenario);
+    assert_eq!(got.replicas, 2);
+    let engine = got.engine.params.to_table();
+    assert_eq!(engine["front_end"].as_str(), Some("dynamo"));
+    assert_eq!(engine["max_model_len"].as_integer(), Some(4096));
+    assert_eq!(got.router.policy, sim::scenario::RouterPolicy::PrefixAware);
+    assert!(
+        !imported.report.is_partial(),
+        "{}",
+        imported.report.render()
+    );
 }

@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, Origin};
 use super::manifests::{ConfigMaps, WORKLOAD, nothing};
-use super::pod::{placement, process_of};
+use super::pod::{POD, Runs, placement, pod, process_of};
 use super::program;
 use super::tree::{Tree, join, sweep};
 use crate::keys::Read::{Text, Whole};
@@ -59,8 +59,84 @@ pub const DYNAMO: Table = Table {
     idle_flags: &[],
 };
 
+/// Components of a graph (v1beta1), whose pods are written as Kubernetes writes them.
+pub const COMPONENT: Table = Table {
+    kind: "dynamo",
+    title: "components of a DynamoGraphDeployment (v1beta1); below `podTemplate.spec` as a pod",
+    keys: &[says("replicas", "`layout.replicas` of the worker", Whole)],
+    idle: &[
+        "name",
+        "type",
+        "subComponentType",
+        "podTemplate.metadata*",
+        "sharedMemory*",
+        "scalingAdapter*",
+        "labels*",
+        "annotations*",
+    ],
+    idle_flags: &[],
+};
+
+/// How the front end chooses a worker.
+fn router_mode(item: &Node, file: &std::sync::Arc<str>, draft: &mut Draft) {
+    let text = |key: &str| item.get(key).and_then(|n| n.text());
+    let (Some("DYN_ROUTER_MODE"), Some(mode)) = (text("name"), text("value")) else {
+        return;
+    };
+    let origin = Origin::new(Place::new(file, item.line), "DYN_ROUTER_MODE", mode);
+    match mode {
+        "kv" => draft.set("router.policy", "prefix_aware", &origin),
+        "round-robin" => draft.set("router.policy", "round_robin", &origin),
+        "random" => draft.set("router.policy", "random", &origin),
+        _ => draft.fault(origin.fault(format!(
+            "must be kv, round-robin or random, got `{}`",
+            shown(mode)
+        ))),
+    }
+}
+
+/// Imports the components of a graph.
+fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft) {
+    let mut any = false;
+    let prefix = "spec.components[].podTemplate.spec";
+    for component in list.items() {
+        let Some(spec) = component.at(&["podTemplate", "spec"]) else {
+            continue;
+        };
+        let containers = spec.get("containers").map_or(&[][..], |c| c.items());
+        for item in containers
+            .iter()
+            .flat_map(|c| c.get("env").map_or(&[][..], |e| e.items()))
+        {
+            router_mode(item, tree.file, draft);
+        }
+        let at = |node| Tree {
+            node,
+            file: tree.file,
+        };
+        if pod(at(spec), prefix, maps, draft) == Runs::Engine {
+            any = true;
+            if let Some(found) = at(component).whole("spec.components[]", &["replicas"], draft) {
+                draft.facts.replicas.push(found);
+            }
+        }
+    }
+    if !any {
+        return nothing(tree, draft);
+    }
+    let tables: [(String, &Table); 3] = [
+        (format!("{prefix}."), &POD),
+        ("spec.components[].".to_owned(), &COMPONENT),
+        (String::new(), &WORKLOAD),
+    ];
+    sweep(tree, &tables, draft);
+}
+
 /// Imports a graph.
 pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
+    if let Some(list) = tree.node.at(&["spec", "components"]) {
+        return components(tree, list, maps, draft);
+    }
     let mut any = false;
     for entry in tree
         .node
@@ -73,19 +149,7 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         };
         let prefix = format!("spec.services.{}", entry.key);
         for item in entry.value.get("envs").map_or(&[][..], |e| e.items()) {
-            let text = |key: &str| item.get(key).and_then(|n| n.text());
-            if let (Some("DYN_ROUTER_MODE"), Some(mode)) = (text("name"), text("value")) {
-                let origin = Origin::new(Place::new(tree.file, item.line), "DYN_ROUTER_MODE", mode);
-                match mode {
-                    "kv" => draft.set("router.policy", "prefix_aware", &origin),
-                    "round-robin" => draft.set("router.policy", "round_robin", &origin),
-                    "random" => draft.set("router.policy", "random", &origin),
-                    _ => draft.fault(origin.fault(format!(
-                        "must be kv, round-robin or random, got `{}`",
-                        shown(mode)
-                    ))),
-                }
-            }
+            router_mode(item, tree.file, draft);
         }
         let Some(container) = entry.value.at(&["extraPodSpec", "mainContainer"]) else {
             continue;

@@ -129,6 +129,9 @@ fn fixed(tree: Tree<'_>, draft: &mut Draft) {
     }
 }
 
+/// Why HAMi's keys are not read.
+const SLICES: &str = "slices of a device are not simulated: the replica has whole ones";
+
 /// vLLM production-stack.
 pub const STACK: Table = Table {
     kind: "production-stack",
@@ -156,13 +159,21 @@ pub const STACK: Table = Table {
         ),
         says(
             "vllmConfig.enablePrefixCaching",
-            "`engine.enable_prefix_caching`",
+            "`engine.enable_prefix_caching`; the chart switches it off where `vllmConfig` does not say true",
             Text,
         ),
         says("vllmConfig.extraArgs[]", "vLLM's arguments", Text),
         says("env[].name", "variables", Text),
         says("env[].value", "their values", Text),
-        not_modelled("vllmConfig.enableLoRA", "LoRA adapters are not simulated"),
+        says("enabled", "false: the model is not deployed", Switch),
+        not_modelled(
+            "enableLoRA vllmConfig.enableLoRA",
+            "LoRA adapters are not simulated",
+        ),
+        not_modelled("vllmConfig.v0", "the scheduler is that of the release"),
+        not_modelled("requestGPUMem", SLICES),
+        not_modelled("requestGPUMemPercentage", SLICES),
+        not_modelled("requestGPUCores", SLICES),
         not_modelled(
             "lmcacheConfig.enabled",
             "KV outside of the device's memory is not simulated",
@@ -190,8 +201,18 @@ pub const STACK: Table = Table {
         "podAnnotations*",
         "imagePullPolicy",
         "imagePullSecret*",
-        "vllmConfig.v0",
         "vllmConfig.v1",
+        "vllmConfig.maxLoras",
+        "vllmConfig.prometheusMultiprocDir",
+        "enableTool",
+        "toolCallParser",
+        "priorityClassName",
+        "limitGPU*",
+        "resources*",
+        "nodeName",
+        "affinity*",
+        "envFromSecret*",
+        "tolerationsPolicy",
         "shmSize",
         "chatTemplate*",
         "initContainer*",
@@ -244,7 +265,15 @@ pub fn production_stack(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
         .at(&["servingEngineSpec", "modelSpec"])
         .map_or(&[][..], Node::items);
     for spec in specs {
-        stack_model(Tree { node: spec, file }, draft);
+        let model = Tree { node: spec, file };
+        let prefix = "servingEngineSpec.modelSpec[]";
+        if let Some((value, origin)) = model.text(prefix, &["enabled"]) {
+            draft.used(&origin, "whether the model is deployed");
+            if value == "false" {
+                continue;
+            }
+        }
+        stack_model(model, draft);
         let renamed = super::tree::under(spec, "servingEngineSpec.modelSpec[]");
         let tables = [
             ("servingEngineSpec.modelSpec[].".to_owned(), &STACK),
@@ -313,6 +342,19 @@ fn stack_model(spec: Tree<'_>, draft: &mut Draft) {
         "--enable-prefix-caching",
         &["vllmConfig", "enablePrefixCaching"],
     );
+    let config = spec.node.entry("vllmConfig");
+    if let Some(config) = config.filter(|c| !c.value.entries().is_empty())
+        && config
+            .value
+            .get("enablePrefixCaching")
+            .is_none_or(|n| n.is_null())
+    {
+        // `helm/templates/deployment-vllm-multi.yaml`: what is not true is `--no-enable-prefix-caching`.
+        words.push(Word {
+            text: "--no-enable-prefix-caching".to_owned(),
+            line: config.line,
+        });
+    }
     let extra = spec
         .node
         .at(&["vllmConfig", "extraArgs"])

@@ -107,6 +107,7 @@ pub fn tables() -> Vec<&'static Table> {
         &kserve::INFERENCE_SERVICE,
         &kserve::LLM_INFERENCE_SERVICE,
         &dynamo::DYNAMO,
+        &dynamo::COMPONENT,
         &compose::TABLE,
         &compose::NGINX,
         &helm::TRITON,
