@@ -14,11 +14,17 @@ pub fn duration(ns: f64) -> String {
         a if a < 120e9 => format!("{} s", figures(ns / 1e9)),
         a if a < 7200e9 => {
             let s = (ns / 1e9).round() as i64;
-            format!("{} min {} s", s / 60, s % 60)
+            match s % 60 {
+                0 => format!("{} min", s / 60),
+                rest => format!("{} min {rest} s", s / 60),
+            }
         }
         _ => {
             let m = (ns / 60e9).round() as i64;
-            format!("{} h {} min", m / 60, m % 60)
+            match m % 60 {
+                0 => format!("{} h", m / 60),
+                rest => format!("{} h {rest} min", m / 60),
+            }
         }
     }
 }
@@ -109,6 +115,8 @@ mod tests {
             (3.4e9, "3.4 s"),
             (119.96e9, "120 s"),
             (725e9, "12 min 5 s"),
+            (600e9, "10 min"),
+            (7200e9, "2 h"),
             (7260e9, "2 h 1 min"),
         ];
         for (ns, text) in cases {

@@ -19,6 +19,9 @@ impl eframe::App for Page {
         if !self.painted {
             page::mark("servetwin: first frame");
             self.painted = true;
+            // What is not seen comes after what is.
+            viewer::jobs::page::prepare();
+            self.app.thumbnails = true;
         }
         if self.answered_s != self.app.state.answered_s {
             self.answered_s = self.app.state.answered_s;
@@ -39,20 +42,24 @@ impl eframe::App for Page {
 /// Shows the application on the canvas of this id. The page's address may say what to open: `?file=run.servetwin` from where the page
 /// comes from, or `?scenario=NAME` of the shipped ones; `?twin=ADDRESS` connects to a twin; `&pane=NAME` brings a pane to the front, `&light` makes it light.
 ///
-/// # Errors
-/// There is no such canvas, or no WebGL.
+/// The promise is kept when it is shown, and broken where there is no such canvas, or no WebGL.
 #[wasm_bindgen]
-pub async fn start(canvas: &str) -> Result<(), JsValue> {
+pub fn start(canvas: String) -> js_sys::Promise {
+    js_sys::futures::future_to_promise(async move {
+        shown(&canvas).await?;
+        Ok(JsValue::UNDEFINED)
+    })
+}
+
+async fn shown(canvas: &str) -> Result<(), JsValue> {
     let document = web_sys::window().and_then(|w| w.document());
     let canvas = document
         .and_then(|d| d.get_element_by_id(canvas))
         .ok_or("the page has no such canvas")?
         .dyn_into::<web_sys::HtmlCanvasElement>()?;
-    viewer::jobs::page::prepare();
     let create: eframe::AppCreator<'static> = Box::new(|cc| {
         let mut app = App::default();
         app.set_dark(page::parameter("light").is_none());
-        app.thumbnails = true;
         if let Some(address) = page::parameter("file") {
             page::fetch(&cc.egui_ctx, &app.inbox(), address);
         }

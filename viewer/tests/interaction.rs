@@ -294,7 +294,7 @@ fn files_that_cannot_be_opened_are_told_and_the_run_stays() {
     for (name, text, said) in [
         ("cut.servetwin", "PK\u{3}\u{4} cut", "no record file"),
         ("bad.toml", "[engine", "bad.toml"),
-        ("notes.txt", "hello", "neither a scenario"),
+        ("notes.txt", "hello", "is not, or was cut off from"),
     ] {
         let file = d.file(name, text);
         d.ask(Action::Open(file.display().to_string()));
@@ -442,6 +442,7 @@ fn a_measured_benchmark_is_opened_and_held_against_a_prediction() {
     ));
     d.wait();
     d.shows("Timeline lanes");
+    d.ask(Action::Show(PaneKind::Summary));
     d.click("Slowest requests");
     d.shows("#");
     std::fs::write(folder.join("summary.json"), "{").unwrap();
@@ -462,27 +463,14 @@ fn a_cluster_has_rows_of_nodes_pods_and_decisions() {
     let nodes = format!("nodes ({})", cluster.nodes.len());
     d.shows(&nodes);
     let lanes = d.harness.get_by_label("Timeline lanes").rect();
-    // The first row is that of the decisions: somewhere on it a decision is told.
-    let mut told = false;
-    for i in 0..400 {
-        let x = lanes.left() + 150.0 + i as f32 * 2.0;
-        d.harness.hover_at(egui::pos2(x, lanes.top() + 8.0));
-        d.harness.run_steps(2);
-        let names = [
-            "hpa at ",
-            "keda at ",
-            "cluster-autoscaler at ",
-            "operator at ",
-        ];
-        let mut found = names
-            .iter()
-            .map(|n| d.harness.query_all_by_label_contains(n).count());
-        told |= found.any(|n| n > 0);
-        if told {
-            break;
-        }
-    }
-    assert!(told, "no decision is told");
+    // The first row is that of the decisions: the pointer on a mark tells its reason.
+    let changes = cluster.decisions.iter().filter(|d| d.from != d.to);
+    let decision = changes.last().expect("it grows").clone();
+    let share = decision.at as f32 / run.end() as f32;
+    let x = lanes.left() + 150.0 + share * (lanes.width() - 150.0);
+    d.harness.hover_at(egui::pos2(x, lanes.top() + 8.0));
+    d.harness.run_steps(10);
+    d.shows(&format!("{} at ", decision.controller));
     d.ask(Action::Show(PaneKind::Series));
     d.shows("Chart: Replicas");
     d.shows("Chart: Nodes");

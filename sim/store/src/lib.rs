@@ -33,7 +33,7 @@ pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
 pub use read::{Reader, is_record, read, read_slice};
 pub use record::{Bin, Event, EventKind, Info, Rates, Record, Replica, SloLimits, Stat, StepSpan};
 pub use run::run;
-pub use write::write;
+pub use write::{write, write_plain};
 
 /// Version of the format; raised when a reader of the former one would misread a file.
 ///

@@ -18,14 +18,14 @@ fn failed(e: zip::result::ZipError) -> StoreError {
     }
 }
 
-struct Archive<W: Write + Seek>(ZipWriter<W>);
+struct Archive<W: Write + Seek>(ZipWriter<W>, CompressionMethod);
 
 impl<W: Write + Seek> Archive<W> {
     fn start(&mut self, name: &str) -> Result<(), StoreError> {
         // The same bytes every time: no clock, no permissions of this machine.
         let options = SimpleFileOptions::default()
-            .compression_method(CompressionMethod::Deflated)
-            .compression_level(Some(1))
+            .compression_method(self.1)
+            .compression_level((self.1 == CompressionMethod::Deflated).then_some(1))
             .unix_permissions(0o644);
         self.0.start_file(name, options).map_err(failed)
     }
@@ -52,7 +52,23 @@ impl<W: Write + Seek> Archive<W> {
 /// # Errors
 /// Those of `out`.
 pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
-    let mut archive = Archive(ZipWriter::new(out));
+    archive(out, record, CompressionMethod::Deflated)
+}
+
+/// The same without compressing: larger and sooner done, to be read at once.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_plain(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
+    archive(out, record, CompressionMethod::Stored)
+}
+
+fn archive(
+    out: impl Write + Seek,
+    record: &Record,
+    method: CompressionMethod,
+) -> Result<(), StoreError> {
+    let mut archive = Archive(ZipWriter::new(out), method);
     archive.json("info.json", &record.info)?;
     // As `run --json` prints it, so that `report --json` need not go through numbers again.
     archive.start("report.json")?;

@@ -179,6 +179,11 @@ fn a_cluster_is_written_and_read_back() {
     let file = bytes(&record);
     assert_same(&store::read(Cursor::new(&file)).unwrap(), &record);
     assert_same(&store::read_slice(&file).unwrap(), &record);
+    let mut plain = Cursor::new(Vec::new());
+    store::write_plain(&mut plain, &record).unwrap();
+    let plain = plain.into_inner();
+    assert!(plain.len() > file.len());
+    assert_same(&store::read_slice(&plain).unwrap(), &record);
     // An index that is not there is damage.
     let mut wrong = record.clone();
     if let Some(cluster) = &mut wrong.cluster {

@@ -88,6 +88,21 @@ impl Axis {
         }
     }
 
+    /// Ticks in words: with as many figures as it takes to tell neighbours apart.
+    pub fn tick_words(&self, ticks: &[f64]) -> Vec<String> {
+        let words: Vec<String> = ticks.iter().map(|v| self.words(*v)).collect();
+        let same = |all: &[String]| all.windows(2).any(|pair| pair[0] == pair[1]);
+        if self.kind != Kind::Duration || !same(&words) {
+            return words;
+        }
+        let seconds = |digits: usize| -> Vec<String> {
+            let text = |v: &f64| format!("{:.digits$} s", v * 1e-9);
+            ticks.iter().map(text).collect()
+        };
+        let told = (1..=9).map(seconds).find(|all| !same(all));
+        told.unwrap_or(words)
+    }
+
     /// The range that shows all of `values`, with room above; never empty, and positive where the scale is logarithmic.
     pub fn span(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -244,5 +259,20 @@ mod tests {
         }
         let (low, _) = Axis::new("q").from_zero().span([90.0, 100.0].into_iter());
         assert_eq!(low, 0.0);
+    }
+
+    #[test]
+    fn neighbouring_ticks_are_told_apart() {
+        let axis = Axis::new("t").duration();
+        let at = |seconds: &[f64]| {
+            let ticks: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
+            axis.tick_words(&ticks)
+        };
+        assert_eq!(at(&[0.0, 60.0, 120.0]), ["0 s", "60 s", "2 min"]);
+        assert_eq!(
+            at(&[118.0, 118.5, 119.0]),
+            ["118.0 s", "118.5 s", "119.0 s"]
+        );
+        assert_eq!(at(&[600.0, 600.01]), ["600.00 s", "600.01 s"]);
     }
 }

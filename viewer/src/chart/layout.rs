@@ -146,7 +146,9 @@ impl Plot {
         } else {
             85.0
         };
-        for v in chart.y.ticks(self.y, (frame.height() / 34.0) as usize) {
+        let ticks = chart.y.ticks(self.y, (frame.height() / 34.0) as usize);
+        for (v, text) in ticks.iter().zip(chart.y.tick_words(&ticks)) {
+            let v = *v;
             let y = self.at(chart, [self.x.0, v]).y;
             self.items.push(Item::Rule {
                 ends: [pos2(frame.left(), y), pos2(frame.right(), y)],
@@ -155,11 +157,13 @@ impl Plot {
             self.items.push(Item::Text {
                 at: pos2(frame.left() - 5.0, y),
                 anchor: Anchor::Right,
-                text: chart.y.words(v),
+                text,
                 color: None,
             });
         }
-        for v in chart.x.ticks(self.x, (frame.width() / letters) as usize) {
+        let ticks = chart.x.ticks(self.x, (frame.width() / letters) as usize);
+        for (v, text) in ticks.iter().zip(chart.x.tick_words(&ticks)) {
+            let v = *v;
             let x = self.at(chart, [v, self.y.0]).x;
             self.items.push(Item::Rule {
                 ends: [pos2(x, frame.top()), pos2(x, frame.bottom())],
@@ -168,7 +172,7 @@ impl Plot {
             self.items.push(Item::Text {
                 at: pos2(x, frame.bottom() + 9.0),
                 anchor: Anchor::Middle,
-                text: chart.x.words(v),
+                text,
                 color: None,
             });
         }

@@ -229,7 +229,7 @@ fn answer(order: &str) -> Result<Vec<u8>, String> {
     let Some(keys) = order.rates else {
         let record = super::work::record(&source, &signals).map_err(words)?;
         let mut file = Cursor::new(Vec::new());
-        store::write(&mut file, &record).map_err(|e| e.to_string())?;
+        store::write_plain(&mut file, &record).map_err(|e| e.to_string())?;
         let mut bytes = file.into_inner();
         bytes.push(RECORD);
         return Ok(bytes);

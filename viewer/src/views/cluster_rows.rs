@@ -3,7 +3,7 @@
 use egui::{Align2, FontId, Mesh, Rect, Response, Shape, Stroke, Ui, pos2, vec2};
 use store::Cluster;
 
-use super::timeline::{GUTTER, View};
+use super::timeline::{GUTTER, View, legend_entry};
 use crate::cluster_lanes::{self, Row, Stretch};
 use crate::lanes::MIN_PX;
 use crate::run_data::RunData;
@@ -258,8 +258,6 @@ pub fn legend(ui: &mut Ui) {
         (theme::VERMILLION, "fault"),
     ];
     for (color, name) in pairs {
-        let (rect, _) = ui.allocate_exact_size(vec2(10.0, 10.0), egui::Sense::hover());
-        ui.painter().rect_filled(rect, 1.0, color);
-        ui.small(name);
+        legend_entry(ui, color, name);
     }
 }

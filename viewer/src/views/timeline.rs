@@ -455,10 +455,26 @@ fn legend(ui: &mut Ui, colors: StepColors) {
         StepColors::Phase => (&theme::PHASES, &theme::PHASE_NAMES),
     };
     for (color, name) in palette.iter().zip(names) {
-        let (rect, _) = ui.allocate_exact_size(vec2(10.0, 10.0), Sense::hover());
-        ui.painter().rect_filled(rect, 1.0, *color);
-        ui.small(*name);
+        legend_entry(ui, *color, name);
     }
+}
+
+/// A colour and what it means, which stay together.
+pub(super) fn legend_entry(ui: &mut Ui, color: Color32, name: &str) {
+    let text = egui::WidgetText::from(egui::RichText::new(name).small());
+    let galley = text.into_galley(
+        ui,
+        Some(egui::TextWrapMode::Extend),
+        f32::INFINITY,
+        egui::TextStyle::Small,
+    );
+    let size = vec2(14.0 + galley.size().x, galley.size().y.max(10.0));
+    let (rect, response) = ui.allocate_exact_size(size, Sense::hover());
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::Label, true, name));
+    let box_ = Rect::from_center_size(pos2(rect.left() + 5.0, rect.center().y), vec2(10.0, 10.0));
+    ui.painter().rect_filled(box_, 1.0, color);
+    let at = pos2(rect.left() + 14.0, rect.center().y - 0.5 * galley.size().y);
+    ui.painter().galley(at, galley, ui.visuals().text_color());
 }
 
 fn ruler(ui: &mut Ui, state: &mut State, width: f32) {
@@ -471,7 +487,8 @@ fn ruler(ui: &mut Ui, state: &mut State, width: f32) {
     let map = state.time.map(width);
     let (faint, grid) = (theme::faint(ui.visuals()), theme::grid(ui.visuals()));
     let painter = ui.painter();
-    for t in axis.ticks(range, (width / 100.0) as usize) {
+    let ticks = axis.ticks(range, (width / 100.0) as usize);
+    for (t, text) in ticks.iter().zip(axis.tick_words(&ticks)) {
         let x = left + map.x(t.max(0.0) as u64);
         painter.line_segment(
             [pos2(x, rect.bottom() - 6.0), pos2(x, rect.bottom())],
@@ -480,7 +497,7 @@ fn ruler(ui: &mut Ui, state: &mut State, width: f32) {
         painter.text(
             pos2(x, rect.center().y - 2.0),
             Align2::CENTER_CENTER,
-            axis.words(t),
+            text,
             FontId::proportional(11.0),
             faint,
         );
