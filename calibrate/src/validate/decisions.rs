@@ -514,6 +514,7 @@ mod tests {
             predicted: Some(predicted),
             baseline: None,
             range: Some([predicted / 1.2, predicted * 1.2]),
+            kind: None,
             fitted: false,
             note: String::new(),
         }

@@ -143,12 +143,12 @@ impl Run<'_> {
             return;
         };
         for id in std::mem::take(&mut h.ready) {
-            self.to_decode(id, now);
+            self.hand_over(id, now);
         }
     }
 
     /// Chooses the decode replica of a request that has been prefilled, and sends it there; it fails where none is ready (503 of a proxy).
-    fn to_decode(&mut self, id: ReqId, now: SimTime) {
+    fn hand_over(&mut self, id: ReqId, now: SimTime) {
         let Some(h) = &mut self.handovers else {
             return;
         };
