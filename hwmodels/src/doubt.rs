@@ -269,7 +269,7 @@ mod tests {
         for figure in [Figure::Ttft, Figure::Tpot, Figure::Throughput] {
             let known = half_width(shipped(), k, figure, None);
             assert!(half_width(shipped(), sheet, figure, None) > 1.5 * known);
-            assert!(known >= LEAST && known < 2.0, "{known}");
+            assert!((LEAST..2.0).contains(&known), "{known}");
         }
     }
 }

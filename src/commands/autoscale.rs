@@ -178,7 +178,7 @@ fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
                     is_present: false,
                     scenario,
                 }),
-                Err(e) => eprintln!("left out: {}: {e}", words[0]),
+                Err(e) => note!("left out: {}: {e}", words[0]),
             }
         }
     }

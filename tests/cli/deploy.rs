@@ -54,9 +54,10 @@ fn the_scenario_goes_to_standard_output_and_the_report_to_standard_error() {
     let report = json(&servetwin(&args));
     assert_eq!(report["files"][0]["kind"], "kubernetes");
     let keys = report["keys"].as_array().unwrap();
-    assert!(keys.iter().any(|k| k["key"] == "spec.maxReplicas"
-        && k["fate"] == "used"
-        && k["line"].is_u64()));
+    assert!(
+        keys.iter()
+            .any(|k| k["key"] == "spec.maxReplicas" && k["fate"] == "used" && k["line"].is_u64())
+    );
     assert!(
         report["scenario"]
             .as_str()

@@ -464,8 +464,8 @@ fn a_cluster_has_rows_of_nodes_pods_and_decisions() {
     d.shows(&nodes);
     let lanes = d.harness.get_by_label("Timeline lanes").rect();
     // The first row is that of the decisions: the pointer on a mark tells its reason.
-    let changes = cluster.decisions.iter().filter(|d| d.from != d.to);
-    let decision = changes.last().expect("it grows").clone();
+    let mut changes = cluster.decisions.iter().filter(|d| d.from != d.to);
+    let decision = changes.next_back().expect("it grows").clone();
     let share = decision.at as f32 / run.end() as f32;
     let x = lanes.left() + 150.0 + share * (lanes.width() - 150.0);
     d.harness.hover_at(egui::pos2(x, lanes.top() + 8.0));

@@ -271,7 +271,7 @@ impl Loaded {
             EngineSpec {
                 facts: log_facts,
                 policy: self.policy.clone(),
-                router: self.router.clone(),
+                router: self.router,
                 router_name: options.router.clone(),
                 queue_limit: options.queue_limit,
                 text: text.clone(),

@@ -1,10 +1,10 @@
 //! The planner over HTTP: plans, runs, what-ifs and capacity tables for dashboards and portals.
 //!
-//! - [`request`]: what a caller sends; [`work`]: the answer to it
-//! - [`jobs`]: answers under way, their queue, their end
-//! - [`problem`]: errors as callers read them
-//! - [`routes`]: paths and methods; [`openapi`]: their description for machines
-//! - [`server`]: connections
+//! - [`request`] what a caller sends; [`work`] the answer to it
+//! - [`jobs`] answers under way, their queue, their end
+//! - [`problem`] errors as callers read them
+//! - [`routes`] paths and methods; [`openapi`] their description for machines
+//! - [`server`] connections
 //!
 //! A request names no file of the server: what it refers to is in the program (catalog, profiles) or in the request itself. A caller can take
 //! no more memory and time than [`Limits`] allow.

@@ -70,7 +70,11 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     })?;
     let mut command = Command::new(&program);
     command.args(args.light.then_some("--light"));
-    command.args(args.twin.iter().flat_map(|address| ["--twin", address.as_str()]));
+    command.args(
+        args.twin
+            .iter()
+            .flat_map(|address| ["--twin", address.as_str()]),
+    );
     command.args(&args.file);
     let status = command
         .status()

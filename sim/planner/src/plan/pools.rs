@@ -53,7 +53,7 @@ pub fn split(
     let mut best: Option<Split> = None;
     for (least, boundary, pools) in bounded.into_iter().take(SIMULATED) {
         let so_far = best.as_ref().map_or(f64::INFINITY, |b| b.usd_per_hour);
-        if !(least < so_far) {
+        if least >= so_far {
             break;
         }
         progress(&format!("two pools, split at {boundary} prompt tokens"));

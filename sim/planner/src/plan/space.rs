@@ -385,10 +385,13 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
         })
 }
 
+/// An instance type's price [USD/h] and the region that it is of, where they are known.
+type PriceOf<'a> = dyn Fn(&Instance) -> Option<(f64, Option<String>)> + 'a;
+
 /// The instance types that the question allows, without those that cost more than another with the same accelerators.
 fn allowed<'a>(
     question: &'a Question,
-    price_of: &dyn Fn(&Instance) -> Option<(f64, Option<String>)>,
+    price_of: &PriceOf<'_>,
     rejected: &mut Vec<Rejection>,
 ) -> Result<Vec<&'a Instance>, Error> {
     let catalog = &question.catalog;
