@@ -401,7 +401,9 @@ mod tests {
 
     #[test]
     fn every_set_has_its_files() {
-        for set in super::super::names() {
+        // That one is made of what the binary carries.
+        let carried = super::super::chips::SET;
+        for set in super::super::names().into_iter().filter(|s| *s != carried) {
             assert!(FILES.iter().any(|f| f.sets.contains(&set)), "{set}");
         }
         for file in &FILES {
