@@ -101,6 +101,19 @@ fn slow_storage_holds_up_the_loads_that_are_under_way() {
 }
 
 #[test]
+fn a_container_that_starts_again_loads_all_of_its_weights_also_when_storage_changes_meanwhile() {
+    let record = ran(&[
+        "cluster.start=cold",
+        "fault=[{ kind = \"replica\", at = \"150 s\" }, { kind = \"slow_storage\", at = \"155 s\", share = 0.25, duration = \"90 s\" }]",
+    ]);
+    let served = &cluster(&record).replicas[0].served;
+    assert_eq!(served.len(), 2, "{served:?}");
+    // Again from 160 s on: 85 s at a quarter, the other 8.75 s of 30 at full speed, then 5 s until the server answers.
+    assert!(served[1].1 >= secs(258.75), "{served:?}");
+    assert!(served[1].1 <= secs(269.0), "{served:?}");
+}
+
+#[test]
 fn a_crash_loop_backs_off_as_kubernetes_does_and_a_long_run_resets_it() {
     let record = ran(&[
         "run.duration=1300 s",

@@ -130,6 +130,11 @@ impl Cluster {
 
     /// Pod `p` loads no more: its container crashed or it is gone.
     pub(super) fn drop_load(&mut self, now: SimTime, p: usize) {
+        // Its container may start again: what the last one had left is not what the next one has.
+        if let Some(load) = &mut self.pods[p].load {
+            load.left = 0;
+            load.version += 1;
+        }
         let Some(i) = self.loads.flows.iter().position(|f| f.pod == p) else {
             return;
         };
