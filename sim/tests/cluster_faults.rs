@@ -104,6 +104,7 @@ fn slow_storage_holds_up_the_loads_that_are_under_way() {
 fn a_container_that_starts_again_loads_all_of_its_weights_also_when_storage_changes_meanwhile() {
     let record = ran(&[
         "cluster.start=cold",
+        "cluster.node_group[0].nodes=1",
         "fault=[{ kind = \"replica\", at = \"150 s\" }, { kind = \"slow_storage\", at = \"155 s\", share = 0.25, duration = \"90 s\" }]",
     ]);
     let served = &cluster(&record).replicas[0].served;
