@@ -17,6 +17,7 @@ mod plan_plot;
 mod plot;
 mod progress;
 mod residual_plot;
+mod signals;
 mod simulate;
 
 use std::process::ExitCode;

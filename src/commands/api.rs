@@ -1,6 +1,5 @@
 //! `servetwin api`: plans, runs, what-ifs and capacity tables over HTTP.
 
-use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -8,11 +7,11 @@ use anyhow::Context as _;
 use api::Limits;
 use api::server::Server;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::print;
+use crate::signals::signals;
 
 /// Threads that serve HTTP beside those that simulate.
 const HTTP_THREADS: usize = 2;
@@ -141,29 +140,4 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 fn seconds(flag: &str, s: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(s)
         .map_err(|_| BadInput(format!("{flag} must be seconds from 0 on, got {s}")).into())
-}
-
-/// Futures for the first and for the second SIGTERM or SIGINT.
-fn signals() -> std::io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    let (sender, mut first) = tokio::sync::watch::channel(0);
-    let mut second = first.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            sender.send_modify(|n| *n += 1);
-        }
-    });
-    Ok((
-        async move {
-            let _ = first.wait_for(|n| *n >= 1).await;
-        },
-        async move {
-            let _ = second.wait_for(|n| *n >= 2).await;
-        },
-    ))
 }

@@ -1,6 +1,5 @@
 //! `servetwin serve`: the bundled engine behind OpenAI's HTTP interface.
 
-use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use crate::cluster_tables;
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print};
+use crate::signals::signals;
 
 /// Threads that serve HTTP beside those that compute.
 const HTTP_THREADS: usize = 2;
@@ -386,30 +386,4 @@ fn ready(url: &str, model: &str, max_model_len: u32, as_json: bool) -> anyhow::R
             "serving {model} (at most {max_model_len} tokens per request) on {url}\n"
         ))
     }
-}
-
-/// Futures for the first and for the second SIGTERM or SIGINT.
-fn signals() -> std::io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    let (sender, mut first) = tokio::sync::watch::channel(0);
-    let mut second = first.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            sender.send_modify(|n| *n += 1);
-        }
-    });
-    Ok((
-        async move {
-            let _ = first.wait_for(|n| *n >= 1).await;
-        },
-        async move {
-            let _ = second.wait_for(|n| *n >= 2).await;
-        },
-    ))
 }
