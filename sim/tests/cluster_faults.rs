@@ -132,6 +132,29 @@ fn a_crash_loop_backs_off_as_kubernetes_does_and_a_long_run_resets_it() {
     assert_eq!(c.pods.len(), 1, "the container starts again, no other pod");
 }
 
+/// A group is made anew without a pause, so one that crashes as it starts would never let time pass.
+#[test]
+fn containers_that_crash_at_once_do_so_once_a_second() {
+    let of = |size: u32, backoff: &str| {
+        ran(&[
+            "run.duration=400 s",
+            "cluster.node_group[0].accelerators=1",
+            "cluster.pod.accelerators=1",
+            "cluster.node_group[0].nodes=2",
+            "cluster.node_group[0].max=2",
+            &format!("cluster.pod.size={size}"),
+            &format!("cluster.pod.restart_backoff={backoff}"),
+            "fault=[{ kind = \"crash_loop\", at = \"100 s\", duration = \"60 s\", crashes_after = \"0 s\" }]",
+        ])
+    };
+    let group = of(2, "10 s");
+    let starts = cluster(&group).pods.len() / 2;
+    assert!((30..=62).contains(&starts), "{starts} groups");
+    let single = of(1, "0 s");
+    let restarts = cluster(&single).pods[0].restarts;
+    assert!((50..=61).contains(&restarts), "{restarts} restarts");
+}
+
 #[test]
 fn what_hits_the_cluster_as_a_whole_comes_again_and_again() {
     let record = ran(&[

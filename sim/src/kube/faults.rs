@@ -2,7 +2,9 @@
 
 use rand::RngExt;
 
+use super::delay::Delay;
 use super::nodes::RECLAIMED;
+use super::pods::KUBELET_LOOKS;
 use super::record::Controller;
 use super::scalers::Scaler;
 use super::spec::{ChangeKind, FaultKind, When};
@@ -27,10 +29,13 @@ impl Cluster {
         };
         let k = self.fault_times[i];
         self.fault_times[i] += 1;
-        let life = delay.draw(self.seed, &format!("cluster/fault/{i}/{k}"));
-        // At least a second, so that a run with a mean of nothing ends.
-        let life = life.max(SimDuration(1_000_000_000));
+        let life = self.life(delay, &format!("cluster/fault/{i}/{k}"));
         self.plan(now + life, Event::Fault(i));
+    }
+
+    /// Time until something breaks: at least a second, so that a run with a mean of nothing ends.
+    pub(super) fn life(&self, delay: Delay, of: &str) -> SimDuration {
+        delay.draw(self.seed, of).max(SimDuration(1_000_000_000))
     }
 
     /// Whether engines may change their speed in the run.
@@ -199,8 +204,7 @@ impl Cluster {
             self.nodes[n].slowed_times += 1;
             let k = self.nodes[n].slowed_times;
             let name = format!("cluster/fault/{fault}/node/{n}/{k}");
-            let life = delay.draw(self.seed, &name);
-            let life = life.max(SimDuration(1_000_000_000));
+            let life = self.life(delay, &name);
             self.plan(now + life, Event::NodeFault { node: n, fault });
         }
     }
@@ -262,7 +266,8 @@ impl Cluster {
         let Some(curse) = self.curses.iter().find(its) else {
             return;
         };
-        let (at, fault) = (now + curse.after, curse.fault);
+        // A group that crashes at once is made anew at once, at the same instant: only the kubelet's pace lets time pass.
+        let (at, fault) = (now + curse.after.max(KUBELET_LOOKS), curse.fault);
         self.plan(at, Event::UnitFault { unit, epoch, fault });
     }
 

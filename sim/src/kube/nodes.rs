@@ -243,7 +243,7 @@ impl Cluster {
                 && of_nodes
                 && !spared
             {
-                let life = delay.draw(self.seed, &format!("cluster/fault/{fault}/node/{n}"));
+                let life = self.life(delay, &format!("cluster/fault/{fault}/node/{n}"));
                 self.plan(now + life, Event::NodeFault { node: n, fault });
             }
         }

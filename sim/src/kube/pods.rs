@@ -10,8 +10,8 @@ use super::spec::{FaultKind, Weights, When};
 use super::{Cluster, Event, Order, Sight};
 use crate::kernel::time::{SimDuration, SimTime};
 
-/// How often the kubelet looks whether a container that was told to end has.
-const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
+/// How often the kubelet looks at its containers: whether one that was told to end has, whether one has crashed.
+pub(super) const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
 /// Longest pause before a container that crashed is started again.
 const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
 
@@ -438,7 +438,7 @@ impl Cluster {
             let of_replicas = matches!(spec.kind, FaultKind::Replica | FaultKind::CrashLoop { .. });
             if let (true, When::After(delay)) = (of_replicas, spec.when) {
                 let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
-                let at = now + delay.draw(self.seed, &name);
+                let at = now + self.life(delay, &name);
                 self.plan(at, Event::UnitFault { unit, epoch, fault });
             }
         }

@@ -380,7 +380,7 @@ pub enum FaultKind {
     },
     /// The container of a replica crashes, and again so long after each start.
     CrashLoop {
-        /// From the start of the container to the crash.
+        /// From the start of the container to the crash; seen a second after the start at the earliest.
         after: SimDuration,
         /// For how long.
         duration: SimDuration,
