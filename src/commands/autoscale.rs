@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::report::autoscale::{AutoscaleReport, RunOf, Trial};
 use sim::scenario::Scenario;
-use sim::scenario::cluster_file::{BehaviorFile, QuantityFile, ScalingRulesFile};
+use sim::scenario::cluster_file::QuantityFile;
+use sim::scenario::hpa_file::{BehaviorFile, ScalingRulesFile};
 
 use crate::commands::BadInput;
 use crate::exit_code;

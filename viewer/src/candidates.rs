@@ -177,6 +177,18 @@ fn label(path: &str) -> &str {
     found.map_or(path, |f| f.label.trim())
 }
 
+/// Whether more of a figure is good, bad (false), or neither.
+pub fn more_is_better(path: &str) -> Option<bool> {
+    let head = path.split('.').next().unwrap_or(path);
+    match (head, path) {
+        (h, _) if h.ends_with("_ms") => Some(false),
+        ("throughput", _) | ("slo", _) | (_, "requests.finished") => Some(true),
+        ("cost", _) => Some(false),
+        (_, "requests.rejected" | "requests.timed_out" | "requests.failed") => Some(false),
+        _ => None,
+    }
+}
+
 fn figure(label: impl Into<String>, more_is_better: Option<bool>) -> Figure {
     Figure {
         label: label.into(),
@@ -252,8 +264,7 @@ fn sweep(name: &str, file: Sweep) -> Result<Candidates, String> {
         ));
     }
     let of_keys = file.keys.iter().map(|k| figure(k.clone(), None));
-    let of_figures = (file.figures.iter())
-        .map(|path| figure(label(path), crate::views::compare::more_is_better(path)));
+    let of_figures = (file.figures.iter()).map(|path| figure(label(path), more_is_better(path)));
     let figures: Vec<Figure> = of_keys.chain(of_figures).collect();
     let mut points: BTreeMap<u64, Vec<&SweepRun>> = BTreeMap::new();
     for run in &file.runs {

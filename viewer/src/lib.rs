@@ -21,6 +21,7 @@ pub mod export;
 pub mod format;
 pub mod gallery;
 pub mod home;
+pub mod inbox;
 pub mod jobs;
 pub mod knobs;
 pub mod lanes;

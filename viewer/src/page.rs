@@ -5,7 +5,7 @@ use js_sys::futures::{JsFuture, spawn_local};
 use wasm_bindgen::JsCast as _;
 use wasm_bindgen::prelude::{Closure, JsValue};
 
-use crate::app::{Arrived, Inbox};
+use crate::inbox::{Arrived, Inbox};
 
 /// Reads a file that was dropped.
 pub fn dropped(ctx: &Context, inbox: &Inbox, file: DroppedFileHandle) {

@@ -15,6 +15,7 @@ mod input;
 pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
+mod row;
 pub mod serving_points;
 pub mod startup;
 pub mod tables;

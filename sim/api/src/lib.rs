@@ -9,6 +9,7 @@
 //! A request names no file of the server: what it refers to is in the program (catalog, profiles) or in the request itself. A caller can take
 //! no more memory and time than [`Limits`] allow.
 
+pub mod answer;
 pub mod jobs;
 pub mod openapi;
 pub mod problem;

@@ -7,10 +7,10 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use sim::report::RunReport;
 
+use crate::answer::{Health, JobList, MOST_WAIT_S};
 use crate::jobs::JobView;
 use crate::problem::ErrorBody;
 use crate::request::{CapacityRequest, PlanRequest, RunRequest, WhatIfRequest};
-use crate::routes::{Health, JobList, MOST_WAIT_S};
 use crate::work::PlanResult;
 
 /// The document.

@@ -11,36 +11,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
-use crate::jobs::{Counts, JobView, Jobs};
+use crate::answer::{Health, JobList, MOST_WAIT_S};
+use crate::jobs::{JobView, Jobs};
 use crate::openapi;
 use crate::problem::{Code, Problem};
 use crate::work::Task;
 
 /// Longest time that a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time that an answer waits for a job's end [s].
-pub const MOST_WAIT_S: f64 = 60.0;
-
-/// `GET /health`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Health {
-    /// `ok`, or `stopping`.
-    pub status: String,
-    /// Version of servetwin.
-    pub version: String,
-    /// How many jobs there are.
-    pub jobs: Counts,
-}
-
-/// `GET /v1/jobs`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct JobList {
-    /// All jobs, the oldest first.
-    pub jobs: Vec<JobView>,
-}
 
 type Shared = State<Arc<Jobs>>;
 

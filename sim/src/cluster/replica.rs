@@ -20,7 +20,6 @@ use crate::record::RequestRow;
 use crate::request::{Outcome, ReqId, RequestSpec};
 use crate::simulation::{FrontEnd, ReplicaSpec};
 use crate::workload::RequestEnd;
-pub use handover::Carried;
 
 /// Where a replica stands between its start and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! The requests under way: one slot each, reused, so that memory follows what is in flight and not what was offered.
 
-use super::replica::Carried;
 use crate::kernel::time::SimTime;
 use crate::policy::RemoteKv;
 use crate::record::RequestRow;
@@ -24,6 +23,23 @@ pub enum Stage {
     Leaving,
     /// It goes on elsewhere; its KV stays in the engine under this local id until it has been fetched.
     Handed(u32),
+}
+
+/// What is known of a request when its prefill is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its index in the run.
+    pub id: ReqId,
+    /// Prompt tokens that the prefill found in its cache [tokens].
+    pub cached_tokens: u32,
+    /// Times it lost its KV.
+    pub preemptions: u32,
+    /// First scheduled.
+    pub first_scheduled: SimTime,
+    /// Its first token reaches whoever sent it.
+    pub first_token: SimTime,
+    /// That token was known to the engine.
+    pub prefilled: SimTime,
 }
 
 /// One request under way.

@@ -2,9 +2,11 @@
 
 use rand::Rng;
 
+use super::cluster::Cluster;
+use super::event::Event;
 use super::record::{Controller, DecisionRow};
+use super::sight::Sight;
 use super::spec::MetricSource;
-use super::{Cluster, Event, Sight};
 use crate::control::cluster_autoscaler::Action;
 use crate::control::cluster_autoscaler::spec::{NodeView, Observed, PodView, Resources};
 use crate::control::epp::{Endpoint, pool_saturation};

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::record::Controller;
-use super::scalers::{Seen, Told};
+use super::seen::{Seen, Told};
 use super::spec::{EndpointSpec, Metered};
 use crate::control::predictive::PredictiveScaling;
 use crate::control::sagemaker::step_scaling::StepScaling;

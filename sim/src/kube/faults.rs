@@ -2,24 +2,17 @@
 
 use rand::RngExt;
 
+use super::cluster::Cluster;
 use super::delay::Delay;
+use super::event::Event;
 use super::nodes::RECLAIMED;
 use super::pods::KUBELET_LOOKS;
 use super::record::Controller;
 use super::scalers::Scaler;
 use super::spec::{ChangeKind, FaultKind, When};
-use super::{Cluster, Event};
+use super::unit::Curse;
 use crate::kernel::rng;
 use crate::kernel::time::{SimDuration, SimTime};
-
-/// A container that crashes again and again.
-pub(super) struct Curse {
-    /// Name of its replica: a group that is made anew keeps it.
-    name: String,
-    until: SimTime,
-    after: SimDuration,
-    fault: usize,
-}
 
 impl Cluster {
     /// Plans a fault of the cluster as a whole anew, `now` being when the last one ended.

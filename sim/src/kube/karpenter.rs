@@ -3,46 +3,17 @@
 //! Its offerings are the node groups. `max` of a group is what the account may have of it: a claim beyond that is refused as by a cloud without
 //! capacity. Nobody keeps a group at a size: a lost node comes back when pods wait for it.
 
+use super::cluster::Cluster;
+use super::event::Event;
+use super::provisioner::{Disruption, FIRST_CLAIM};
 use super::record::{Controller, DecisionRow};
-use super::{Cluster, Event};
 use crate::control::cluster_autoscaler::spec::Resources;
-use crate::control::karpenter::spec::{NodeView, Observed};
-use crate::control::karpenter::{Action, Karpenter, Reason};
+use crate::control::karpenter::Action;
+use crate::control::karpenter::spec::{NodeView, Observed, Reason};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// Taint of a node that is to go.
 const DISRUPTED: &str = "karpenter.sh/disrupted";
-
-/// Number of the first claim: nodes that were there before the run have lower ones.
-pub const FIRST_CLAIM: u64 = 1_000_000;
-
-/// Nodes that go once their replacements are there.
-struct Disruption {
-    nodes: Vec<usize>,
-    after: Vec<u64>,
-    reason: Reason,
-}
-
-/// The provisioner at work.
-pub(super) struct Provisioner {
-    karpenter: Karpenter,
-    disruptions: Vec<Disruption>,
-    /// When its next turn is planned.
-    planned: SimTime,
-    /// The youngest pending pod that it was told of.
-    told: Option<usize>,
-}
-
-impl Provisioner {
-    pub fn new(karpenter: Karpenter) -> Provisioner {
-        Provisioner {
-            karpenter,
-            disruptions: Vec::new(),
-            planned: SimTime::NEVER,
-            told: None,
-        }
-    }
-}
 
 impl Cluster {
     /// Plans Karpenter's next turn: at once for a new pending pod.

@@ -1,44 +1,11 @@
 //! Loads of weights: in a time of their own, which slow storage stretches, and those that share a file system, a network card or a disk: each takes what is left to it, and that changes when another begins or ends.
 
-use std::collections::BTreeMap;
-
-use hwmodels::startup::share::{FairShare, FlowId};
-
+use super::cluster::Cluster;
+use super::delay::Delay;
+use super::event::Event;
+use super::flows::{Flow, Load};
 use super::spec::{StartSpec, Weights};
-use super::{Cluster, Event};
 use crate::kernel::time::{SimDuration, SimTime};
-
-/// A load of weights whose speed may change.
-#[derive(Clone, Copy)]
-pub(super) struct Load {
-    /// What it would still take at full speed, as of `since` [ns].
-    pub left: u64,
-    pub since: SimTime,
-    /// Raised with each change of speed, so that the end that was planned before is stale.
-    pub version: u32,
-}
-
-/// A load under way that shares something.
-struct Flow {
-    id: FlowId,
-    pod: usize,
-    epoch: u32,
-    /// Most that it takes when the storage is well [bytes/s].
-    ceiling: f64,
-}
-
-/// Loads under way, and what they share.
-#[derive(Default)]
-pub(super) struct Loads {
-    links: FairShare,
-    /// The file system, once somebody reads from it.
-    shared: Option<(usize, f64)>,
-    /// By node: its link and the capacity of that.
-    nodes: BTreeMap<usize, (usize, f64)>,
-    flows: Vec<Flow>,
-    /// Raised with each change, so that the end that was planned before is stale.
-    version: u64,
-}
 
 impl Cluster {
     /// The container of pod `p` has begun to load its weights: bytes come after `open_s`.
@@ -63,7 +30,7 @@ impl Cluster {
             return;
         };
         let restarts = self.pods[p].restarts;
-        let noise = super::delay::Delay::Lognormal {
+        let noise = Delay::Lognormal {
             median: 1.0,
             sigma: load.sigma,
         };

@@ -1,69 +1,16 @@
 //! Nodes: asked of the cloud, booted, usable once their accelerators are known, tainted, gone.
 
+use super::cluster::Cluster;
+use super::delay::Delay;
+use super::event::Event;
+use super::node::Node;
 use super::record::Controller;
-use super::{Cluster, Event};
+use super::spec::{FaultKind, When};
 use crate::control::cluster_autoscaler::spec::Resources;
 use crate::kernel::time::{SimDuration, SimTime};
 
-use super::spec::{FaultKind, When};
-
 /// Taint of a spot node that is taken away.
 pub(super) const RECLAIMED: &str = "aws-node-termination-handler/spot-itn";
-
-/// A node, or the request for one.
-pub(super) struct Node {
-    pub group: usize,
-    pub name: String,
-    pub requested: SimTime,
-    pub ready: SimTime,
-    pub usable: SimTime,
-    pub tainted: SimTime,
-    /// Why it is tainted: what the scheduler says of it.
-    pub taint: &'static str,
-    pub gone: SimTime,
-    pub why_gone: String,
-    pub is_refused: bool,
-    /// When its image is there; [`SimTime::NEVER`]: nobody has asked for it.
-    pub image_at: SimTime,
-    pub pods: Vec<usize>,
-    /// What slows the steps on it: which fault, since when, how much longer they take.
-    pub slowed: Vec<(usize, SimTime, f64)>,
-    /// A container of ours has started on it before: its libraries are in the page cache.
-    pub has_started: bool,
-    /// How often something slowed it.
-    pub slowed_times: u32,
-    pub serving_gpu_ns: u128,
-    /// Karpenter's claim that it is of.
-    pub claim: Option<u64>,
-    /// When a pod last came or went, or it became usable.
-    pub last_pod_event: SimTime,
-}
-
-impl Node {
-    /// Asked for and not Ready.
-    pub fn is_booting(&self) -> bool {
-        self.ready == SimTime::NEVER && self.gone == SimTime::NEVER
-    }
-
-    /// Ready and not gone.
-    pub fn is_registered(&self) -> bool {
-        self.ready != SimTime::NEVER && self.gone == SimTime::NEVER
-    }
-
-    /// Whether pods can be placed on it.
-    pub fn is_usable(&self) -> bool {
-        self.usable != SimTime::NEVER && !self.is_tainted() && self.gone == SimTime::NEVER
-    }
-
-    /// How much longer steps take on it.
-    pub fn slowdown(&self) -> f64 {
-        self.slowed.iter().map(|s| s.2).product()
-    }
-
-    pub fn is_tainted(&self) -> bool {
-        self.tainted != SimTime::NEVER
-    }
-}
 
 impl Cluster {
     fn new_node(&mut self, now: SimTime, group: usize) -> usize {
@@ -110,7 +57,7 @@ impl Cluster {
         let n = self.new_node(now, group);
         let spec = &self.spec.groups[group];
         let has_capacity = has_quota && now >= self.groups[group].no_capacity_until;
-        let draw = super::delay::Delay::Uniform { min: 0.0, max: 1.0 };
+        let draw = Delay::Uniform { min: 0.0, max: 1.0 };
         let lot = draw.draw(self.seed, &format!("cluster/capacity/{n}"));
         if !has_capacity || lot.as_secs() < spec.refused {
             let after = spec

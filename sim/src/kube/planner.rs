@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use hwmodels::{BatchStats, StepModel};
 
-use super::Totals;
 use super::record::Controller;
-use super::scalers::{Seen, Told};
+use super::seen::{Seen, Told};
+use super::sight::Totals;
 use super::spec::EngineFacts;
 use crate::control::dynamo::config::PlannerConfig;
 use crate::control::dynamo::{Capabilities, Inputs, PerfModel, Planner, Pool, Traffic, WorkerLoad};

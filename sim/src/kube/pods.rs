@@ -3,129 +3,21 @@
 mod crash;
 mod views;
 
-use super::loads::Load;
-use super::record::{PodRow, ReplicaRow};
+use super::cluster::Cluster;
+use super::delay::Delay;
+use super::event::Event;
+use super::flows::Load;
+use super::pod::Pod;
+use super::sight::{Order, Sight};
 use super::slow::Speed;
 use super::spec::{FaultKind, Weights, When};
-use super::{Cluster, Event, Order, Sight};
+use super::unit::{State, Unit};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// How often the kubelet looks at its containers: whether one that was told to end has, whether one has crashed.
 pub(super) const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
 /// Longest pause before a container that crashed is started again.
 const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
-
-/// A pod.
-pub(super) struct Pod {
-    pub unit: usize,
-    pub name: String,
-    pub node: Option<usize>,
-    pub created: SimTime,
-    pub scheduled: SimTime,
-    pub started: SimTime,
-    pub loaded: SimTime,
-    pub gang_loaded: SimTime,
-    pub up: SimTime,
-    pub ready: SimTime,
-    pub gone: SimTime,
-    pub restarts: u32,
-    /// Its container is the first of ours on its node.
-    pub is_first: bool,
-    /// It crashed, and waits for its next start (CrashLoopBackOff).
-    pub is_backing_off: bool,
-    /// Crashes since the pause was last the shortest.
-    pub backoffs: u32,
-    /// Its load of weights, while that is under way.
-    pub load: Option<Load>,
-    pub unschedulable: String,
-}
-
-impl From<Pod> for PodRow {
-    fn from(p: Pod) -> PodRow {
-        PodRow {
-            name: p.name,
-            replica: p.unit,
-            node: p.node,
-            created: p.created,
-            scheduled: p.scheduled,
-            started: p.started,
-            loaded: p.loaded,
-            gang_loaded: p.gang_loaded,
-            up: p.up,
-            ready: p.ready,
-            gone: p.gone,
-            restarts: p.restarts,
-            unschedulable: p.unschedulable,
-        }
-    }
-}
-
-/// Where a replica stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its pods are Pending or start.
-    Starting,
-    /// The router may choose it.
-    Serving,
-    /// It was told to end.
-    Draining,
-    /// It is no more, which nobody has noticed.
-    Lost,
-    Gone,
-}
-
-/// A replica: a pod, or the group of a LeaderWorkerSet.
-pub(super) struct Unit {
-    /// Rolling updates before it was created.
-    generation: u32,
-    /// Number in its name: of a LeaderWorkerSet the lowest that is free.
-    ordinal: u32,
-    name: String,
-    pods: Vec<usize>,
-    state: State,
-    /// Raised with each start, so that what was planned for an earlier one is stale.
-    pub epoch: u32,
-    created: SimTime,
-    ready: SimTime,
-    draining: SimTime,
-    gone: SimTime,
-    why_gone: String,
-    /// The engine that serves it, or has.
-    pub engine: Option<u32>,
-    /// How fast that is, where faults may slow it.
-    pub speed: Option<Speed>,
-    served: Vec<(u32, SimTime, SimTime)>,
-}
-
-impl Unit {
-    /// Whether its controller counts it.
-    pub fn counts(&self) -> bool {
-        matches!(self.state, State::Starting | State::Serving | State::Lost)
-    }
-
-    pub fn is_serving(&self) -> bool {
-        self.state == State::Serving
-    }
-
-    /// Whether its exporter can be scraped.
-    pub fn is_up(&self) -> bool {
-        matches!(self.state, State::Serving | State::Draining) && self.engine.is_some()
-    }
-}
-
-impl From<Unit> for ReplicaRow {
-    fn from(u: Unit) -> ReplicaRow {
-        ReplicaRow {
-            name: u.name,
-            pods: u.pods,
-            created: u.created,
-            served: u.served,
-            draining: u.draining,
-            gone: u.gone,
-            why_gone: u.why_gone,
-        }
-    }
-}
 
 impl Cluster {
     pub(super) fn is_set_of_groups(&self) -> bool {
@@ -321,9 +213,8 @@ impl Cluster {
 
     fn place(&mut self, now: SimTime, p: usize, n: usize) {
         let spec = &self.spec.pod;
-        let draw = |delay: &super::delay::Delay, what: &str| {
-            delay.draw(self.seed, &format!("cluster/{what}/{p}"))
-        };
+        let draw =
+            |delay: &Delay, what: &str| delay.draw(self.seed, &format!("cluster/{what}/{p}"));
         let attached = now + draw(&spec.volume_attach, "attach");
         let node = &mut self.nodes[n];
         if node.image_at == SimTime::NEVER {

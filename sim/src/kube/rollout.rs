@@ -3,7 +3,7 @@
 //! As a Deployment's controller does it (`pkg/controller/deployment/rolling.go`): up to `maxSurge` more than are wanted are created; of the old ones as many go
 //! as leave all but `maxUnavailable` ready, those that are not ready first. A LeaderWorkerSet replaces the highest index first.
 
-use super::Cluster;
+use super::cluster::Cluster;
 use crate::kernel::time::SimTime;
 
 const WHY: &str = "replaced by the rolling update";

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::Vitals;
 use super::record::Controller;
-use super::scalers::{Seen, Told};
+use super::seen::{Seen, Told};
+use super::sight::Vitals;
 use super::spec::{EngineFacts, WvaVariant};
 use crate::control::wva::{ReplicaView, VariantView, Wva};
 use crate::kernel::time::{SimDuration, SimTime};

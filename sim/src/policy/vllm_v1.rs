@@ -3,6 +3,7 @@
 //! There is no prefill phase and no decode phase: each step moves a request's computed tokens toward the tokens it has.
 //! Phase A serves `running` in order of admission; phase B admits from `waiting`, unless phase A had to preempt.
 
+mod remote;
 mod transfer;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -11,7 +12,7 @@ use super::{Blocked, Given, Load, RemoteKv, Scheduled, Scheduler, SeqParams, Ste
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
-use transfer::Remote;
+use remote::Remote;
 
 /// Release whose rules apply where they differ (1.2).
 #[derive(

@@ -138,7 +138,7 @@ pub fn blocked_by(record: &RunRecord) -> BlockedBy {
 
 /// Time that replicas were there, all together.
 fn replica_ns(record: &RunRecord) -> f64 {
-    match super::summary::lives(record) {
+    match super::lives::lives(record) {
         Some(lives) => lives.iter().sum(),
         None => record.replicas.len() as f64 * record.window.length.0 as f64,
     }

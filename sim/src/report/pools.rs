@@ -1,7 +1,5 @@
 //! What each pool of replicas did, how the requests for each model fared, and the KV that went between pools.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::pools::Role;
@@ -11,9 +9,7 @@ use crate::metrics::distribution::Distribution;
 use crate::record::{RunRecord, TransferRecord, TransferRow};
 use crate::report::counts::RequestCounts;
 use crate::report::csv::instant;
-use crate::report::figures::{field, figure};
 use crate::report::latency::LatencySummary;
-use crate::report::text::latency_line;
 
 /// A pool of replicas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -204,82 +200,4 @@ pub fn write_transfers(out: impl std::io::Write, rows: &[TransferRow]) -> std::i
         ])?;
     }
     w.flush()
-}
-
-/// Writes the lines of a report on pools, models and transfers.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write(out: &mut String, r: &crate::report::RunReport) -> std::fmt::Result {
-    for m in &r.models {
-        writeln!(out, "\n  model {}: {}", m.model, m.requests.in_words())?;
-        latency_line(out, "TTFT", &m.ttft_ms)?;
-        latency_line(out, "TPOT", &m.tpot_ms)?;
-        latency_line(out, "E2E", &m.e2e_ms)?;
-    }
-    if let Some(t) = &r.kv_transfer {
-        writeln!(out)?;
-        latency_line(out, "KV transfer", &t.time_ms)?;
-        latency_line(out, "wait for blocks", &t.wait_ms)?;
-        latency_line(out, "KV held", &t.held_ms)?;
-    }
-    Ok(())
-}
-
-/// Writes a line for each pool.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_use(out: &mut String, r: &crate::report::RunReport) -> std::fmt::Result {
-    for p in &r.pools {
-        let role = match p.role {
-            Role::Both => "",
-            Role::Prefill => " (prefill)",
-            Role::Decode => " (decode)",
-        };
-        let held = if p.role == Role::Prefill {
-            format!(
-                ", of which {:.1} % held for transfers",
-                100.0 * p.kv_held_for_transfer_ratio
-            )
-        } else {
-            String::new()
-        };
-        field(
-            out,
-            &format!("pool {}", p.name),
-            &format!(
-                "{} x {} devices{role}; a step under way {:.1} % of the time, with {} requests in it; KV in use {:.1} %, peak {:.1} %{held}",
-                p.replicas,
-                p.devices / p.replicas.max(1),
-                100.0 * p.busy_ratio,
-                figure(p.mean_running),
-                100.0 * p.kv_mean_ratio,
-                100.0 * p.kv_peak_ratio,
-            ),
-        )?;
-    }
-    if let Some(g) = &r.gateway {
-        field(
-            out,
-            "gateway",
-            &format!(
-                "sent requests again {} times; ejected replicas {} times; refused {} for its limit",
-                g.retries, g.ejections, g.overflowed
-            ),
-        )?;
-    }
-    if let Some(t) = &r.kv_transfer {
-        let broken = if t.broken_off > 0 {
-            format!("; {} broken off", t.broken_off)
-        } else {
-            String::new()
-        };
-        field(
-            out,
-            "KV transfers",
-            &format!("{} of {} GB in all{broken}", t.count, figure(t.bytes / 1e9)),
-        )?;
-    }
-    Ok(())
 }

@@ -11,6 +11,7 @@ use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 pub(crate) use crate::report::latency::to_ms;
+use crate::report::lives::lives;
 use crate::report::pools::{self, KvTransferReport, ModelReport, PoolReport};
 use crate::report::slo::SloReport;
 use crate::report::stationarity::Stationarity;
@@ -409,18 +410,6 @@ fn kv(record: &RunRecord) -> Kv {
         kv.mean_ratio = used / whole;
     }
     kv
-}
-
-/// How long each replica was there in the measurement window [ns]; `None`: all of them from start to end.
-pub(super) fn lives(record: &RunRecord) -> Option<Vec<f64>> {
-    let around = record.cluster.as_ref()?;
-    let start = crate::kernel::time::SimTime::ZERO + record.warmup;
-    let lives = around.engine_lives(record.replicas.len()).into_iter();
-    Some(
-        lives
-            .map(|(from, until)| until.since(from.max(start)).0 as f64)
-            .collect(),
-    )
 }
 
 fn replicas(record: &RunRecord) -> Replicas {

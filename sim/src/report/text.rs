@@ -6,7 +6,9 @@ use crate::metrics::definition::Metric;
 use crate::report::figures::wrapped;
 pub use crate::report::figures::{field, figure, secs};
 use crate::report::headline;
-use crate::report::summary::{LatencySummary, RunReport, Throughput};
+pub use crate::report::latency_line::{LATENCY_HEAD, latency_line};
+use crate::report::pools_text;
+use crate::report::summary::{RunReport, Throughput};
 
 /// How much of a report is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +98,7 @@ fn latencies(out: &mut String, r: &RunReport) -> std::fmt::Result {
         latency_line(out, "TPOT", &s.tpot_ms)?;
         latency_line(out, "E2E", &s.e2e_ms)?;
     }
-    crate::report::pools::write(out, r)
+    pools_text::write_latencies(out, r)
 }
 
 fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
@@ -157,7 +159,7 @@ fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
             figure(p.mean_running)
         ),
     )?;
-    crate::report::pools::write_use(out, r)?;
+    pools_text::write_use(out, r)?;
     if let Some(usd) = r.cost.usd_per_hour {
         let per_million = r
             .cost
@@ -240,10 +242,6 @@ pub fn render_stats(r: &RunReport) -> String {
 /// What E2E latency per output token is called, in reports as in `docs/metrics.md`.
 pub const NORMALISED: &str = "normalised";
 
-/// Heads the columns of [`latency_line`].
-pub const LATENCY_HEAD: &str =
-    "  latency [ms]          mean        p50        p90        p95        p99          n";
-
 /// The line of a report on how much was served.
 ///
 /// # Errors
@@ -260,18 +258,6 @@ pub fn throughput_line(out: &mut String, t: &Throughput) -> std::fmt::Result {
             figure(t.total_tokens_per_s)
         ),
     )
-}
-
-/// One metric in a row.
-///
-/// # Errors
-/// None: writing to a `String` cannot fail.
-pub fn latency_line(out: &mut String, label: &str, s: &LatencySummary) -> std::fmt::Result {
-    write!(out, "  {label:<16}")?;
-    for value in [s.mean, s.p50, s.p90, s.p95, s.p99] {
-        write!(out, " {:>10}", value.map_or("-".into(), figure))?;
-    }
-    writeln!(out, " {:>10}", s.n)
 }
 
 fn shares(parts: &[(&str, f64)]) -> String {

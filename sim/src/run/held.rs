@@ -9,11 +9,10 @@ mod handover;
 mod instant;
 mod scrapes;
 
-use gate::Gate;
-use handover::Handovers;
-
+use super::gate::Gate;
 use super::gateway::Gateway;
 use super::group::{Fleet, Group, MOST_GROUPS};
+use super::handovers::Handovers;
 use super::options::{Path, RunError, RunOptions};
 use super::plans::{Change, Plans};
 use super::services::Services;

@@ -11,8 +11,10 @@
 //! [`crate::cluster`]. Replicas are advanced on their own for as long as nothing from outside can reach them ([`Pace`]); the record does
 //! not depend on that, nor on the number of threads.
 
+mod gate;
 mod gateway;
 mod group;
+mod handovers;
 mod held;
 pub(crate) mod options;
 mod outliers;

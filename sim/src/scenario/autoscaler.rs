@@ -4,16 +4,17 @@ use hwmodels::EngineKind;
 use hwmodels::units::Secs;
 
 use super::Scenario;
+use super::behavior::{behavior, fill_flags};
 use super::cluster_file::{
-    AutoscalerFile, BehaviorFile, ClusterAutoscalerFile, ExpanderFile, HpaFile, HpaFlagsFile,
-    HpaMetricType, KedaFile, MetricPathFile, MetricTypeFile, PolicyTypeFile, RuleFile,
-    ScalingRulesFile, SelectPolicyFile, TriggerFile, TriggerType,
+    AutoscalerFile, ClusterAutoscalerFile, ExpanderFile, KedaFile, MetricPathFile, MetricTypeFile,
+    RuleFile, TriggerFile, TriggerType,
 };
 use super::error::ScenarioError;
+use super::hpa_file::{HpaFile, HpaFlagsFile, HpaMetricType};
+use super::numbers::secs;
 use crate::control::cluster_autoscaler::spec::{Expander, Flags};
 use crate::control::hpa::spec::{
-    Behavior, HpaSpec, MetricSource as HpaSource, MetricSpec, MetricTarget, ScalingPolicy,
-    ScalingRules, SelectPolicy, Settings,
+    HpaSpec, MetricSource as HpaSource, MetricSpec, MetricTarget, Settings,
 };
 use crate::control::keda::{Fallback, MetricType, ScaledObjectSpec, Trigger};
 use crate::control::pipeline::rule::{Counter, OverTime, RatioRule, Rule};
@@ -34,10 +35,6 @@ const RELIST: f64 = 60.0;
 const TRITON_PAGE: f64 = 2.0;
 /// Range of functions over series.
 const WINDOW: f64 = 60.0;
-
-fn secs(value: f64) -> Secs {
-    Secs::new(value).unwrap_or_default()
-}
 
 fn nanos(value: Option<Secs>, default: f64) -> SimDuration {
     SimDuration::from_secs(value.map_or(default, Secs::secs))
@@ -165,17 +162,6 @@ pub(super) fn fill(file: &mut AutoscalerFile, engine: EngineKind) {
         fill_autoscaler(autoscaler);
     }
     super::scalers::fill(file);
-}
-
-pub(super) fn fill_flags(flags: &mut HpaFlagsFile) {
-    let s = Settings::default();
-    flags
-        .sync_period
-        .get_or_insert(secs(s.sync_period.as_secs()));
-    flags.tolerance.get_or_insert(s.tolerance);
-    flags
-        .downscale_stabilization
-        .get_or_insert(secs(s.downscale_stabilization.as_secs()));
 }
 
 fn fill_keda(keda: &mut KedaFile) {
@@ -527,38 +513,5 @@ impl Scenario {
             max_node_group_backoff: or(f.max_node_group_backoff_duration, d.max_node_group_backoff),
             ..d
         })
-    }
-}
-
-pub(super) fn behavior(file: &BehaviorFile) -> Behavior {
-    let of = |own: &Option<ScalingRulesFile>, default: ScalingRules| match own {
-        Some(own) => rules(own, default),
-        None => default,
-    };
-    Behavior {
-        scale_up: of(&file.scale_up, ScalingRules::scale_up()),
-        scale_down: of(&file.scale_down, ScalingRules::scale_down()),
-    }
-}
-
-fn rules(file: &ScalingRulesFile, default: ScalingRules) -> ScalingRules {
-    let policy = |p: &super::cluster_file::ScalingPolicyFile| match p.kind {
-        PolicyTypeFile::Pods => ScalingPolicy::pods(p.value, p.period_seconds),
-        PolicyTypeFile::Percent => ScalingPolicy::percent(p.value, p.period_seconds),
-    };
-    let window = file.stabilization_window_seconds.map(whole);
-    ScalingRules {
-        stabilization_window: window.or(default.stabilization_window),
-        select_policy: match file.select_policy {
-            Some(SelectPolicyFile::Max) => SelectPolicy::Max,
-            Some(SelectPolicyFile::Min) => SelectPolicy::Min,
-            Some(SelectPolicyFile::Disabled) => SelectPolicy::Disabled,
-            None => default.select_policy,
-        },
-        policies: match &file.policies {
-            Some(policies) => policies.iter().map(policy).collect(),
-            None => default.policies,
-        },
-        tolerance: file.tolerance.or(default.tolerance),
     }
 }

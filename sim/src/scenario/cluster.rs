@@ -11,6 +11,7 @@ use super::cluster_file::{
 };
 use super::error::ScenarioError;
 use super::file::ScenarioFile;
+use super::numbers::{MAX_NODES, nanos, secs};
 use crate::control::cluster_autoscaler::spec::Resources;
 use crate::kernel::time::SimDuration;
 use crate::kube::delay::Delay;
@@ -36,8 +37,6 @@ const ENGINE_INIT: f64 = 37.0;
 /// Instances answer, or are refused, in about this time.
 const REFUSED_AFTER: f64 = 30.0;
 
-/// Most nodes of a group.
-pub(super) const MAX_NODES: u32 = 100_000;
 /// Most pods of a replica.
 const MAX_PODS: u32 = 4096;
 
@@ -52,10 +51,6 @@ pub struct ClusterChoice {
     pub faults: Vec<FaultFile>,
     /// `[[change]]`.
     pub changes: Vec<ChangeFile>,
-}
-
-pub(super) fn secs(value: f64) -> Secs {
-    Secs::new(value).unwrap_or_default()
 }
 
 fn fixed(value: f64) -> DelayFile {
@@ -148,10 +143,6 @@ fn fill_pod(pod: &mut PodFile, is_estimated: bool) {
     pod.period_seconds.get_or_insert(10);
     pod.termination_grace_period_seconds.get_or_insert(30);
     pod.restart_backoff.get_or_insert(secs(10.0));
-}
-
-pub(super) fn nanos(value: Option<Secs>) -> SimDuration {
-    SimDuration::from_secs(value.unwrap_or_default().secs())
 }
 
 /// What a pod needs and a node of the scenario's own hardware has.

@@ -1,9 +1,9 @@
 //! `[[fault]]` and `[[change]]`: what breaks and what operators do, checked.
 
 use super::Scenario;
-use super::cluster::{MAX_NODES, nanos, secs};
 use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile};
 use super::error::ScenarioError;
+use super::numbers::{MAX_NODES, nanos, secs};
 use crate::kernel::time::SimTime;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{

@@ -10,9 +10,11 @@
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
 mod autoscaler;
+mod behavior;
 pub mod built;
 mod cluster;
 pub mod cluster_file;
+pub mod deployment_file;
 pub mod document;
 
 pub mod error;
@@ -20,8 +22,10 @@ mod faults;
 pub mod file;
 mod fitted;
 pub mod gateway_file;
+pub mod hpa_file;
 mod inputs;
 mod names;
+mod numbers;
 mod pools;
 pub mod pools_file;
 pub mod reference;

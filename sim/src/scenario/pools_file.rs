@@ -4,7 +4,7 @@ use hwmodels::units::{BytesPerSec, Secs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::file::{HardwareFile, LayoutFile, ModelFile, RouterPolicy, StepFile};
+use super::deployment_file::{HardwareFile, LayoutFile, ModelFile, RouterPolicy, StepFile};
 use crate::cluster::pools::{FirstToken, Role};
 
 /// A pool of replicas that are alike, beside others behind the same gateway. What it leaves out is as at the top of the file. Pools that

@@ -3,9 +3,10 @@
 use hwmodels::units::{Ratio, Secs};
 
 use super::Scenario;
-use super::autoscaler::{behavior, fill_flags};
+use super::behavior::{behavior, fill_flags};
 use super::cluster_file::{AutoscalerFile, MetricPathFile};
 use super::error::ScenarioError;
+use super::numbers::secs;
 use super::scalers_file::{
     AlarmFile, EppFile, KarpenterFile, PredictiveFile, SageMakerFile, StepScalingFile,
     TargetTrackingFile, WvaFile,
@@ -45,10 +46,6 @@ const BUFFER: u32 = 300;
 const VARIANT_COST: f64 = 10.0;
 /// How often llm-d's Prometheus scrapes replicas [s].
 const WVA_SCRAPE: SimDuration = SimDuration(15_000_000_000);
-
-fn secs(value: f64) -> Secs {
-    Secs::new(value).unwrap_or_default()
-}
 
 fn whole(value: u32) -> Secs {
     secs(f64::from(value))

@@ -5,10 +5,10 @@ use hwmodels::units::Secs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cluster_file::{BehaviorFile, HpaFlagsFile};
+use super::hpa_file::{BehaviorFile, HpaFlagsFile};
 use crate::control::epp::Signal;
-use crate::control::karpenter::Reason;
 use crate::control::karpenter::spec::ConsolidationPolicy;
+use crate::control::karpenter::spec::Reason;
 use crate::control::predictive::{BreachBehavior, Mode};
 use crate::control::sagemaker::alarm::{ComparisonOperator, TreatMissingData};
 use crate::control::sagemaker::step_scaling::AdjustmentType;

@@ -176,3 +176,15 @@ impl JsonSchema for QuantityFile {
         })
     }
 }
+
+/// A function of a recording rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleFile {
+    /// Growth a second.
+    Rate,
+    /// Mean of the samples.
+    AvgOverTime,
+    /// Largest sample.
+    MaxOverTime,
+}

@@ -23,6 +23,7 @@ mod npy;
 mod read;
 mod record;
 pub mod resample;
+mod rows;
 mod run;
 mod write;
 
@@ -31,7 +32,8 @@ pub use collect::{Collected, Collector, Limits};
 pub use error::StoreError;
 pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
 pub use read::{Reader, is_record, read, read_slice};
-pub use record::{Bin, Event, EventKind, Info, Rates, Record, Replica, SloLimits, Stat, StepSpan};
+pub use record::{Info, Record, SloLimits};
+pub use rows::{Bin, Event, EventKind, Rates, Replica, Stat, StepSpan};
 pub use run::run;
 pub use write::{write, write_plain};
 

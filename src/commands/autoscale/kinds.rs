@@ -5,9 +5,8 @@ use sim::control::sagemaker::alarm::ComparisonOperator;
 use sim::control::sagemaker::target_tracking::PredefinedMetricType;
 use sim::kube::spec::Metered;
 use sim::scenario::Scenario;
-use sim::scenario::cluster_file::{
-    AutoscalerFile, HpaFile, HpaMetricFile, HpaMetricType, KedaFile, QuantityFile, TriggerFile,
-};
+use sim::scenario::cluster_file::{AutoscalerFile, KedaFile, QuantityFile, TriggerFile};
+use sim::scenario::hpa_file::{HpaFile, HpaMetricFile, HpaMetricType};
 use sim::scenario::scalers_file::{
     AlarmFile, EppFile, KarpenterFile, SageMakerFile, StepFile, StepScalingFile,
     TargetTrackingFile, WvaFile,

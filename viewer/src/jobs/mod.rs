@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hwmodels::files::Files;
 use sim::report::RunReport;
 use sim::scenario::Scenario;
+use store::Record;
 
 use crate::candidates::Candidates;
 use crate::live::Looks;
@@ -71,6 +72,17 @@ pub struct Doc {
     pub source: Source,
     /// What it is called.
     pub title: String,
+}
+
+impl Doc {
+    /// A record with what was run.
+    pub fn of(record: Record, source: Source) -> Doc {
+        Doc {
+            title: record.report.name.clone(),
+            data: Arc::new(RunData::new(record)),
+            source,
+        }
+    }
 }
 
 /// A load and what came of it.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use hwmodels::files::Files;
 use store::Record;
 
-use super::work::doc;
-use super::{Done, Source};
+use super::{Doc, Done, Source};
 use crate::measured::{self, Tables};
 use crate::{candidates, live};
 
@@ -95,7 +94,7 @@ fn shown(origin: &str, record: Record) -> Opened {
         files: around(),
         overrides: Vec::new(),
     };
-    Opened::Other(Done::Doc(Box::new(doc(record, source))))
+    Opened::Other(Done::Doc(Box::new(Doc::of(record, source))))
 }
 
 /// Opens the bytes of a file.

@@ -14,8 +14,8 @@ use wasm_bindgen::JsCast as _;
 use wasm_bindgen::prelude::{Closure, JsValue};
 
 use super::open::{Opened, opened};
-use super::work::{doc, work};
-use super::{Done, KneePoint, Outcome, Signals, Source, Task, put};
+use super::work::work;
+use super::{Doc, Done, KneePoint, Outcome, Signals, Source, Task, put};
 use crate::gallery;
 
 /// The script of a worker, beside the page.
@@ -188,7 +188,7 @@ fn decode(mut bytes: Vec<u8>, source: Source) -> Done {
     };
     match kind {
         RECORD => match store::read_slice(&bytes) {
-            Ok(record) => Done::Doc(Box::new(doc(record, source))),
+            Ok(record) => Done::Doc(Box::new(Doc::of(record, source))),
             Err(e) => Done::Failed(e.to_string()),
         },
         KNEE => match serde_json::from_slice::<Vec<(f64, RunReport)>>(&bytes) {

@@ -1,6 +1,5 @@
 //! The work itself, wherever it is done.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sim::kernel::time::SimTime;
@@ -14,7 +13,6 @@ use web_time::Instant;
 
 use super::open::{Opened, opened};
 use super::{Doc, Done, KneePoint, Signals, Source, Task};
-use crate::run_data::RunData;
 
 /// Requests after which a run tells how far it is.
 const TELL_EVERY: u64 = 512;
@@ -102,17 +100,8 @@ pub(super) fn record(source: &Source, signals: &Signals) -> Result<Record, Done>
 
 fn run(source: Source, signals: &Signals) -> Done {
     match record(&source, signals) {
-        Ok(record) => Done::Doc(Box::new(doc(record, source))),
+        Ok(record) => Done::Doc(Box::new(Doc::of(record, source))),
         Err(done) => done,
-    }
-}
-
-/// A record with what was run.
-pub(super) fn doc(record: Record, source: Source) -> Doc {
-    Doc {
-        title: record.report.name.clone(),
-        data: Arc::new(RunData::new(record)),
-        source,
     }
 }
 

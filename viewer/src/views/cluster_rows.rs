@@ -3,7 +3,7 @@
 use egui::{Align2, FontId, Mesh, Rect, Response, Shape, Stroke, Ui, pos2, vec2};
 use store::Cluster;
 
-use super::timeline::{GUTTER, View, legend_entry};
+use super::lane_view::{GUTTER, View, legend_entry};
 use crate::cluster_lanes::{self, Row, Stretch};
 use crate::lanes::MIN_PX;
 use crate::run_data::RunData;

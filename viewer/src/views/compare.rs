@@ -5,6 +5,7 @@ use sim::report::RunReport;
 use sim::report::expect::Numbers;
 use sim::report::replications::FIGURES;
 
+use crate::candidates::more_is_better;
 use crate::format;
 use crate::state::{Action, State};
 use crate::theme;
@@ -45,18 +46,6 @@ pub fn deltas(a: &RunReport, b: &RunReport) -> Vec<Delta> {
             })
         })
         .collect()
-}
-
-/// Whether more of a figure is good, bad (false), or neither.
-pub(crate) fn more_is_better(path: &str) -> Option<bool> {
-    let head = path.split('.').next().unwrap_or(path);
-    match (head, path) {
-        (h, _) if h.ends_with("_ms") => Some(false),
-        ("throughput", _) | ("slo", _) | (_, "requests.finished") => Some(true),
-        ("cost", _) => Some(false),
-        (_, "requests.rejected" | "requests.timed_out" | "requests.failed") => Some(false),
-        _ => None,
-    }
 }
 
 /// The table of two runs; dimmed while the second is being computed.

@@ -5,6 +5,7 @@ pub mod cluster_rows;
 pub mod compare;
 pub mod distributions;
 pub mod knee;
+mod lane_view;
 pub mod live;
 pub mod pareto;
 pub mod requests;

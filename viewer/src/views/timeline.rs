@@ -1,7 +1,6 @@
 //! Lanes over time: steps of each replica, its KV, its requests.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use egui::{Align2, Color32, FontId, Mesh, Painter, Rect, Response, Sense, Stroke, Ui, pos2, vec2};
 use store::EventKind;
@@ -12,10 +11,9 @@ use crate::lanes::{self, Item, StepColors};
 use crate::run_data::{Row, RunData, parts};
 use crate::state::{Action, State};
 use crate::theme;
-use crate::time_view::TimeMap;
 use crate::views::cluster_rows::{self, ClusterRows};
+use crate::views::lane_view::{GUTTER, View, legend_entry};
 
-pub(super) const GUTTER: f32 = 150.0;
 const RULER: f32 = 22.0;
 const STEP_H: f32 = 20.0;
 const KV_H: f32 = 8.0;
@@ -377,43 +375,6 @@ impl Timeline {
     }
 }
 
-/// Where instants of a run lie on the screen.
-pub(super) struct View<'a> {
-    pub(super) run: &'a Arc<RunData>,
-    pub(super) rect: Rect,
-    pub(super) map: TimeMap,
-    pub(super) width: f32,
-}
-
-impl View<'_> {
-    /// Where lanes are painted.
-    pub(super) fn clip(&self) -> Rect {
-        let at = pos2(self.rect.left() + GUTTER, self.rect.top());
-        Rect::from_min_size(at, vec2(self.width, self.rect.height()))
-    }
-
-    /// The instant under the pointer, and the playhead, across all lanes.
-    fn cursor(&self, ui: &Ui, state: &State) {
-        let left = self.rect.left() + GUTTER;
-        let line = |ns: f64, color: Color32| {
-            let x = self.map.x(ns.max(0.0) as u64);
-            if (0.0..=self.width).contains(&x) {
-                let ends = [
-                    pos2(left + x, self.rect.top()),
-                    pos2(left + x, self.rect.bottom()),
-                ];
-                ui.painter().line_segment(ends, Stroke::new(1.0, color));
-            }
-        };
-        if let Some(ns) = state.hover {
-            line(ns, theme::faint(ui.visuals()));
-        }
-        if state.playing || state.playhead > 0.0 {
-            line(state.playhead, theme::ORANGE);
-        }
-    }
-}
-
 /// Boxes of a lane as one mesh: two triangles each, nothing to tessellate.
 fn boxes(painter: &Painter, items: &[Item], palette: &[Color32], at: egui::Pos2, height: f32) {
     let mut mesh = Mesh::default();
@@ -457,24 +418,6 @@ fn legend(ui: &mut Ui, colors: StepColors) {
     for (color, name) in palette.iter().zip(names) {
         legend_entry(ui, *color, name);
     }
-}
-
-/// A colour and what it means, which stay together.
-pub(super) fn legend_entry(ui: &mut Ui, color: Color32, name: &str) {
-    let text = egui::WidgetText::from(egui::RichText::new(name).small());
-    let galley = text.into_galley(
-        ui,
-        Some(egui::TextWrapMode::Extend),
-        f32::INFINITY,
-        egui::TextStyle::Small,
-    );
-    let size = vec2(14.0 + galley.size().x, galley.size().y.max(10.0));
-    let (rect, response) = ui.allocate_exact_size(size, Sense::hover());
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::Label, true, name));
-    let box_ = Rect::from_center_size(pos2(rect.left() + 5.0, rect.center().y), vec2(10.0, 10.0));
-    ui.painter().rect_filled(box_, 1.0, color);
-    let at = pos2(rect.left() + 14.0, rect.center().y - 0.5 * galley.size().y);
-    ui.painter().galley(at, galley, ui.visuals().text_color());
 }
 
 fn ruler(ui: &mut Ui, state: &mut State, width: f32) {

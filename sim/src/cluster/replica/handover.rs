@@ -1,27 +1,10 @@
 //! Requests that are prefilled on one replica and decoded on another: what each of the two does with them.
 
 use super::{Books, Replica};
-use crate::cluster::requests::{Slot, Stage};
+use crate::cluster::requests::{Carried, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::RemoteKv;
 use crate::request::{Outcome, ReqId, RequestSpec};
-
-/// What is known of a request when its prefill is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// Its index in the run.
-    pub id: ReqId,
-    /// Prompt tokens that the prefill found in its cache [tokens].
-    pub cached_tokens: u32,
-    /// Times it lost its KV.
-    pub preemptions: u32,
-    /// First scheduled.
-    pub first_scheduled: SimTime,
-    /// Its first token reaches whoever sent it.
-    pub first_token: SimTime,
-    /// That token was known to the engine.
-    pub prefilled: SimTime,
-}
 
 impl Replica {
     /// Hands over the request of `slot`, whose prefill is done. Its KV stays here until [`Replica::let_go`].

@@ -2,8 +2,8 @@
 //!
 //! Every `disruption_poll`, one command at a time. Empty nodes go at once; other commands wait `consolidation_ttl` and are carried out if they are still right.
 
-use super::spec::{CapacityType, ConsolidationPolicy, NodeView, Observed};
-use super::{Action, Karpenter, Reason, place};
+use super::spec::{CapacityType, ConsolidationPolicy, NodeView, Observed, Reason};
+use super::{Action, Karpenter, place};
 use crate::control::cluster_autoscaler::spec::PodView;
 use crate::kernel::time::{SimDuration, SimTime};
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::cluster_autoscaler::spec::{PodView, Resources};
 use crate::kernel::time::{SimDuration, SimTime};
-use spec::{CapacityType, KarpenterSpec, Observed, Offering};
+use spec::{CapacityType, KarpenterSpec, Observed, Offering, Reason};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,17 +42,6 @@ pub enum Action {
         /// Why: `Empty` or `Underutilized`.
         reason: Reason,
     },
-}
-
-/// Why a node is disrupted; budgets may name it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
-pub enum Reason {
-    /// No pods that count.
-    Empty,
-    /// Its pods fit elsewhere, or on something cheaper.
-    Underutilized,
 }
 
 /// What a tick decided.

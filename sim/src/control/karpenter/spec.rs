@@ -3,7 +3,6 @@
 use hwmodels::units::{Ratio, Secs};
 use serde::{Deserialize, Serialize};
 
-use super::Reason;
 use crate::control::cluster_autoscaler::spec::{PodView, Resources};
 use crate::kernel::time::SimTime;
 
@@ -41,6 +40,15 @@ pub enum ConsolidationPolicy {
     WhenEmptyOrUnderutilized,
     /// Nodes that are empty.
     WhenEmpty,
+}
+
+/// Why a node is disrupted; budgets may name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum Reason {
+    /// No pods that count.
+    Empty,
+    /// Its pods fit elsewhere, or on something cheaper.
+    Underutilized,
 }
 
 /// `budgets[].nodes`.

@@ -1,7 +1,10 @@
 //! A container that crashes, and its next start.
 
-use super::super::{Cluster, Event, Order};
-use super::{LONGEST_BACKOFF, State};
+use super::super::cluster::Cluster;
+use super::super::event::Event;
+use super::super::sight::Order;
+use super::super::unit::State;
+use super::LONGEST_BACKOFF;
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// A container that ran for so long begins with the shortest pause again.

@@ -1,7 +1,7 @@
 //! What others see of pods and replicas.
 
-use super::super::Cluster;
-use super::State;
+use super::super::cluster::Cluster;
+use super::super::unit::State;
 use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
 use crate::kernel::time::SimTime;
 

@@ -1,22 +1,9 @@
 //! KV that another replica has made, or fetches (serving-policies 6.2).
 
+use super::remote::Remote;
 use super::{State, VllmV1};
 use crate::policy::{Blocked, KvMove, RemoteKv, StepPlan};
 use crate::request::ReqId;
-
-/// Where the KV of a request is that another replica makes (6.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Remote {
-    /// It is made here.
-    #[default]
-    No,
-    /// There: no blocks are set aside for it yet. The tokens that it covers.
-    Wanted(u32),
-    /// On its way into blocks that are set aside.
-    Coming(u32),
-    /// Here, and the request has not run since.
-    Here(u32),
-}
 
 impl VllmV1 {
     /// The KV of `id`, which was just added, comes from another replica.

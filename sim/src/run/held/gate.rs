@@ -1,57 +1,13 @@
 //! What the gateway does with tries that fail: it sends requests again, and stops sending to replicas that fail.
 
 use super::Run;
-use crate::cluster::gateway::GatewaySpec;
 use crate::cluster::replica::Lifecycle;
 use crate::cluster::requests::never_served;
 use crate::kernel::time::SimTime;
-use crate::record::{GatewayRecord, RequestRow};
+use crate::record::RequestRow;
 use crate::request::{Outcome, RejectReason, ReqId};
-use crate::run::outliers::Outliers;
-use crate::run::retries::{Retries, Verdict};
+use crate::run::retries::Verdict;
 use crate::workload::RequestEnd;
-
-/// The rules of the gateway, where it has any, and what they have led to.
-pub(super) struct Gate {
-    spec: GatewaySpec,
-    retries: Option<Retries>,
-    outliers: Option<Outliers>,
-    record: GatewayRecord,
-}
-
-impl Gate {
-    /// One that does what `spec` says, in the run with `seed`; `None`: it passes every answer on.
-    pub(super) fn new(spec: &GatewaySpec, seed: u64) -> Option<Box<Gate>> {
-        (*spec != GatewaySpec::default()).then(|| {
-            Box::new(Gate {
-                spec: *spec,
-                retries: spec.retries.map(|r| Retries::new(r, seed)),
-                outliers: spec.outliers.map(Outliers::new),
-                record: GatewayRecord::default(),
-            })
-        })
-    }
-
-    /// When it sends a request again.
-    pub(super) fn next_retry(&self) -> SimTime {
-        (self.retries.as_ref()).map_or(SimTime::NEVER, Retries::next)
-    }
-
-    /// When it takes a replica back.
-    pub(super) fn next_return(&self) -> SimTime {
-        (self.outliers.as_ref()).map_or(SimTime::NEVER, Outliers::next)
-    }
-
-    /// Requests that wait to be sent again.
-    pub(super) fn waiting(&self) -> usize {
-        self.retries.as_ref().map_or(0, Retries::waiting)
-    }
-
-    /// What it has done.
-    pub(super) fn record(&self) -> GatewayRecord {
-        self.record
-    }
-}
 
 /// The status that a client of the replica sees is one of a server's fault (5xx).
 fn is_server_fault(outcome: Outcome) -> bool {

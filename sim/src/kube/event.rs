@@ -1,0 +1,98 @@
+//! Events of a cluster, and their order within an instant.
+
+use crate::kernel::time::SimTime;
+
+/// What happens in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Begin,
+    Change(usize),
+    Fault(usize),
+    NodeFault {
+        node: usize,
+        fault: usize,
+    },
+    UnitFault {
+        unit: usize,
+        epoch: u32,
+        fault: usize,
+    },
+    NodeSlow {
+        node: usize,
+        fault: usize,
+        begin: SimTime,
+    },
+    StorageFast {
+        fault: usize,
+        begin: SimTime,
+    },
+    NodeRefused(usize),
+    NodeReady(usize),
+    NodeUsable(usize),
+    NodeEvict(usize),
+    NodeLost(usize),
+    NodeGone(usize),
+    PodStarted {
+        pod: usize,
+        epoch: u32,
+    },
+    PodReads {
+        pod: usize,
+        epoch: u32,
+    },
+    LoadEnds(u64),
+    PodLoaded {
+        pod: usize,
+        epoch: u32,
+        version: u32,
+    },
+    UnitUp {
+        unit: usize,
+        epoch: u32,
+    },
+    UnitReady {
+        unit: usize,
+        epoch: u32,
+    },
+    UnitNoticed(usize),
+    Deadline(usize),
+    LookAtDraining,
+    Sample,
+    Scrape,
+    Poll,
+    Sync,
+    Scale,
+    Scan,
+    Provision,
+}
+
+impl Event {
+    /// Its place within an instant (the table of [`crate::cluster`]).
+    pub fn class(self) -> u8 {
+        use Event::*;
+        match self {
+            Begin => 0,
+            Change(_) => 1,
+            Fault(_)
+            | NodeFault { .. }
+            | UnitFault { .. }
+            | NodeSlow { .. }
+            | StorageFast { .. }
+            | NodeLost(_) => 2,
+            NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
+            PodStarted { .. }
+            | PodReads { .. }
+            | LoadEnds(_)
+            | PodLoaded { .. }
+            | UnitUp { .. }
+            | UnitReady { .. }
+            | UnitNoticed(_) => 4,
+            Deadline(_) => 5,
+            LookAtDraining => 6,
+            Sample | Scrape => 7,
+            Poll => 8,
+            Sync | Scale => 9,
+            Scan | Provision => 10,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Loads of weights under way, and what they share.
+
+use std::collections::BTreeMap;
+
+use hwmodels::startup::share::{FairShare, FlowId};
+
+use crate::kernel::time::SimTime;
+
+/// A load of weights whose speed may change.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    /// What it would still take at full speed, as of `since` [ns].
+    pub left: u64,
+    pub since: SimTime,
+    /// Raised with each change of speed, so that the end that was planned before is stale.
+    pub version: u32,
+}
+
+/// A load under way that shares something.
+pub(super) struct Flow {
+    pub id: FlowId,
+    pub pod: usize,
+    pub epoch: u32,
+    /// Most that it takes when the storage is well [bytes/s].
+    pub ceiling: f64,
+}
+
+/// Loads under way, and what they share.
+#[derive(Default)]
+pub(super) struct Loads {
+    pub links: FairShare,
+    /// The file system, once somebody reads from it.
+    pub shared: Option<(usize, f64)>,
+    /// By node: its link and the capacity of that.
+    pub nodes: BTreeMap<usize, (usize, f64)>,
+    pub flows: Vec<Flow>,
+    /// Raised with each change, so that the end that was planned before is stale.
+    pub version: u64,
+}

@@ -1,0 +1,58 @@
+//! A node.
+
+use crate::kernel::time::SimTime;
+
+/// A node, or the request for one.
+pub(super) struct Node {
+    pub group: usize,
+    pub name: String,
+    pub requested: SimTime,
+    pub ready: SimTime,
+    pub usable: SimTime,
+    pub tainted: SimTime,
+    /// Why it is tainted: what the scheduler says of it.
+    pub taint: &'static str,
+    pub gone: SimTime,
+    pub why_gone: String,
+    pub is_refused: bool,
+    /// When its image is there; [`SimTime::NEVER`]: nobody has asked for it.
+    pub image_at: SimTime,
+    pub pods: Vec<usize>,
+    /// What slows the steps on it: which fault, since when, how much longer they take.
+    pub slowed: Vec<(usize, SimTime, f64)>,
+    /// A container of ours has started on it before: its libraries are in the page cache.
+    pub has_started: bool,
+    /// How often something slowed it.
+    pub slowed_times: u32,
+    pub serving_gpu_ns: u128,
+    /// Karpenter's claim that it is of.
+    pub claim: Option<u64>,
+    /// When a pod last came or went, or it became usable.
+    pub last_pod_event: SimTime,
+}
+
+impl Node {
+    /// Asked for and not Ready.
+    pub fn is_booting(&self) -> bool {
+        self.ready == SimTime::NEVER && self.gone == SimTime::NEVER
+    }
+
+    /// Ready and not gone.
+    pub fn is_registered(&self) -> bool {
+        self.ready != SimTime::NEVER && self.gone == SimTime::NEVER
+    }
+
+    /// Whether pods can be placed on it.
+    pub fn is_usable(&self) -> bool {
+        self.usable != SimTime::NEVER && !self.is_tainted() && self.gone == SimTime::NEVER
+    }
+
+    /// How much longer steps take on it.
+    pub fn slowdown(&self) -> f64 {
+        self.slowed.iter().map(|s| s.2).product()
+    }
+
+    pub fn is_tainted(&self) -> bool {
+        self.tainted != SimTime::NEVER
+    }
+}

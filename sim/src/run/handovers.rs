@@ -1,0 +1,112 @@
+//! Requests that are prefilled on one replica and decoded on another: where each stands, and the links between the replicas.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::link::Transfers;
+use crate::cluster::pools::{FirstToken, PoolSpec, TransferSpec};
+use crate::cluster::requests::{Carried, Slot};
+use crate::kernel::time::{SimDuration, SimTime};
+use crate::policy::RemoteKv;
+use crate::request::{ReqId, RequestSpec};
+
+/// A request from when it is sent to a prefill replica until its KV is where it is decoded.
+pub(super) struct Handover {
+    pub spec: RequestSpec,
+    pub patience: Option<SimDuration>,
+    /// Where it is prefilled.
+    pub from: u32,
+    /// What is known of it since its prefill is done.
+    pub carried: Option<Carried>,
+    /// Where its KV lies there; `None`: not yet, or not any more.
+    pub source: Option<Slot>,
+    /// Where it is decoded.
+    pub to: Option<(u32, Slot)>,
+    /// Since when its blocks are set aside there, for how many tokens and bytes.
+    pub began: Option<(SimTime, u32, f64)>,
+}
+
+/// All of them, and the links between the replicas.
+pub(super) struct Handovers {
+    pub spec: TransferSpec,
+    pub link: Transfers,
+    pub pools: Vec<PoolSpec>,
+    pub pool_of: Vec<usize>,
+    pub by_id: BTreeMap<ReqId, Handover>,
+    /// Those whose prefill is done, in the order in which they are to be sent on.
+    pub ready: Vec<ReqId>,
+    /// KV that is not wanted any more: replica and slot.
+    pub unwanted: Vec<(u32, Slot)>,
+}
+
+impl Handovers {
+    pub fn new(spec: TransferSpec, pools: &[PoolSpec]) -> Handovers {
+        Handovers {
+            link: Transfers::new(spec.latency, spec.fabric),
+            spec,
+            pools: pools.to_vec(),
+            pool_of: Vec::new(),
+            by_id: BTreeMap::new(),
+            ready: Vec::new(),
+            unwanted: Vec::new(),
+        }
+    }
+
+    /// The next replica belongs to `pool`.
+    pub fn add(&mut self, pool: usize) {
+        let i = self.pool_of.len() as u32;
+        self.pool_of.push(pool);
+        self.link.set_port(i, self.pools[pool].kv_bandwidth);
+    }
+
+    /// When the link has something to do next.
+    pub fn next(&self) -> SimTime {
+        self.link.next()
+    }
+
+    /// A request is sent to replica `from` to be prefilled there.
+    pub fn expect(
+        &mut self,
+        id: ReqId,
+        spec: &RequestSpec,
+        patience: Option<SimDuration>,
+        from: u32,
+    ) {
+        let handover = Handover {
+            spec: spec.clone(),
+            patience,
+            from,
+            carried: None,
+            source: None,
+            to: None,
+            began: None,
+        };
+        self.by_id.insert(id, handover);
+    }
+
+    /// What the receiver is told of a request of `prompt` tokens whose prefill is done.
+    pub fn remote(&self, prompt: u32) -> RemoteKv {
+        match self.spec.first_token {
+            FirstToken::Prefill => RemoteKv {
+                tokens: prompt,
+                outputs: 1,
+            },
+            FirstToken::Decode => RemoteKv {
+                tokens: prompt - 1,
+                outputs: 0,
+            },
+        }
+    }
+
+    /// Bytes of `tokens` of KV that are still to go when the prefill, which took `prefill`, is done (sources 7.2): what a link of
+    /// `bandwidth` [bytes/s] could not carry beside the layers before the last, and the last one's.
+    pub fn bytes(&self, from: u32, tokens: u32, prefill: SimDuration, bandwidth: f64) -> f64 {
+        let pool = &self.pools[self.pool_of[from as usize]];
+        let all = f64::from(tokens) * pool.kv_bytes_per_token;
+        if !self.spec.layerwise {
+            return all;
+        }
+        let last = 1.0 / f64::from(pool.layers.max(1));
+        let beside = bandwidth * prefill.as_secs() * (1.0 - last);
+        ((all - beside).max(0.0) + all * last).min(all)
+    }
+}
