@@ -145,39 +145,80 @@ pub fn run_timed(
     checks: Checks,
     duration: impl Fn(&StepPlan) -> u64,
 ) -> Run {
-    let mut out = Run {
-        rows: Vec::new(),
-        fates: vec![Fate::default(); reqs.len()],
-    };
-    let mut live: Vec<Live> = Vec::new();
-    let mut slot_of: Vec<Option<ReqId>> = vec![None; reqs.len()];
-    let mut in_flight: VecDeque<(u64, StepPlan)> = VecDeque::new();
-    let mut failed = Vec::new();
-    let mut now = 0u64;
-    let mut next = 0;
-    let mut last_end = 0;
-    let mut leaving: Vec<(u64, usize)> = reqs
-        .iter()
-        .enumerate()
-        .filter_map(|(i, r)| r.leaves.map(|t| (t.max(r.at), i)))
-        .collect();
-    leaving.sort_unstable();
-    let mut leaving = VecDeque::from(leaving);
+    let mut drive = Drive::new(policy, reqs, checks);
     loop {
-        while next < reqs.len() && reqs[next].at <= now {
-            let r = &reqs[next];
-            let busy = |slot: usize| {
-                in_flight
-                    .iter()
-                    .any(|(_, p)| p.entries.iter().any(|e| e.id as usize == slot))
-            };
-            let slot = (0..live.len())
-                .find(|&s| !live[s].alive && !busy(s))
-                .unwrap_or_else(|| {
-                    live.push(Live::default());
-                    live.len() - 1
-                });
-            let added = policy.add(
+        drive.arrive();
+        drive.leave();
+        drive.begin_steps(&duration);
+        let Some(at) = drive.next_event() else {
+            break;
+        };
+        drive.now = at;
+        drive.end_step();
+    }
+    drive.close()
+}
+
+/// A run under way.
+struct Drive<'a> {
+    policy: &'a mut dyn Scheduler,
+    reqs: &'a [Req],
+    checks: Checks,
+    out: Run,
+    /// What is known of the request in each slot.
+    live: Vec<Live>,
+    /// Slots of the requests that are in the engine.
+    slot_of: Vec<Option<ReqId>>,
+    /// Ends of the steps that have begun, and their plans.
+    in_flight: VecDeque<(u64, StepPlan)>,
+    /// Clients that leave, in order.
+    leaving: VecDeque<(u64, usize)>,
+    now: u64,
+    /// The next request to arrive.
+    next: usize,
+    last_end: u64,
+}
+
+impl<'a> Drive<'a> {
+    fn new(policy: &'a mut dyn Scheduler, reqs: &'a [Req], checks: Checks) -> Drive<'a> {
+        let left = |(i, r): (usize, &Req)| r.leaves.map(|t| (t.max(r.at), i));
+        let mut leaving: Vec<(u64, usize)> = reqs.iter().enumerate().filter_map(left).collect();
+        leaving.sort_unstable();
+        Drive {
+            policy,
+            reqs,
+            checks,
+            out: Run {
+                rows: Vec::new(),
+                fates: vec![Fate::default(); reqs.len()],
+            },
+            live: Vec::new(),
+            slot_of: vec![None; reqs.len()],
+            in_flight: VecDeque::new(),
+            leaving: VecDeque::from(leaving),
+            now: 0,
+            next: 0,
+            last_end: 0,
+        }
+    }
+
+    /// A slot that nobody uses, nor a step under way.
+    fn free_slot(&mut self) -> usize {
+        let busy = |slot: usize| {
+            (self.in_flight.iter()).any(|(_, p)| p.entries.iter().any(|e| e.id as usize == slot))
+        };
+        let free = (0..self.live.len()).find(|&s| !self.live[s].alive && !busy(s));
+        free.unwrap_or_else(|| {
+            self.live.push(Live::default());
+            self.live.len() - 1
+        })
+    }
+
+    fn arrive(&mut self) {
+        while self.next < self.reqs.len() && self.reqs[self.next].at <= self.now {
+            let r = &self.reqs[self.next];
+            let slot = self.free_slot();
+            let added = self.policy.add(
                 slot as ReqId,
                 SeqParams {
                     prompt_tokens: r.prompt,
@@ -189,100 +230,117 @@ pub fn run_timed(
             );
             match added {
                 Ok(()) => {
-                    live[slot] = Live {
-                        who: next,
+                    self.live[slot] = Live {
+                        who: self.next,
                         alive: true,
                         ..Live::default()
                     };
-                    slot_of[next] = Some(slot as ReqId);
+                    self.slot_of[self.next] = Some(slot as ReqId);
                 }
-                Err(reason) => out.fates[next].rejected = Some(reason),
+                Err(reason) => self.out.fates[self.next].rejected = Some(reason),
             }
-            next += 1;
+            self.next += 1;
         }
-        while leaving.front().is_some_and(|&(t, _)| t <= now) {
-            let (_, who) = leaving.pop_front().expect("checked");
-            if let Some(slot) = slot_of[who].take() {
-                policy.cancel(slot);
-                live[slot as usize].alive = false;
-                out.fates[who].cancelled = true;
+    }
+
+    fn leave(&mut self) {
+        while self.leaving.front().is_some_and(|&(t, _)| t <= self.now) {
+            let (_, who) = self.leaving.pop_front().expect("checked");
+            if let Some(slot) = self.slot_of[who].take() {
+                self.policy.cancel(slot);
+                self.live[slot as usize].alive = false;
+                self.out.fates[who].cancelled = true;
             }
         }
-        while (in_flight.len() as u32) < policy.depth() {
+    }
+
+    fn begin_steps(&mut self, duration: &impl Fn(&StepPlan) -> u64) {
+        let mut failed = Vec::new();
+        while (self.in_flight.len() as u32) < self.policy.depth() {
             let mut plan = StepPlan::default();
-            let planned = policy.plan(SimTime(now), &mut plan);
-            policy.take_failed(&mut failed);
+            let planned = self.policy.plan(SimTime(self.now), &mut plan);
+            self.policy.take_failed(&mut failed);
             for id in failed.drain(..) {
-                let l = &mut live[id as usize];
+                let l = &mut self.live[id as usize];
                 assert!(l.alive, "a request failed that is not there");
                 l.alive = false;
-                slot_of[l.who] = None;
-                out.fates[l.who].failed = true;
+                self.slot_of[l.who] = None;
+                self.out.fates[l.who].failed = true;
             }
             if !planned {
                 assert!(plan.entries.is_empty(), "entries without a step");
                 break;
             }
             assert!(!plan.entries.is_empty(), "an empty step was planned");
-            let index = out.rows.len();
+            let index = self.out.rows.len();
             let row = check_plan(
-                policy,
+                self.policy,
                 &plan,
-                reqs,
-                &mut live,
-                &mut out.fates,
-                checks,
-                (index, now),
+                self.reqs,
+                &mut self.live,
+                &mut self.out.fates,
+                self.checks,
+                (index, self.now),
             );
-            out.rows.push(row);
-            last_end = last_end.max(now) + duration(&plan);
-            in_flight.push_back((last_end, plan));
-            assert!(out.rows.len() < 200_000, "the run does not end");
+            self.out.rows.push(row);
+            self.last_end = self.last_end.max(self.now) + duration(&plan);
+            self.in_flight.push_back((self.last_end, plan));
+            assert!(self.out.rows.len() < 200_000, "the run does not end");
         }
+    }
+
+    /// When something happens next.
+    fn next_event(&self) -> Option<u64> {
+        let wakes = self.policy.next_wake().map(|t| t.0);
         let events = [
-            in_flight.front().map(|(t, _)| *t),
-            reqs.get(next).map(|r| r.at),
-            leaving.front().map(|l| l.0),
-            policy.next_wake().map(|t| t.0).filter(|&t| t > now),
+            self.in_flight.front().map(|(t, _)| *t),
+            self.reqs.get(self.next).map(|r| r.at),
+            self.leaving.front().map(|l| l.0),
+            wakes.filter(|&t| t > self.now),
         ];
-        let Some(at) = events.into_iter().flatten().min() else {
-            break;
-        };
-        now = at;
-        if in_flight.front().is_some_and(|(t, _)| *t <= now) {
-            let (end, plan) = in_flight.pop_front().expect("checked");
-            let mut stopped = Vec::new();
-            for e in plan.entries.iter().filter(|e| e.samples) {
-                let l = &mut live[e.id as usize];
-                if !l.alive {
-                    continue;
-                }
-                let fate = &mut out.fates[l.who];
-                fate.tokens += 1;
-                fate.first_token.get_or_insert(end);
-                if fate.tokens == reqs[l.who].output {
-                    fate.finished = Some(end);
-                    l.alive = false;
-                    slot_of[l.who] = None;
-                    stopped.push(e.id);
-                }
-            }
-            policy.complete(&plan, Given::one_each(&stopped));
+        events.into_iter().flatten().min()
+    }
+
+    fn end_step(&mut self) {
+        if self.in_flight.front().is_none_or(|(t, _)| *t > self.now) {
+            return;
         }
+        let (end, plan) = self.in_flight.pop_front().expect("checked");
+        let mut stopped = Vec::new();
+        for e in plan.entries.iter().filter(|e| e.samples) {
+            let l = &mut self.live[e.id as usize];
+            if !l.alive {
+                continue;
+            }
+            let fate = &mut self.out.fates[l.who];
+            fate.tokens += 1;
+            fate.first_token.get_or_insert(end);
+            if fate.tokens == self.reqs[l.who].output {
+                fate.finished = Some(end);
+                l.alive = false;
+                self.slot_of[l.who] = None;
+                stopped.push(e.id);
+            }
+        }
+        self.policy.complete(&plan, Given::one_each(&stopped));
     }
-    for (i, f) in out.fates.iter().enumerate() {
-        assert!(
-            f.rejected.is_some() || f.failed || f.cancelled || f.finished.is_some(),
-            "request {i} starved: {f:?}"
+
+    /// Nobody starved, nothing is left.
+    fn close(self) -> Run {
+        for (i, f) in self.out.fates.iter().enumerate() {
+            assert!(
+                f.rejected.is_some() || f.failed || f.cancelled || f.finished.is_some(),
+                "request {i} starved: {f:?}"
+            );
+        }
+        let load = self.policy.load();
+        assert_eq!(
+            (load.running, load.waiting, load.kv_used_blocks),
+            (0, 0, 0),
+            "something is left at the end"
         );
+        self.out
     }
-    let load = policy.load();
-    assert_eq!(
-        (load.running, load.waiting, load.kv_used_blocks),
-        (0, 0, 0),
-        "something is left at the end"
-    );
-    out
 }
 
 /// Checks one plan against what the driver knows and turns its slots into workload indices.

@@ -115,32 +115,6 @@ pub fn kinds(scenario: &Scenario, c: Common) -> Vec<(String, Scenario)> {
             },
         ),
         (
-            format!("sagemaker: target tracking, ConcurrentRequestsPerModel {t}"),
-            AutoscalerFile {
-                sagemaker: Some(SageMakerFile {
-                    target_tracking_scaling: Some(TargetTrackingFile {
-                        predefined_metric_type: Some(
-                            PredefinedMetricType::SageMakerVariantConcurrentRequestsPerModelHighResolution,
-                        ),
-                        target_value: Some(t),
-                        ..TargetTrackingFile::default()
-                    }),
-                    ..capacity(c)
-                }),
-                ..endpoint.clone()
-            },
-        ),
-        (
-            format!("sagemaker: step scaling, ConcurrentRequestsPerModel {t} and {}", 0.5 * t),
-            AutoscalerFile {
-                sagemaker: Some(SageMakerFile {
-                    step_scaling: vec![steps(t, true), steps(0.5 * t, false)],
-                    ..capacity(c)
-                }),
-                ..endpoint
-            },
-        ),
-        (
             "dynamo: load, throughput".to_owned(),
             AutoscalerFile {
                 dynamo: Some(planner(scenario, c)),
@@ -148,6 +122,7 @@ pub fn kinds(scenario: &Scenario, c: Common) -> Vec<(String, Scenario)> {
             },
         ),
     ];
+    all.extend(endpoints(c, endpoint));
     if on_nodes.karpenter.is_none() {
         let with_karpenter = AutoscalerFile {
             hpa: Some(hpa(c)),
@@ -160,6 +135,39 @@ pub fn kinds(scenario: &Scenario, c: Common) -> Vec<(String, Scenario)> {
     all.into_iter()
         .map(|(name, file)| (name, scenario.with_autoscaler(file)))
         .collect()
+}
+
+/// Scaling policies of a SageMaker endpoint, in `file`.
+fn endpoints(c: Common, file: AutoscalerFile) -> [(String, AutoscalerFile); 2] {
+    let t = c.target;
+    [
+        (
+            format!("sagemaker: target tracking, ConcurrentRequestsPerModel {t}"),
+            AutoscalerFile {
+                sagemaker: Some(SageMakerFile {
+                    target_tracking_scaling: Some(TargetTrackingFile {
+                        predefined_metric_type: Some(
+                            PredefinedMetricType::SageMakerVariantConcurrentRequestsPerModelHighResolution,
+                        ),
+                        target_value: Some(t),
+                        ..TargetTrackingFile::default()
+                    }),
+                    ..capacity(c)
+                }),
+                ..file.clone()
+            },
+        ),
+        (
+            format!("sagemaker: step scaling, ConcurrentRequestsPerModel {t} and {}", 0.5 * t),
+            AutoscalerFile {
+                sagemaker: Some(SageMakerFile {
+                    step_scaling: vec![steps(t, true), steps(0.5 * t, false)],
+                    ..capacity(c)
+                }),
+                ..file
+            },
+        ),
+    ]
 }
 
 fn quantity(value: f64) -> QuantityFile {
