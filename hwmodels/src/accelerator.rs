@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mig;
 use crate::units::{ByteSize, BytesPerSec, FlopsPerSec};
 
 /// One device of one kind, as its datasheet gives it.
@@ -47,6 +48,9 @@ pub struct Accelerator {
     pub scale_up_bandwidth: Option<f64>,
     /// Peak of the host link per direction [bytes/s].
     pub host_bandwidth: f64,
+    /// MIG profiles that the device can be cut into, e.g. `3g.20gb`; the last one is the whole device. Empty: it has no MIG.
+    #[serde(default)]
+    pub mig: Vec<String>,
     /// Fields recalled from datasheets rather than read at the source.
     #[serde(default)]
     pub recalled: Vec<String>,
@@ -118,6 +122,8 @@ pub(crate) struct AcceleratorEntry {
     scale_up_bandwidth: Option<BytesPerSec>,
     host_bandwidth: BytesPerSec,
     #[serde(default)]
+    mig: Vec<String>,
+    #[serde(default)]
     recalled: Vec<String>,
     source: String,
 }
@@ -161,6 +167,12 @@ impl AcceleratorEntry {
                 "must be at least 1, and units at least ranks_per_device",
             );
         }
+        if let Some(bad) = self.mig.iter().find(|p| mig::Profile::parse(p).is_none()) {
+            return at(
+                "mig",
+                &format!("must name profiles like `3g.20gb`, got `{bad}`"),
+            );
+        }
         Ok(Accelerator {
             name: self.name,
             aliases: self.aliases,
@@ -180,6 +192,7 @@ impl AcceleratorEntry {
             scale_up_link: self.scale_up_link,
             scale_up_bandwidth: self.scale_up_bandwidth.map(BytesPerSec::bytes_per_sec),
             host_bandwidth: self.host_bandwidth.bytes_per_sec(),
+            mig: self.mig,
             recalled: self.recalled,
             source: self.source,
         })

@@ -15,6 +15,7 @@ use crate::files::Files;
 use crate::hf_config;
 use crate::instance::{Instance, InstanceEntry};
 use crate::link::{Link, LinkEntry};
+use crate::mig::Part;
 use crate::model::ModelArch;
 use crate::ops::collective::HostPath;
 
@@ -329,6 +330,31 @@ impl Catalog {
                 file: "machine".to_owned(),
                 message,
             })
+    }
+
+    /// Cuts the accelerators of `instance` into parts of the MIG profile `profile`: each counts as a device.
+    ///
+    /// # Errors
+    /// An unknown instance, or a profile that its accelerators do not have.
+    pub fn partition(&mut self, instance: &str, profile: &str) -> Result<(), Error> {
+        let at = |file: &str| {
+            let file = file.to_owned();
+            move |message: String| Error::File { file, message }
+        };
+        let whole = self.instance(instance)?.clone();
+        let part = Part::of(self.accelerator(&whole.accelerator)?, profile).map_err(at("mig"))?;
+        let cut = Instance {
+            accelerator: part.accelerator.name.clone(),
+            devices: whole.devices * part.per_device,
+            intra_link: None,
+            ..whole
+        };
+        let (name, aliases) = (cut.name.clone(), cut.aliases.clone());
+        let chip = part.accelerator.name.clone();
+        (self.accelerators.insert(&chip, &[], part.accelerator)).map_err(at("accelerator"))?;
+        self.instances
+            .insert(&name, &aliases, cut)
+            .map_err(at("instance"))
     }
 
     /// Adds the entries of one TOML text; `file` names it in errors.

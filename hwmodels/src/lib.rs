@@ -45,6 +45,7 @@ pub mod instance;
 pub mod layout;
 pub mod link;
 pub mod memory;
+pub mod mig;
 pub mod model;
 pub mod neuron;
 pub mod operator_steps;

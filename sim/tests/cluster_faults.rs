@@ -46,8 +46,8 @@ fn a_straggler_slows_the_engine_that_runs_and_gets_well_again() {
     assert_eq!(
         told,
         [
-            "straggler: steps on gpu-0 take 3 times as long for 100 s",
-            "steps on gpu-0 take 1 times as long"
+            "straggler of gpu-0: steps take 3 times as long for 100 s",
+            "gpu-0: steps take 1 times as long"
         ]
     );
 }
@@ -153,6 +153,93 @@ fn containers_that_crash_at_once_do_so_once_a_second() {
     let single = of(1, "0 s");
     let restarts = cluster(&single).pods[0].restarts;
     assert!((50..=61).contains(&restarts), "{restarts} restarts");
+}
+
+/// Two replicas under round robin, one of which the gateway does not reach from 100 to 160 s.
+#[test]
+fn what_goes_to_a_replica_behind_a_partition_fails_and_retries_go_to_the_other() {
+    let of = |more: &[&str]| {
+        let mut all = vec![
+            "run.duration=400 s",
+            "cluster.replicas=2",
+            "cluster.node_group[0].nodes=2",
+            "cluster.node_group[0].max=2",
+            "workload[0].requests=300",
+            "workload[0].arrival={ kind = \"constant\", rate = \"1 req/s\" }",
+            "fault=[{ kind = \"router_partition\", at = \"100.5 s\", target = 0, connect_timeout = \"2 s\" }]",
+        ];
+        all.extend(more);
+        ran(&all)
+    };
+    let alone = of(&[]);
+    let rows = alone.request_rows.as_ref().unwrap();
+    let failed: Vec<_> = (rows.iter())
+        .filter(|r| r.outcome == Outcome::Failed)
+        .collect();
+    // Every other request of the minute, and what was under way when it began.
+    assert!((29..=32).contains(&failed.len()), "{}", failed.len());
+    assert!(failed.iter().all(|r| r.replica == 0));
+    let tried = failed
+        .iter()
+        .filter(|r| r.arrival > SimTime::from_secs(100.5));
+    for r in tried {
+        assert_eq!(secs(SimTime(r.end.since(r.arrival).0)), 2.0);
+    }
+    assert_eq!(alone.counts.finished + failed.len() as u64, 300);
+    // The pod was ready all along.
+    assert_eq!(cluster(&alone).replicas[0].served.len(), 1);
+    let again = of(&["router.retries={ max = 5, on = [\"failed\"] }"]);
+    // All but what was being answered when the partition began: what a client has got cannot be taken back.
+    let rows = again.request_rows.as_ref().unwrap();
+    let mut failed = rows.iter().filter(|r| r.outcome == Outcome::Failed);
+    assert!(again.counts.finished >= 299, "{}", again.counts.finished);
+    assert!(failed.all(|r| r.output_tokens > 0));
+}
+
+#[test]
+fn a_degraded_link_slows_what_accelerators_send_each_other_and_nothing_else() {
+    use hwmodels::{BatchStats, Parts, StepCost, StepModel};
+    use sim::kube::slow::{Slow, Slowed, Speed};
+    use sim::kube::spec::Slows;
+    struct Half;
+    impl StepModel for Half {
+        fn step(&self, _: &BatchStats) -> StepCost {
+            let parts = Parts {
+                weights: 0.006,
+                communication: 0.004,
+                ..Parts::default()
+            };
+            StepCost {
+                latency: 0.010,
+                interval: 0.005,
+                parts,
+            }
+        }
+    }
+    let slow = Slow::of(Slows::Communication, 4.0);
+    let model = Slowed {
+        inner: std::sync::Arc::new(Half),
+        speed: Speed::new(slow),
+    };
+    let cost = model.step(&BatchStats::default());
+    let is = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} is not {b}");
+    is(cost.parts.weights, 0.006);
+    is(cost.parts.communication, 0.016);
+    is(cost.latency, 0.022);
+    is(cost.interval, 0.011);
+    // Both at once: a straggler with a bad link.
+    let both = slow.times(Slow::of(Slows::Steps, 2.0));
+    model.speed.set(both);
+    is(model.step(&BatchStats::default()).latency, 0.044);
+    let record = ran(&[
+        "fault=[{ kind = \"degraded_link\", at = \"50 s\", share = 0.5, duration = \"60 s\" }]",
+    ]);
+    let told = why(&record);
+    let of = |word: &str| told.iter().any(|w| w.contains(word));
+    assert!(
+        of("degraded link of") && of("communication in them 2 times"),
+        "{told:?}"
+    );
 }
 
 #[test]

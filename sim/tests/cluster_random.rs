@@ -36,6 +36,14 @@ fn line() -> impl Strategy<Value = (bool, String)> {
             true,
             format!("{{ kind = \"crash_loop\", at = \"{t} s\", duration = \"200 s\", crashes_after = \"{n} s\" }}")
         )),
+        (at.clone(), 1u32..10).prop_map(|(t, c)| (
+            true,
+            format!("{{ kind = \"router_partition\", at = \"{t} s\", connect_timeout = \"{c} s\" }}")
+        )),
+        (60u32..600).prop_map(|m| (
+            true,
+            format!("{{ kind = \"router_partition\", mtbf = \"{m} s\", duration = \"20 s\" }}")
+        )),
         at.clone().prop_map(|t| (
             true,
             format!("{{ kind = \"slow_storage\", at = \"{t} s\", duration = \"90 s\" }}")

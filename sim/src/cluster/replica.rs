@@ -112,6 +112,8 @@ pub struct Replica {
     pub(crate) is_judged: bool,
     /// How long one try may take.
     pub(crate) per_try: Option<SimDuration>,
+    /// For how long the gateway tries to connect, while it does not reach the replica.
+    cut_off: Option<SimDuration>,
     /// Requests that have been handed over and whose KV is still here.
     handed: usize,
     drained: bool,
@@ -152,6 +154,7 @@ impl Replica {
             prefills: false,
             is_judged: false,
             per_try: None,
+            cut_off: None,
             handed: 0,
             drained: false,
             totals: Totals::default(),
@@ -328,6 +331,12 @@ impl Replica {
             let at = now + patience;
             self.agenda.push(at, Class::TimeOut, slot, generation);
         }
+        if let Some(connect_timeout) = self.cut_off {
+            let at = now + connect_timeout;
+            self.requests.get_mut(slot).unreached = at;
+            self.agenda.push(at, Class::TimeOut, slot, generation);
+            return;
+        }
         let front_end = self.front_end;
         let tokens = u64::from(spec.prompt_tokens);
         let tokenising = SimDuration(front_end.per_prompt_token.0.saturating_mul(tokens));
@@ -410,11 +419,21 @@ impl Replica {
     }
 
     fn time_out(&mut self, slot: Slot, now: SimTime, books: &mut Books) {
+        let is_unreached = self.requests.get(slot).unreached <= now;
+        let outcome = match is_unreached {
+            true => Outcome::Failed,
+            false => Outcome::TimedOut,
+        };
+        self.break_off(slot, outcome, now, books);
+    }
+
+    /// A request ends before its time, in the engine too.
+    fn break_off(&mut self, slot: Slot, outcome: Outcome, now: SimTime, books: &mut Books) {
         if let Stage::Engine(local) = self.requests.get(slot).stage {
             self.engine.cancel(local, &mut self.requests);
             self.touched = true;
         }
-        self.end(slot, Outcome::TimedOut, now, books);
+        self.end(slot, outcome, now, books);
     }
 
     /// Closes the books on a request.
@@ -473,6 +492,21 @@ impl Replica {
     #[inline]
     pub fn has_drained(&mut self) -> bool {
         std::mem::take(&mut self.drained)
+    }
+
+    /// The gateway does not reach it any more: what it serves fails, and what is sent to it from now on once a connection was tried for
+    /// `connect_timeout`.
+    pub fn cut_off(&mut self, now: SimTime, connect_timeout: SimDuration, books: &mut Books) {
+        self.last = now;
+        for slot in self.requests.in_use() {
+            self.break_off(slot, Outcome::Failed, now, books);
+        }
+        self.cut_off = Some(connect_timeout);
+    }
+
+    /// The gateway reaches it again.
+    pub fn reach(&mut self) {
+        self.cut_off = None;
     }
 
     /// It is gone at `now`, and the requests that it held with it.

@@ -83,6 +83,8 @@ pub struct Request {
     pub first_token: SimTime,
     /// Its client gives up.
     pub deadline: SimTime,
+    /// The gateway gives up connecting to its replica, where it cannot.
+    pub unreached: SimTime,
     /// Latest token is known to the engine.
     pub last_token: SimTime,
     /// It ends here with its first token and goes on elsewhere.
@@ -130,6 +132,7 @@ impl Requests {
             first_scheduled: SimTime::NEVER,
             first_token: SimTime::NEVER,
             deadline: SimTime::NEVER,
+            unreached: SimTime::NEVER,
             last_token: SimTime::NEVER,
             hands_over: false,
             remote: None,

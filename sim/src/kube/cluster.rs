@@ -251,6 +251,9 @@ impl Cluster {
             Event::Fault(i) => self.fault(now, i),
             Event::NodeFault { node, fault } => self.node_fault(now, node, fault),
             Event::UnitFault { unit, epoch, fault } => self.unit_fault(now, unit, epoch, fault),
+            Event::UnitReached { unit, epoch, fault } => {
+                self.unit_reached(now, unit, epoch, fault);
+            }
             Event::NodeSlow { node, fault, begin } => self.node_recovers(now, node, fault, begin),
             Event::StorageFast { fault, begin } => self.storage_recovers(now, fault, begin),
             Event::NodeRefused(n) => self.node_refused(now, n),

@@ -17,6 +17,12 @@ pub(super) enum Event {
         epoch: u32,
         fault: usize,
     },
+    /// A partition ends.
+    UnitReached {
+        unit: usize,
+        epoch: u32,
+        fault: usize,
+    },
     NodeSlow {
         node: usize,
         fault: usize,
@@ -76,6 +82,7 @@ impl Event {
             Fault(_)
             | NodeFault { .. }
             | UnitFault { .. }
+            | UnitReached { .. }
             | NodeSlow { .. }
             | StorageFast { .. }
             | NodeLost(_) => 2,

@@ -9,6 +9,8 @@ use super::nodes::RECLAIMED;
 use super::pods::KUBELET_LOOKS;
 use super::record::Controller;
 use super::scalers::Scaler;
+use super::sight::Order;
+use super::slow::Slow;
 use super::spec::{ChangeKind, FaultKind, When};
 use super::unit::Curse;
 use crate::kernel::rng;
@@ -85,6 +87,13 @@ impl Cluster {
                     None => self.nothing_broke(now, "replica"),
                 }
             }
+            FaultKind::Partition { .. } => {
+                let serving = self.serving();
+                match self.chosen(i, &serving) {
+                    Some(unit) => self.cut_off(now, unit, i),
+                    None => self.nothing_broke(now, "replica"),
+                }
+            }
             FaultKind::Replica => {
                 let serving = self.serving();
                 match self.chosen(i, &serving) {
@@ -152,10 +161,12 @@ impl Cluster {
                 factor,
                 duration,
                 cause,
+                slows,
             } => {
-                self.nodes[n].slowed.push((fault, now, factor));
+                let slow = Slow::of(slows, factor);
+                self.nodes[n].slowed.push((fault, now, slow));
                 self.set_speeds(n);
-                let mut why = format!("{cause}: steps on {name} take {factor} times as long");
+                let mut why = format!("{cause} of {name}: {slow}");
                 if let Some(duration) = duration {
                     let event = Event::NodeSlow {
                         node: n,
@@ -185,11 +196,7 @@ impl Cluster {
             .retain(|s| (s.0, s.1) != (fault, begin));
         self.set_speeds(n);
         let node = &self.nodes[n];
-        let why = format!(
-            "steps on {} take {} times as long",
-            node.name,
-            node.slowdown()
-        );
+        let why = format!("{}: {}", node.name, node.slowdown());
         let about = self.spec.groups[node.group].name.clone();
         let size = self.groups[node.group].target as i64;
         self.decided(now, Controller::Fault, &about, (size, size), why);
@@ -223,9 +230,54 @@ impl Cluster {
         let is_loop = matches!(self.spec.faults[fault].kind, FaultKind::CrashLoop { .. });
         let is_cursed =
             (self.curses.iter()).any(|c| c.fault == fault && c.name == self.name_of(unit));
-        match is_loop && !is_cursed {
-            true => self.curse(now, unit, fault),
-            false => self.crash(now, unit),
+        match (&self.spec.faults[fault].kind, is_loop && !is_cursed) {
+            (FaultKind::Partition { .. }, _) => self.cut_off(now, unit, fault),
+            (_, true) => self.curse(now, unit, fault),
+            (_, false) => self.crash(now, unit),
+        }
+    }
+
+    /// The gateway does not reach a replica for a while. Its pod stays ready: the kubelet, which probes it, is on the same node.
+    fn cut_off(&mut self, now: SimTime, unit: usize, fault: usize) {
+        let FaultKind::Partition {
+            duration,
+            connect_timeout,
+        } = self.spec.faults[fault].kind
+        else {
+            return;
+        };
+        let u = &mut self.units[unit];
+        let Some(engine) = u.engine.filter(|_| u.is_serving()) else {
+            return;
+        };
+        u.partitions += 1;
+        self.orders.push(Order::CutOff(engine, connect_timeout));
+        let epoch = u.epoch;
+        self.plan(now + duration, Event::UnitReached { unit, epoch, fault });
+        let why = format!(
+            "the gateway does not reach {} for {:.0} s",
+            self.name_of(unit),
+            duration.as_secs()
+        );
+        self.decided(now, Controller::Fault, "replica", (0, 0), why);
+    }
+
+    /// A partition ends.
+    pub(super) fn unit_reached(&mut self, now: SimTime, unit: usize, epoch: u32, fault: usize) {
+        if !self.is_current(unit, epoch) {
+            return;
+        }
+        let u = &mut self.units[unit];
+        u.partitions = u.partitions.saturating_sub(1);
+        if let (0, Some(engine)) = (u.partitions, u.engine) {
+            self.orders.push(Order::Reach(engine));
+            let why = format!("the gateway reaches {} again", self.name_of(unit));
+            self.decided(now, Controller::Fault, "replica", (0, 0), why);
+        }
+        if let When::After(delay) = self.spec.faults[fault].when {
+            let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}/{}", now.0);
+            let life = self.life(delay, &name);
+            self.plan(now + life, Event::UnitFault { unit, epoch, fault });
         }
     }
 

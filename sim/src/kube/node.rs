@@ -1,5 +1,6 @@
 //! A node.
 
+use super::slow::Slow;
 use crate::kernel::time::SimTime;
 
 /// A node, or the request for one.
@@ -19,7 +20,7 @@ pub(super) struct Node {
     pub image_at: SimTime,
     pub pods: Vec<usize>,
     /// What slows the steps on it: which fault, since when, how much longer they take.
-    pub slowed: Vec<(usize, SimTime, f64)>,
+    pub slowed: Vec<(usize, SimTime, Slow)>,
     /// A container of ours has started on it before: its libraries are in the page cache.
     pub has_started: bool,
     /// How often something slowed it.
@@ -48,8 +49,10 @@ impl Node {
     }
 
     /// How much longer steps take on it.
-    pub fn slowdown(&self) -> f64 {
-        self.slowed.iter().map(|s| s.2).product()
+    pub fn slowdown(&self) -> Slow {
+        self.slowed
+            .iter()
+            .fold(Slow::default(), |all, s| all.times(s.2))
     }
 
     pub fn is_tainted(&self) -> bool {

@@ -97,6 +97,7 @@ impl Cluster {
             gone: SimTime::NEVER,
             why_gone: String::new(),
             engine: None,
+            partitions: 0,
             speed: None,
             served: Vec::new(),
         });
@@ -322,11 +323,15 @@ impl Cluster {
         u.state = State::Serving;
         u.ready = now;
         u.engine = None;
+        u.partitions = 0;
         u.speed.clone_from(&speed);
         self.orders.push(Order::Start { unit, speed });
         for fault in 0..self.spec.faults.len() {
             let spec = &self.spec.faults[fault];
-            let of_replicas = matches!(spec.kind, FaultKind::Replica | FaultKind::CrashLoop { .. });
+            let of_replicas = matches!(
+                spec.kind,
+                FaultKind::Replica | FaultKind::CrashLoop { .. } | FaultKind::Partition { .. }
+            );
             if let (true, When::After(delay)) = (of_replicas, spec.when) {
                 let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
                 let at = now + self.life(delay, &name);

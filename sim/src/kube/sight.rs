@@ -3,7 +3,7 @@
 use hwmodels::StepModel;
 
 use super::slow::Speed;
-use crate::kernel::time::SimTime;
+use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::Load;
 
 /// What the run is to do.
@@ -18,6 +18,10 @@ pub enum Order {
     },
     /// An engine is sent nothing more.
     Drain(u32),
+    /// The gateway does not reach an engine; it tries to connect for so long.
+    CutOff(u32, SimDuration),
+    /// The gateway reaches an engine again.
+    Reach(u32),
     /// An engine is gone with what it holds.
     Kill(u32),
 }

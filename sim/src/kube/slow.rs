@@ -1,29 +1,96 @@
-//! Machines whose steps take longer than those of their like: stragglers, thermal throttling.
+//! Machines whose steps take longer than those of their like: stragglers, thermal throttling, degraded links.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hwmodels::{BatchStats, StepCost, StepModel};
 
+use super::spec::Slows;
+
+/// How much longer things take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slow {
+    /// A step as a whole.
+    pub steps: f64,
+    /// What of it the accelerators send each other, before that.
+    pub communication: f64,
+}
+
+impl Default for Slow {
+    /// Nothing takes longer.
+    fn default() -> Slow {
+        Slow {
+            steps: 1.0,
+            communication: 1.0,
+        }
+    }
+}
+
+impl Slow {
+    /// `what` takes `factor` times as long.
+    pub fn of(what: Slows, factor: f64) -> Slow {
+        let mut slow = Slow::default();
+        match what {
+            Slows::Steps => slow.steps = factor,
+            Slows::Communication => slow.communication = factor,
+        }
+        slow
+    }
+
+    /// Both at once on one machine.
+    #[must_use]
+    pub fn times(self, other: Slow) -> Slow {
+        Slow {
+            steps: self.steps * other.steps,
+            communication: self.communication * other.communication,
+        }
+    }
+
+    /// Of machines that wait for each other.
+    #[must_use]
+    pub fn worst(self, other: Slow) -> Slow {
+        Slow {
+            steps: self.steps.max(other.steps),
+            communication: self.communication.max(other.communication),
+        }
+    }
+}
+
+impl std::fmt::Display for Slow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "steps take {} times as long", self.steps)?;
+        if self.communication != 1.0 {
+            write!(f, ", communication in them {} times", self.communication)?;
+        }
+        Ok(())
+    }
+}
+
 /// How much longer the steps of one engine take. It is set between two instants of a run, when no engine advances, so that every step that starts
 /// later sees it.
 #[derive(Clone, Debug)]
-pub struct Speed(Arc<AtomicU64>);
+pub struct Speed(Arc<[AtomicU64; 2]>);
 
 impl Speed {
-    /// Steps take `factor` times as long.
-    pub fn new(factor: f64) -> Speed {
-        Speed(Arc::new(AtomicU64::new(factor.to_bits())))
+    /// Things take that much longer.
+    pub fn new(slow: Slow) -> Speed {
+        let bits = [slow.steps, slow.communication].map(|f| AtomicU64::new(f.to_bits()));
+        Speed(Arc::new(bits))
     }
 
-    /// From now on they take `factor` times as long.
-    pub fn set(&self, factor: f64) {
-        self.0.store(factor.to_bits(), Ordering::Relaxed);
+    /// From now on they take that much longer.
+    pub fn set(&self, slow: Slow) {
+        self.0[0].store(slow.steps.to_bits(), Ordering::Relaxed);
+        self.0[1].store(slow.communication.to_bits(), Ordering::Relaxed);
     }
 
-    /// The factor.
-    pub fn get(&self) -> f64 {
-        f64::from_bits(self.0.load(Ordering::Relaxed))
+    /// How much longer they take.
+    pub fn get(&self) -> Slow {
+        let of = |i: usize| f64::from_bits(self.0[i].load(Ordering::Relaxed));
+        Slow {
+            steps: of(0),
+            communication: of(1),
+        }
     }
 }
 
@@ -37,9 +104,16 @@ pub struct Slowed {
 
 impl Slowed {
     fn slow(&self, mut cost: StepCost) -> StepCost {
-        let factor = self.speed.get();
-        if factor != 1.0 {
-            cost.scale(factor);
+        let slow = self.speed.get();
+        if slow.communication != 1.0 && cost.latency > 0.0 {
+            let more = cost.parts.communication * (slow.communication - 1.0);
+            // Stages of a pipeline share it as they share the step.
+            cost.interval *= 1.0 + more / cost.latency;
+            cost.latency += more;
+            cost.parts.communication += more;
+        }
+        if slow.steps != 1.0 {
+            cost.scale(slow.steps);
         }
         cost
     }

@@ -354,6 +354,15 @@ pub enum When {
     After(Delay),
 }
 
+/// What of a step takes longer on a machine that is not well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slows {
+    /// All of it.
+    Steps,
+    /// What its accelerators send each other.
+    Communication,
+}
+
 /// What breaks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
@@ -377,6 +386,15 @@ pub enum FaultKind {
         duration: Option<SimDuration>,
         /// What slows it, in words.
         cause: &'static str,
+        /// What of a step takes longer.
+        slows: Slows,
+    },
+    /// The gateway does not reach a replica, which is well and stays ready. What it serves fails, and so does what is sent to it meanwhile.
+    Partition {
+        /// For how long.
+        duration: SimDuration,
+        /// How long the gateway tries to connect.
+        connect_timeout: SimDuration,
     },
     /// The container of a replica crashes, and again so long after each start.
     CrashLoop {
@@ -422,6 +440,7 @@ impl FaultKind {
             | FaultKind::Node { .. }
             | FaultKind::Spot { .. }
             | FaultKind::Straggler { .. }
+            | FaultKind::Partition { .. }
             | FaultKind::CrashLoop { .. } => None,
         }
     }

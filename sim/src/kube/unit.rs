@@ -36,6 +36,8 @@ pub(super) struct Unit {
     pub why_gone: String,
     /// The engine that serves it, or has.
     pub engine: Option<u32>,
+    /// Partitions that keep the gateway from it.
+    pub partitions: u32,
     /// How fast that is, where faults may slow it.
     pub speed: Option<Speed>,
     pub served: Vec<(u32, SimTime, SimTime)>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::kernel::time::SimTime;
+use crate::kernel::time::{SimDuration, SimTime};
 use crate::simulation::ReplicaSpec;
 
 /// A change of the fleet.
@@ -13,6 +13,10 @@ pub enum Change {
     Drain(u32),
     /// A replica is gone at once; its requests fail.
     Kill(u32),
+    /// The gateway does not reach a replica; it tries to connect for so long.
+    CutOff(u32, SimDuration),
+    /// The gateway reaches it again.
+    Reach(u32),
     /// A new replica that is ready at once.
     Add(Box<ReplicaSpec>),
 }

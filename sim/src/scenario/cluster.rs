@@ -176,7 +176,18 @@ impl Scenario {
         let Some(choice) = &self.cluster else {
             return Ok(None);
         };
-        let catalog = self.catalog()?;
+        let mut catalog = self.catalog()?;
+        if let Some(hardware) = &self.hardware {
+            self.add_hardware(hardware, &mut catalog)?;
+            for (i, group) in choice.cluster.node_group.iter().enumerate() {
+                let other = group.instance.as_ref().filter(|n| **n != hardware.instance);
+                if let (Some(profile), Some(name)) = (&hardware.mig, other) {
+                    let key = format!("cluster.node_group[{i}].instance");
+                    let cut = catalog.partition(name, profile);
+                    cut.map_err(|e| self.places.error(&key, e.to_string()))?;
+                }
+            }
+        }
         let shape = self.shape(&catalog)?;
         let hardware_instance = self.hardware.as_ref().map(|h| h.instance.clone());
         let mut own = catalog.clone();
@@ -276,20 +287,14 @@ impl Scenario {
         let ranks = self.layout.devices();
         let (accelerator, per_node, devices) = match &self.hardware {
             Some(h) => {
-                let (name, count) = match &h.machine {
-                    Some(machine) => (machine.accelerator.clone(), machine.count),
-                    None => {
-                        let instance = catalog
-                            .instance(&h.instance)
-                            .map_err(|e| self.places.error("hardware.instance", e.to_string()))?;
-                        (instance.accelerator.clone(), instance.devices)
-                    }
-                };
+                let instance = catalog
+                    .instance(&h.instance)
+                    .map_err(|e| self.places.error("hardware.instance", e.to_string()))?;
                 let chip = catalog
-                    .accelerator(&name)
+                    .accelerator(&instance.accelerator)
                     .map_err(|e| self.places.error("hardware", e.to_string()))?;
                 let devices = ranks.div_ceil(chip.ranks_per_device.max(1));
-                (Some(chip.name.clone()), count.max(1), devices)
+                (Some(chip.name.clone()), instance.devices.max(1), devices)
             }
             None => (None, ranks.max(1), ranks),
         };
@@ -298,14 +303,15 @@ impl Scenario {
             return self.wrong("cluster.pod.size", format!("must be from 1 to {MAX_PODS}"));
         }
         let is_neuron = self.engine.params.kind() == EngineKind::TgiNeuron;
-        let resource = if is_neuron {
-            "aws.amazon.com/neuron"
-        } else {
-            "nvidia.com/gpu"
+        let mig = self.hardware.as_ref().and_then(|h| h.mig.as_ref());
+        let resource = match mig {
+            Some(profile) => format!("nvidia.com/mig-{profile}"),
+            None if is_neuron => "aws.amazon.com/neuron".to_owned(),
+            None => "nvidia.com/gpu".to_owned(),
         };
         Ok(Shape {
             accelerator,
-            resource: resource.to_owned(),
+            resource,
             size,
             per_pod: pod.accelerators.unwrap_or(devices.div_ceil(size)),
         })

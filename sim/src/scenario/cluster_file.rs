@@ -417,14 +417,17 @@ pub struct FaultFile {
     /// Factor on the time of each step (straggler, thermal_throttling). Default: 1.5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
-    /// Share of the bandwidth that is left, 0.001 to 1 (slow_storage). Default: 0.25.
+    /// Share of the bandwidth that is left, 0.001 to 1 (slow_storage, degraded_link). Default: 0.25.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     /// From each start of the container to its crash (crash_loop). Default: "20 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crashes_after: Option<Secs>,
-    /// For how long (metrics_outage, no_capacity, thermal_throttling, slow_storage, crash_loop, straggler). Default: "10 min"; of a straggler as long as its
-    /// node lives.
+    /// How long the gateway tries to connect (router_partition); Envoy's `connect_timeout`. Default: "5 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_timeout: Option<Secs>,
+    /// For how long (metrics_outage, no_capacity, thermal_throttling, slow_storage, crash_loop, straggler, degraded_link, router_partition). Default:
+    /// "10 min"; of a straggler and a degraded link as long as the node lives; of a partition "1 min".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
     /// Which group (no_capacity). Default: the first.
@@ -447,6 +450,10 @@ pub enum FaultKindFile {
     Straggler,
     /// The accelerators of a node are too hot and run slower for a while.
     ThermalThrottling,
+    /// A link between the accelerators of a node, or of the node to others, has lost bandwidth: communication in steps takes longer.
+    DegradedLink,
+    /// The gateway does not reach a replica, which is well and stays ready: what it serves fails, and so does what is sent to it meanwhile.
+    RouterPartition,
     /// The container of a replica crashes, and again after each start, with Kubernetes' growing pauses.
     CrashLoop,
     /// Weights load at a fraction of the bandwidth.

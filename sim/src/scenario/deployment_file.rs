@@ -45,6 +45,10 @@ pub struct HardwareFile {
     /// How many of `accelerator` the machine has, 1 to 1024. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
+    /// MIG profile that every accelerator is cut into, e.g. "3g.20gb": each part is a device of its own, without a link to others, so a replica
+    /// takes one. Default: they are whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig: Option<String>,
     /// Date (YYYY-MM-DD) of the catalog's price to use. Default: the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_date: Option<String>,

@@ -7,7 +7,7 @@ use super::numbers::{MAX_NODES, nanos, secs};
 use crate::kernel::time::SimTime;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{
-    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, When,
+    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, Slows, When,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -24,6 +24,13 @@ pub(super) fn fill(fault: &mut FaultFile) {
         }
         FaultKindFile::Straggler => {
             fault.factor.get_or_insert(1.5);
+        }
+        FaultKindFile::DegradedLink => {
+            fault.share.get_or_insert(0.25);
+        }
+        FaultKindFile::RouterPartition => {
+            fault.duration.get_or_insert(secs(60.0));
+            fault.connect_timeout.get_or_insert(secs(5.0));
         }
         FaultKindFile::ThermalThrottling => {
             fault.factor.get_or_insert(1.5);
@@ -52,6 +59,18 @@ impl Scenario {
                 let known: Vec<&str> = spec.groups.iter().map(|g| g.name.as_str()).collect();
                 let message = super::schema::unknown("node group", name, &known);
                 self.wrong(&format!("{path}.node_group"), message)
+            }
+        }
+    }
+
+    /// Share of a bandwidth that is left.
+    fn share(&self, fault: &FaultFile, path: &str) -> Result<f64> {
+        let share = fault.share.unwrap_or(0.25);
+        match (0.001..=1.0).contains(&share) {
+            true => Ok(share),
+            false => {
+                let message = format!("must be from 0.001 to 1, got {share}");
+                self.wrong(&format!("{path}.share"), message)
             }
         }
     }
@@ -86,23 +105,27 @@ impl Scenario {
                         FaultKindFile::ThermalThrottling => "thermal throttling",
                         _ => "straggler",
                     },
+                    slows: Slows::Steps,
                 }
             }
+            FaultKindFile::DegradedLink => FaultKind::Straggler {
+                factor: 1.0 / self.share(fault, path)?,
+                duration: fault.duration.map(|d| nanos(Some(d))),
+                cause: "degraded link",
+                slows: Slows::Communication,
+            },
+            FaultKindFile::RouterPartition => FaultKind::Partition {
+                duration: nanos(fault.duration),
+                connect_timeout: nanos(fault.connect_timeout),
+            },
             FaultKindFile::CrashLoop => FaultKind::CrashLoop {
                 after: nanos(fault.crashes_after),
                 duration: nanos(fault.duration),
             },
-            FaultKindFile::SlowStorage => {
-                let share = fault.share.unwrap_or(0.25);
-                if !(0.001..=1.0).contains(&share) {
-                    let message = format!("must be from 0.001 to 1, got {share}");
-                    return self.wrong(&at_key("share"), message);
-                }
-                FaultKind::SlowStorage {
-                    share,
-                    duration: nanos(fault.duration),
-                }
-            }
+            FaultKindFile::SlowStorage => FaultKind::SlowStorage {
+                share: self.share(fault, path)?,
+                duration: nanos(fault.duration),
+            },
             FaultKindFile::MetricsOutage => FaultKind::MetricsOutage {
                 duration: nanos(fault.duration),
             },

@@ -186,6 +186,8 @@ pub struct HardwareChoice {
     pub instance: String,
     /// The machine of one's own that stands in place of an instance type.
     pub machine: Option<Machine>,
+    /// MIG profile that every accelerator is cut into.
+    pub mig: Option<String>,
     /// Which of the catalog's prices. `None`: the newest.
     pub price_date: Option<String>,
     /// Price of an instance in place of the catalog's.

@@ -69,11 +69,7 @@ impl Scenario {
         };
         let model: &ModelChoice = model;
         let name = self.add_model(model, catalog)?;
-        if let Some(m) = &hardware.machine {
-            catalog
-                .add_machine(&hardware.instance, &m.accelerator, m.count)
-                .map_err(|e| self.places.error("hardware.accelerator", e.to_string()))?;
-        }
+        self.add_hardware(hardware, catalog)?;
         Ok(Some(Figures {
             catalog,
             defaults: Defaults::builtin(),

@@ -1,6 +1,7 @@
 //! What others see of pods and replicas.
 
 use super::super::cluster::Cluster;
+use super::super::slow::Slow;
 use super::super::unit::State;
 use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
 use crate::kernel::time::SimTime;
@@ -41,11 +42,11 @@ impl Cluster {
     }
 
     /// How much longer the steps of a replica take: the slowest node of a gang sets its pace.
-    pub(in crate::kube) fn slowdown_of(&self, unit: usize) -> f64 {
+    pub(in crate::kube) fn slowdown_of(&self, unit: usize) -> Slow {
         (self.units[unit].pods.iter())
             .filter_map(|p| self.pods[*p].node)
             .map(|n| self.nodes[n].slowdown())
-            .fold(1.0, f64::max)
+            .fold(Slow::default(), Slow::worst)
     }
 
     /// The nodes of some replicas have another speed: their engines too.

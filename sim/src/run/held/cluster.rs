@@ -72,6 +72,10 @@ impl Run<'_> {
                         cluster.started(now, unit, engine);
                     }
                     Order::Drain(engine) => self.change(Change::Drain(engine))?,
+                    Order::CutOff(engine, timeout) => {
+                        self.change(Change::CutOff(engine, timeout))?;
+                    }
+                    Order::Reach(engine) => self.change(Change::Reach(engine))?,
                     Order::Kill(engine) => self.change(Change::Kill(engine))?,
                 }
             }

@@ -189,6 +189,17 @@ impl Run<'_> {
                 self.tell(i);
                 self.lose_kv_of(i);
             }
+            Change::CutOff(i, connect_timeout) => {
+                let now = self.now;
+                let (replica, books) = self.fleet.get(i);
+                if replica.lifecycle == Lifecycle::Gone {
+                    return Ok(());
+                }
+                replica.cut_off(now, connect_timeout, books);
+                self.due.push(i);
+                self.tell(i);
+            }
+            Change::Reach(i) => self.fleet.get(i).0.reach(),
         }
         Ok(())
     }

@@ -183,15 +183,40 @@ impl Scenario {
         model: &ModelChoice,
         hardware: &HardwareChoice,
     ) -> Result<(Catalog, String), ScenarioError> {
-        let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
         let mut catalog = self.catalog()?;
         let name = self.add_model(model, &mut catalog)?;
+        self.add_hardware(hardware, &mut catalog)?;
+        Ok((catalog, name))
+    }
+
+    /// Adds the machine of one's own, and cuts accelerators into parts.
+    pub(in crate::scenario) fn add_hardware(
+        &self,
+        hardware: &HardwareChoice,
+        catalog: &mut Catalog,
+    ) -> Result<(), ScenarioError> {
+        let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
         if let Some(m) = &hardware.machine {
             catalog
                 .add_machine(&hardware.instance, &m.accelerator, m.count)
                 .map_err(at("hardware.accelerator"))?;
         }
-        Ok((catalog, name))
+        let Some(profile) = &hardware.mig else {
+            return Ok(());
+        };
+        if catalog.instance(&hardware.instance).is_err() {
+            // Whoever looks it up says so.
+            return Ok(());
+        }
+        if self.layout.devices() > 1 {
+            let message = format!(
+                "MIG parts have no link to each other, and the layout takes {} of them: leave mig out, or let a replica take one",
+                self.layout.devices()
+            );
+            return Err(self.places.error("hardware.mig", message));
+        }
+        let cut = catalog.partition(&hardware.instance, profile);
+        cut.map_err(at("hardware.mig"))
     }
 
     /// Where a replica stands.

@@ -92,6 +92,9 @@ impl Checker<'_, '_> {
         Ok(HardwareChoice {
             instance,
             machine,
+            mig: (h.mig.clone())
+                .map(|p| self.text(p, "hardware.mig"))
+                .transpose()?,
             price_date: h.price_date.clone(),
             price: h.price,
             profile: self.text(

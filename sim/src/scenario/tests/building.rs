@@ -215,3 +215,54 @@ fn bad_trace_files_are_refused_before_the_run_with_their_own_line() {
         );
     }
 }
+
+/// Seven replicas of one eighth of the memory each share the price of a device.
+#[test]
+fn mig_parts_are_devices_of_their_own() {
+    let of = |overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
+        let s = Scenario::parse(PLAIN, "a.toml", &overrides).unwrap_or_else(|e| panic!("{e}"));
+        let again = Scenario::parse(&s.show(), "a.toml", &[]).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(s, again);
+        s.build().unwrap_or_else(|e| panic!("{e}"))
+    };
+    let engine = "engine={ kind = \"vllm_v1\", max_model_len = 2048 }";
+    let small = [
+        "model.name=llama-3.2-1b",
+        "hardware.instance=p4d.24xlarge",
+        engine,
+    ];
+    let whole = of(&small);
+    let mut cut = small.to_vec();
+    cut.extend(["hardware.mig=3g.20gb", "layout.replicas=16"]);
+    let parts = of(&cut);
+    // Two parts a device, eight devices: all sixteen stand on one instance.
+    let price = |b: &built::Built| b.info.usd_per_hour.unwrap();
+    assert!(
+        (price(&parts) / price(&whole) - 8.0).abs() < 1e-9 || price(&parts) == price(&whole),
+        "{} {}",
+        price(&parts),
+        price(&whole)
+    );
+    let blocks = |b: &built::Built| b.info.replicas[0].kv_blocks;
+    let share = blocks(&parts) as f64 / blocks(&whole) as f64;
+    assert!((0.35..0.5).contains(&share), "{share}");
+    for (overrides, words) in [
+        (
+            &["hardware.mig=3g.21gb"][..],
+            &["hardware.mig: ", "3g.20gb"][..],
+        ),
+        (
+            &["hardware.mig=3g.20gb", "layout.tp=2"],
+            &["hardware.mig: ", "no link"],
+        ),
+        (
+            &["hardware.mig=1g.5gb", "hardware.instance=g5.2xlarge"],
+            &["hardware.mig: ", "has no MIG"],
+        ),
+    ] {
+        let mut all = small.to_vec();
+        all.extend(overrides);
+        cannot_be_built(PLAIN, &all, words);
+    }
+}
