@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use hwmodels::catalog::Catalog;
 use serde::Serialize;
 
-use super::report::Row;
+use super::row::Row;
 
 /// Standard errors from the middle to the end of a 90 % range.
 const RANGE_ERRORS: f64 = 1.645;
