@@ -95,8 +95,6 @@ pub struct Options {
     pub tolerance: f64,
     /// Finite-difference step, as a share of each parameter's range.
     pub step: f64,
-    /// Steps that move no parameter by more than this share of its range are not tried.
-    pub least_move: f64,
 }
 
 impl Default for Options {
@@ -107,7 +105,6 @@ impl Default for Options {
             starts: 1,
             tolerance: 1e-8,
             step: 1e-5,
-            least_move: 0.0,
         }
     }
 }
@@ -389,9 +386,8 @@ where
             let mut moved = false;
             for _ in 0..12 {
                 let target = self.target(&p.u, &a, &g, &free, damping);
-                if let Some(u) = &target
-                    && (u.iter().zip(&p.u)).all(|(a, b)| (a - b).abs() <= self.options.least_move)
-                {
+                if target.as_ref() == Some(&p.u) {
+                    // More damping moves nothing either.
                     break;
                 }
                 if let Some(next) = target.and_then(|u| self.lower(u, p.loss)) {

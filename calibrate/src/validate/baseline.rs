@@ -61,8 +61,6 @@ pub fn fit(cases: &[Case]) -> BTreeMap<String, Vec<(String, f64)>> {
                 max_iterations: 12,
                 tolerance: 1e-4,
                 step: 2e-3,
-                // A thousandth of the factor, a microsecond of the constant: beyond what a simulated run resolves.
-                least_move: 2e-5,
                 ..Options::default()
             };
             let found = values(residuals, &bounds, &options).ok()?;
