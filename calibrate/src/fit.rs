@@ -190,6 +190,32 @@ pub fn bounded<F>(residuals: F, bounds: &[Bound], options: &Options) -> Result<F
 where
     F: Fn(&[f64]) -> Vec<f64> + Sync,
 {
+    let problem = Problem {
+        residuals,
+        bounds,
+        options,
+    };
+    Ok(problem.finish(problem.best()?))
+}
+
+/// The values that [`bounded`] finds, without their errors: one set of derivatives less.
+///
+/// # Errors
+/// As [`bounded`].
+pub fn values<F>(residuals: F, bounds: &[Bound], options: &Options) -> Result<Vec<f64>, FitError>
+where
+    F: Fn(&[f64]) -> Vec<f64> + Sync,
+{
+    let problem = Problem {
+        residuals,
+        bounds,
+        options,
+    };
+    Ok(problem.values(&problem.best()?.u))
+}
+
+/// Refuses bounds that nothing can be fitted within.
+fn check(bounds: &[Bound]) -> Result<(), FitError> {
     if bounds.is_empty() {
         return Err(FitError::NoParameters);
     }
@@ -204,28 +230,7 @@ where
             });
         }
     }
-    let problem = Problem {
-        residuals,
-        bounds,
-        options,
-    };
-    let starts: Vec<Result<Point, FitError>> = (0..options.starts.max(1))
-        .map(|i| problem.descend(problem.start(i)))
-        .collect();
-    let mut best: Option<Point> = None;
-    let mut error = None;
-    for s in starts {
-        match s {
-            Ok(p) if best.as_ref().is_none_or(|b| p.loss < b.loss) => best = Some(p),
-            Ok(_) => {}
-            Err(e) => error = Some(e),
-        }
-    }
-    match (best, error) {
-        (Some(p), _) => Ok(problem.finish(p)),
-        (None, Some(e)) => Err(e),
-        (None, None) => Err(FitError::NoParameters),
-    }
+    Ok(())
 }
 
 struct Problem<'a, F> {
@@ -261,6 +266,21 @@ impl<F> Problem<'_, F>
 where
     F: Fn(&[f64]) -> Vec<f64> + Sync,
 {
+    /// The best point that any start leads to.
+    fn best(&self) -> Result<Point, FitError> {
+        check(self.bounds)?;
+        let mut best: Option<Point> = None;
+        let mut error = None;
+        for i in 0..self.options.starts.max(1) {
+            match self.descend(self.start(i)) {
+                Ok(p) if best.as_ref().is_none_or(|b| p.loss < b.loss) => best = Some(p),
+                Ok(_) => {}
+                Err(e) => error = Some(e),
+            }
+        }
+        best.ok_or_else(|| error.unwrap_or(FitError::NoParameters))
+    }
+
     fn values(&self, u: &[f64]) -> Vec<f64> {
         self.bounds
             .iter()
@@ -365,7 +385,12 @@ where
             }
             let mut moved = false;
             for _ in 0..12 {
-                if let Some(next) = self.step(&p, &a, &g, &free, damping) {
+                let target = self.target(&p.u, &a, &g, &free, damping);
+                if target.as_ref() == Some(&p.u) {
+                    // More damping moves nothing either.
+                    break;
+                }
+                if let Some(next) = target.and_then(|u| self.lower(u, p.loss)) {
                     let gain = (p.loss - next.1) / p.loss.max(f64::MIN_POSITIVE);
                     p.converged = gain < self.options.tolerance;
                     (p.u, p.loss, p.r) = next;
@@ -380,15 +405,15 @@ where
         Ok(p)
     }
 
-    /// One damped, projected step; `None` when it does not lower the loss.
-    fn step(
+    /// Where one damped, projected step from `u` leads.
+    fn target(
         &self,
-        p: &Point,
+        u: &[f64],
         a: &DMatrix<f64>,
         g: &DVector<f64>,
         free: &[usize],
         damping: f64,
-    ) -> Option<(Vec<f64>, f64, Vec<f64>)> {
+    ) -> Option<Vec<f64>> {
         let n = free.len();
         let m = DMatrix::from_fn(n, n, |i, j| {
             let x = a[(free[i], free[j])];
@@ -396,13 +421,18 @@ where
         });
         let rhs = DVector::from_fn(n, |i, _| -g[free[i]]);
         let d = m.cholesky()?.solve(&rhs);
-        let mut u = p.u.clone();
+        let mut u = u.to_vec();
         for (i, &f) in free.iter().enumerate() {
             u[f] = (u[f] + d[i]).clamp(0.0, 1.0);
         }
+        Some(u)
+    }
+
+    /// `u` with its loss and residuals; `None` where the loss is not below `loss`.
+    fn lower(&self, u: Vec<f64>, loss: f64) -> Option<(Vec<f64>, f64, Vec<f64>)> {
         let r = self.at(&u);
-        let loss = self.loss(&r);
-        (loss.is_finite() && loss < p.loss).then_some((u, loss, r))
+        let new = self.loss(&r);
+        (new.is_finite() && new < loss).then_some((u, new, r))
     }
 
     fn finish(&self, p: Point) -> FitResult {

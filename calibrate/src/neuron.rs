@@ -16,7 +16,8 @@ use hwmodels::{BatchStats, Dtype, EngineCost, EngineKind, Evidence, Layout, Step
 use serde::Deserialize;
 
 use crate::fit::{Bound, Loss, Options, bounded};
-use crate::validate::report::{Errors, Row};
+use crate::validate::report::Errors;
+use crate::validate::row::Row;
 
 /// Name of the data file.
 pub const FILE: &str = "neuron_decoder_batch1.csv";

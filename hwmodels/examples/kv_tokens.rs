@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use hwmodels::memory::{MemoryPlan, MemorySettings};
+use hwmodels::memory::{MemoryPlan, MemorySettings, VllmRelease};
 use hwmodels::{Catalog, EngineKind, Layout};
 
 const GIB: f64 = 1_073_741_824.0;
@@ -99,7 +99,12 @@ pub fn run(folder: &Path) -> Result<f64, Box<dyn std::error::Error>> {
     for case in &cases {
         let arch = catalog.model(&case.model)?;
         let device = catalog.accelerator(case.device)?;
-        let mut s = MemorySettings::defaults(EngineKind::VllmV1, case.minor, device, arch);
+        let mut s = MemorySettings::defaults(
+            EngineKind::VllmV1,
+            VllmRelease::last_of(case.minor),
+            device,
+            arch,
+        );
         s.memory_fraction = case.utilization;
         s.max_num_seqs = case.max_seqs;
         s.max_num_batched_tokens = case.max_tokens;

@@ -36,6 +36,24 @@ fn computed_parameters_are_within_one_percent_of_the_published_ones() {
 }
 
 #[test]
+fn current_mixtures_are_there_by_the_names_of_their_checkpoints() {
+    let c = Catalog::builtin();
+    for (name, experts, kv_bytes) in [
+        // 2 x 62 layers x 8 heads x 128 x 2 bytes; a latent of 576 in 47 layers.
+        ("MiniMaxAI/MiniMax-M2.5", 256, 253_952.0),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 160, 253_952.0),
+        ("zai-org/GLM-4.5-Air", 128, 188_416.0),
+        ("zai-org/GLM-4.6", 160, 376_832.0),
+        ("zai-org/GLM-4.7-Flash", 64, 54_144.0),
+    ] {
+        let arch = c.model(name).expect(name);
+        assert_eq!(arch.moe.map(|m| m.experts), Some(experts), "{name}");
+        assert_eq!(arch.kv_bytes_per_token(Dtype::Bf16), kv_bytes, "{name}");
+    }
+    assert!(c.model("minimax-m2").unwrap().qk_norm);
+}
+
+#[test]
 fn parameters_are_those_of_the_model_cards() {
     // Counts that do not come from the catalog files: model cards and papers.
     let catalog = Catalog::builtin();

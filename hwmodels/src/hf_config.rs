@@ -72,6 +72,8 @@ const LLAMA_LIKE: &[&str] = &[
     "mistral3",
     "kimi_k2",
     "glm4_moe",
+    "glm4_moe_lite",
+    "minimax_m2",
     "glm4",
     "ministral",
 ];
@@ -350,7 +352,10 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         linear_bias,
         norms_per_layer: family.norms_per_layer(f, parallel_block)?,
         layer_norm: family.classic,
-        qk_norm: family.name.starts_with("qwen3") || family.name.starts_with("gemma3"),
+        qk_norm: f.bool(
+            "use_qk_norm",
+            family.name.starts_with("qwen3") || family.name.starts_with("gemma3"),
+        )?,
         other_parameters: 0,
         max_positions: positions.unwrap_or_else(|| {
             warnings.push("no max_position_embeddings: 2048 assumed".to_owned());

@@ -123,3 +123,49 @@ fn a_scenario_runs_from_files_in_memory() {
     let same = on_disk.run(&RunOptions::default()).unwrap();
     assert_eq!(record.fingerprint, same.fingerprint);
 }
+
+#[test]
+fn vllm_takes_its_limits_by_release_and_device() {
+    let limits = |accelerator: &str, version: &str| {
+        let text = format!(
+            r#"
+            [model]
+            name = "qwen2.5-7b"
+            [hardware]
+            accelerator = "{accelerator}"
+            [engine]
+            kind = "vllm_v1"
+            version = "{version}"
+            max_model_len = 4096
+            [[workload]]
+            arrival = {{ kind = "closed", concurrency = 1 }}
+            prompt = 64
+            output = 8
+            [run]
+            requests = 1
+            "#
+        );
+        let scenario = Scenario::parse(&text, "limits.toml", &[]).expect("reads");
+        assert_eq!(
+            scenario.engine.params.to_table()["version"].as_str(),
+            Some(version)
+        );
+        let built = scenario.build().unwrap_or_else(|e| panic!("{e}"));
+        ["max_num_batched_tokens", "max_num_seqs"].map(|key| built.decided[key].as_integer())
+    };
+    for (accelerator, version, tokens, seqs) in [
+        ("rtx-4090", "0.8.3", 2048, 1024),
+        ("rtx-4090", "0.8.4", 2048, 256),
+        ("h100-pcie", "0.8", 8192, 1024),
+        ("A100-SXM4-80GB", "0.8.5", 8192, 1024),
+        ("A100-SXM4-80GB", "0.9", 2048, 256),
+        ("b200", "0.27", 8192, 1024),
+        ("b200", "0.28", 16_384, 1024),
+    ] {
+        assert_eq!(
+            limits(accelerator, version),
+            [Some(tokens), Some(seqs)],
+            "{accelerator} {version}"
+        );
+    }
+}

@@ -7,7 +7,7 @@ use calibrate::validate::startup::fit;
 use hwmodels::catalog::Catalog;
 use hwmodels::files::Disk;
 use hwmodels::layout::{Layout, Placement};
-use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings, smallest_layout};
+use hwmodels::memory::{MemorySettings, VllmRelease, smallest_layout};
 use hwmodels::model::ModelArch;
 use hwmodels::startup::defaults::Defaults;
 use hwmodels::startup::spread::Spread;
@@ -290,7 +290,7 @@ fn place(
     }
     let node = catalog.instance(instance).map_err(told)?;
     let device = catalog.accelerator(&node.accelerator).map_err(told)?;
-    let mut settings = MemorySettings::defaults(args.engine, DEFAULT_VLLM_MINOR, device, model);
+    let mut settings = MemorySettings::defaults(args.engine, VllmRelease::DEFAULT, device, model);
     if let Some(weights) = args.weights {
         settings.weights = weights;
     }

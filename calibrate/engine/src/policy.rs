@@ -1,6 +1,6 @@
 //! The simulator's schedulers, started for an engine that computes.
 
-use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings};
+use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::{Dtype, EngineKind};
 use sim::engines::{EngineParams, Start, Started, Storage, VllmV1Keys};
 use sim::policy::check::ParamError;
@@ -205,7 +205,7 @@ fn vllm_settings(params: &EngineParams) -> Option<MemorySettings> {
     };
     Some(MemorySettings {
         engine: EngineKind::VllmV1,
-        vllm_minor: DEFAULT_VLLM_MINOR,
+        vllm: VllmRelease::DEFAULT,
         weights: Dtype::Bf16,
         kv_cache: Dtype::Bf16,
         memory_fraction: 0.9,

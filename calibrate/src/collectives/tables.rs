@@ -123,10 +123,11 @@ pub(super) fn medians(rows: Vec<Row>) -> Vec<Row> {
         .collect()
 }
 
-pub(super) fn table_row(r: &TableRow) -> Option<Row> {
-    let (device, link, memory) = match r.system.as_str() {
+/// The device, link and memory bandwidth [bytes/s] that a row was measured on; `None`: not used.
+fn measured_on(r: &TableRow) -> Option<(&'static str, LinkClass, f64)> {
+    Some(match r.system.as_str() {
         "h100_sxm" => ("H100 SXM", LinkClass::NvLink4, 3.35e12),
-        "h200_sxm" => ("H200 SXM", LinkClass::NvLink4, 4.8e12),
+        "h200_sxm" => (OTHER_DEVICE, LinkClass::NvLink4, 4.8e12),
         "a100_sxm" => ("A100 SXM", LinkClass::NvLink3, 2.039e12),
         // SGLang 0.5.12 was measured on a host whose NCCL keeps its rate at 8 ranks (from Python:
         // its eager times say nothing of the link), the other rows on one where it collapses. That
@@ -135,29 +136,32 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
             if r.kernel_source.ends_with("eager") {
                 return None;
             }
-            ("L40S, switched host", LinkClass::PciePeer, 0.864e12)
+            (SWITCHED_HOST, LinkClass::PciePeer, 0.864e12)
         }
         "l40s" if r.kernel_source.contains("ustom") && r.num_gpus == 2 => {
-            ("L40S, congested host", LinkClass::PciePeer, 0.864e12)
+            (CONGESTED_HOST, LinkClass::PciePeer, 0.864e12)
         }
-        "l40s" => ("L40S, congested host", LinkClass::PcieHost, 0.864e12),
+        "l40s" => (CONGESTED_HOST, LinkClass::PcieHost, 0.864e12),
         _ => return None,
-    };
-    let op = match r.op_name.as_str() {
-        "all_reduce" => Op::AllReduce,
-        "all_gather" => Op::AllGather,
-        "reduce_scatter" => Op::ReduceScatter,
-        "alltoall" => Op::AllToAll,
-        _ => return None,
-    };
-    let eager = r.kernel_source.ends_with("eager");
-    let version = r.library_version.as_str();
+    })
+}
+
+/// Name of the device whose rows are never fitted.
+const OTHER_DEVICE: &str = "H200 SXM";
+/// Names of the two L40S hosts.
+const SWITCHED_HOST: &str = "L40S, switched host";
+const CONGESTED_HOST: &str = "L40S, congested host";
+
+/// Which kernels a row timed; `None`: not modelled.
+fn implementation(r: &TableRow, device: &str, link: LinkClass) -> Option<AllReduceImpl> {
     let on_hopper = link == LinkClass::NvLink4;
-    let switched = device == "L40S, switched host";
-    let implementation = match r.library.as_str() {
+    let version = r.library_version.as_str();
+    Some(match r.library.as_str() {
         "nccl" => AllReduceImpl::Nccl,
         // On the switched host SGLang leaves everything to NCCL; TensorRT-LLM's rows of L40S do too.
-        "sglang" if switched || r.kernel_source == "TRTLLM" && !on_hopper => AllReduceImpl::Nccl,
+        "sglang" if device == SWITCHED_HOST || r.kernel_source == "TRTLLM" && !on_hopper => {
+            AllReduceImpl::Nccl
+        }
         "sglang" if r.kernel_source == "TRTLLM" => AllReduceImpl::TrtLlm,
         // Its second kernel generation is not modelled.
         "sglang" if on_hopper && version == "0.5.14" => return None,
@@ -168,11 +172,14 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
         "trtllm" if version.starts_with("1.2") => AllReduceImpl::TrtLlm,
         "trtllm" => AllReduceImpl::TrtLlmOneShot,
         _ => return None,
-    };
-    // Integers cannot be reduced in the switch, and no engine reduces them.
-    if op == Op::AllReduce && r.dtype == "int8" {
-        return None;
-    }
+    })
+}
+
+/// `fitted`, or why the row is held out.
+fn split(r: &TableRow, device: &str, link: LinkClass) -> &'static str {
+    let on_hopper = link == LinkClass::NvLink4;
+    let eager = r.kernel_source.ends_with("eager");
+    let version = r.library_version.as_str();
     let fitted_version = match r.library.as_str() {
         "nccl" => version == "2.27.3" && r.dtype == "half",
         "vllm" if on_hopper => version == "0.24.0" || version == "0.14.0",
@@ -180,10 +187,10 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
         "vllm" => version == "0.14.0" && (link != LinkClass::PcieHost || eager),
         "trtllm" if on_hopper => version == "1.2.0rc5" || version == "1.3.0rc20",
         "trtllm" => version == "1.0.0" && link == LinkClass::NvLink3,
-        "sglang" => switched,
+        "sglang" => device == SWITCHED_HOST,
         _ => false,
     };
-    let split = if device == "H200 SXM" {
+    if device == OTHER_DEVICE {
         "other device"
     } else if !fitted_version {
         match r.library.as_str() {
@@ -196,7 +203,25 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
         "other ranks"
     } else {
         "fitted"
+    }
+}
+
+pub(super) fn table_row(r: &TableRow) -> Option<Row> {
+    let (device, link, memory) = measured_on(r)?;
+    let op = match r.op_name.as_str() {
+        "all_reduce" => Op::AllReduce,
+        "all_gather" => Op::AllGather,
+        "reduce_scatter" => Op::ReduceScatter,
+        "alltoall" => Op::AllToAll,
+        _ => return None,
     };
+    // Integers cannot be reduced in the switch, and no engine reduces them.
+    if op == Op::AllReduce && r.dtype == "int8" {
+        return None;
+    }
+    let implementation = implementation(r, device, link)?;
+    let split = split(r, device, link);
+    let eager = r.kernel_source.ends_with("eager");
     let what = match (r.library.as_str(), op) {
         _ if eager => "host",
         (_, Op::AllToAll) => "all_to_all",
@@ -211,7 +236,7 @@ pub(super) fn table_row(r: &TableRow) -> Option<Row> {
             sockets: 2,
             ..Fabric::single_node(link, 8, memory)
         },
-        library: format!("{} {version}", r.library),
+        library: format!("{} {}", r.library, r.library_version),
         op,
         implementation,
         launch: if eager { Launch::Eager } else { Launch::Graph },

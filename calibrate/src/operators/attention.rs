@@ -27,7 +27,7 @@ fn several_head_dims(rows: &[AttentionRow]) -> bool {
 
 /// Fits decodes over 16-bit and over 8-bit KV.
 pub(super) fn fit_decodes(
-    all: &mut Collect,
+    all: &mut Collect<'_>,
     system: &System,
     device: &Device,
     rows: &[AttentionRow],
@@ -85,7 +85,7 @@ pub(super) fn fit_decodes(
             },
             tolerance: KERNEL_TOLERANCE,
         };
-        let outcome = task.run(system.name)?;
+        let outcome = task.run(system.name, all.start)?;
         all.add(&outcome);
         if !wide.is_empty() {
             all.rows
@@ -114,7 +114,7 @@ pub(super) fn fit_decodes(
 
 /// Fits prefills over 16-bit and over 8-bit KV.
 pub(super) fn fit_prefills(
-    all: &mut Collect,
+    all: &mut Collect<'_>,
     system: &System,
     device: &Device,
     rows: &[AttentionRow],
@@ -176,7 +176,7 @@ pub(super) fn fit_prefills(
             },
             tolerance: KERNEL_TOLERANCE,
         };
-        let outcome = task.run(system.name)?;
+        let outcome = task.run(system.name, all.start)?;
         all.add(&outcome);
         all.rows
             .push(task.only_predicted(&outcome.values, &single, "1 new token"));

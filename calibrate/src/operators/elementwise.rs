@@ -12,7 +12,7 @@ const RESIDUAL: u32 = 3;
 
 /// Fits norm, rotary and activation; the separate residual and sampling are only predicted.
 pub(super) fn fit_elementwise(
-    all: &mut Collect,
+    all: &mut Collect<'_>,
     system: &str,
     device: &Device,
     layers: &[LayerRow],
@@ -75,7 +75,7 @@ pub(super) fn fit_elementwise(
         },
         tolerance: COARSE_TOLERANCE,
     };
-    let outcome = task.run(system)?;
+    let outcome = task.run(system, all.start)?;
     all.add(&outcome);
     if !adds.is_empty() {
         all.rows

@@ -9,7 +9,7 @@ use super::task::{Collect, KERNEL_TOLERANCE, Task, array};
 
 /// Fits both formats, and predicts GEMMs of other kinds.
 pub(super) fn fit_gemms(
-    all: &mut Collect,
+    all: &mut Collect<'_>,
     system: &str,
     device: &Device,
     rows: &[GemmRow],
@@ -65,7 +65,7 @@ pub(super) fn fit_gemms(
             predict: &|v, r| time(v, r.m, r.n, r.k),
             tolerance: KERNEL_TOLERANCE,
         };
-        let outcome = task.run(system)?;
+        let outcome = task.run(system, all.start)?;
         all.add(&outcome);
         all.rows
             .push(task.only_predicted(&outcome.values, &odd, "n or k small, or k over 20 000"));
@@ -87,7 +87,7 @@ pub(super) fn fit_gemms(
 }
 
 /// GEMMs of whole layers, timed by another tool in another year: predicted only.
-fn layer_gemms(all: &mut Collect, layers: &[LayerRow], time: &dyn Fn(u32, u32, u32) -> f64) {
+fn layer_gemms(all: &mut Collect<'_>, layers: &[LayerRow], time: &dyn Fn(u32, u32, u32) -> f64) {
     let mut pairs: [Vec<(f64, f64)>; 3] = Default::default();
     for r in layers {
         let tp = r.num_tensor_parallel_workers.max(1);

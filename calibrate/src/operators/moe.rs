@@ -9,7 +9,7 @@ use super::task::{COARSE_TOLERANCE, Collect, Task, array};
 
 /// Fits the kernels of each format.
 pub(super) fn fit_experts(
-    all: &mut Collect,
+    all: &mut Collect<'_>,
     system: &str,
     device: &Device,
     rows: &[MoeRow],
@@ -71,7 +71,7 @@ pub(super) fn fit_experts(
             },
             tolerance: COARSE_TOLERANCE,
         };
-        let outcome = task.run(system)?;
+        let outcome = task.run(system, all.start)?;
         all.add(&outcome);
     }
     Ok(())

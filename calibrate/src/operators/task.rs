@@ -48,27 +48,37 @@ pub(super) struct Outcome {
 }
 
 impl<R: Row> Task<'_, R> {
-    /// Fits the free parameters to the shapes that are not held out.
-    pub(super) fn run(&self, system: &str) -> Result<Outcome, Error> {
+    /// Fits the free parameters to the shapes that are not held out, from the values that `start` has of all of them, else from the priors and two
+    /// other places.
+    pub(super) fn run(&self, system: &str, start: Option<&Profile>) -> Result<Outcome, Error> {
         let out = held_out(self.rows);
         let fitted: Vec<&R> = (self.rows.iter())
             .filter(|r| !out.contains(&r.shape()))
             .collect();
         let free = self.free();
-        let bounds: Vec<Bound> = free
-            .iter()
-            .map(|&i| {
+        let known: Option<Vec<f64>> = start.and_then(|profile| {
+            let value = |&i: &usize| {
                 let s = &self.specs[i];
-                Bound::new(s.full_name(self.prefix), s.prior, s.min, s.max)
+                let param = profile.params.get(&s.full_name(self.prefix))?;
+                Some(param.value.clamp(s.min, s.max))
+            };
+            free.iter().map(value).collect()
+        });
+        let bounds: Vec<Bound> = (free.iter().enumerate())
+            .map(|(j, &i)| {
+                let s = &self.specs[i];
+                let init = known.as_ref().map_or(s.prior, |values| values[j]);
+                Bound::new(s.full_name(self.prefix), init, s.min, s.max)
             })
             .collect();
         let options = Options {
             // Close to least absolute deviations: the bar is on the median.
             loss: Loss::SoftL1(0.03),
             max_iterations: 40,
-            starts: 3,
+            starts: if known.is_some() { 1 } else { 3 },
             tolerance: 1e-6,
             step: 1e-4,
+            ..Options::default()
         };
         let result = bounded(
             |x| {
@@ -224,12 +234,14 @@ pub(super) fn array<const N: usize>(v: &[f64]) -> [f64; N] {
 }
 
 /// Collects outcomes into a profile and a report.
-pub(super) struct Collect {
+pub(super) struct Collect<'a> {
     pub(super) profile: Profile,
     pub(super) rows: Vec<ReportRow>,
+    /// A profile of the same tables, where fits may start from one.
+    pub(super) start: Option<&'a Profile>,
 }
 
-impl Collect {
+impl Collect<'_> {
     pub(super) fn add(&mut self, o: &Outcome) {
         self.profile.params.extend(o.params.iter().cloned());
         self.profile.validations.push(o.validation.clone());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use super::case::Case;
-use crate::fit::{Bound, Loss, Options, bounded};
+use crate::fit::{Bound, Loss, Options, values};
 
 /// Most cases that a fit replays: enough for two parameters.
 const CASES: usize = 8;
@@ -63,12 +63,8 @@ pub fn fit(cases: &[Case]) -> BTreeMap<String, Vec<(String, f64)>> {
                 step: 2e-3,
                 ..Options::default()
             };
-            let result = bounded(residuals, &bounds, &options).ok()?;
-            let params = NAMES
-                .iter()
-                .map(|n| (*n).to_owned())
-                .zip(result.values)
-                .collect();
+            let found = values(residuals, &bounds, &options).ok()?;
+            let params = (NAMES.iter().map(|n| (*n).to_owned())).zip(found).collect();
             Some((set.to_owned(), params))
         })
         .collect()

@@ -13,7 +13,7 @@ use hwmodels::profiles::Choice;
 use hwmodels::{BatchStats, Dtype, EngineKind, Error, Layout};
 
 use super::error::SetError;
-use super::report::Row;
+use super::row::Row;
 
 /// Name of the set.
 pub const SET: &str = "chips_left_out";

@@ -15,7 +15,7 @@ mod input;
 pub mod jumpstart;
 pub mod qwen3;
 pub mod report;
-mod row;
+pub(crate) mod row;
 pub mod serving_points;
 pub mod startup;
 pub mod tables;
@@ -32,9 +32,10 @@ use sim::report::doubt::figure_of;
 
 use crate::neuron;
 
-pub use case::{Case, Measured, Source};
+pub use case::{Case, Measured, Prediction, Source};
 pub use error::SetError;
-pub use report::{Direction, Errors, Report, Row, Summary};
+pub use report::{Direction, Errors, Report, Summary};
+pub use row::Row;
 
 /// Reads a set's cases from a folder.
 type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
@@ -117,26 +118,60 @@ pub fn serving(
     if cases.is_empty() && tables.is_empty() && !options.sets.iter().any(|s| s == chips::SET) {
         return Err(nothing_ran(source, &notes));
     }
-    let (done, total) = (AtomicUsize::new(0), cases.len());
-    let baselines = if options.baseline {
-        baseline::fit(&cases)
-    } else {
-        BTreeMap::new()
-    };
-    let results: Vec<Vec<Row>> = cases
-        .par_iter()
-        .map(|case| {
-            let rows = rows(case, &[], baselines.get(case.set).map(Vec::as_slice));
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-            rows
-        })
+    // The replays and the tables have nothing to do with each other: their tails overlap.
+    let (mut rows, tables) = rayon::join(
+        || replays(&cases, options.baseline, progress),
+        || of_tables(&tables, wanted(chips::SET)),
+    );
+    let (of_tables, groups) = tables?;
+    rows.extend(of_tables);
+    let knobs = cases
+        .iter()
+        .filter(|c| !c.knobs.is_empty())
+        .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
         .collect();
-    let mut rows: Vec<Row> = results.into_iter().flatten().collect();
-    if wanted(chips::SET) {
+    give_ranges(&mut rows);
+    let mut report = Report::new(rows, &knobs);
+    report.quality = decisions::Quality::of(&report.rows, &knobs);
+    report.summaries.extend(groups);
+    report.notes = notes;
+    Ok(report)
+}
+
+/// Runs every case, and the baseline of its set where that is wanted. `progress` is called with (done, total) runs.
+fn replays(cases: &[Case], baseline: bool, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+    let (done, total) = (AtomicUsize::new(0), cases.len());
+    let predict = |case: &Case| {
+        let prediction = case.run(&[]);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+        prediction
+    };
+    let (baselines, predictions): (_, Vec<Result<Prediction, String>>) = rayon::join(
+        || match baseline {
+            true => baseline::fit(cases),
+            false => BTreeMap::new(),
+        },
+        || cases.par_iter().map(predict).collect(),
+    );
+    let of_case = |(case, prediction): (&Case, &Result<Prediction, String>)| {
+        let base = baselines.get(case.set).and_then(|b| case.run(b).ok());
+        rows_of(case, prediction, base.as_ref())
+    };
+    let results: Vec<Vec<Row>> = (cases.par_iter().zip(&predictions)).map(of_case).collect();
+    results.into_iter().flatten().collect()
+}
+
+/// The rows and the groups of rows of whole tables, each with its folder, and of the accelerators left out where those are `wanted`.
+fn of_tables(
+    present: &[(&str, &Path)],
+    chips_wanted: bool,
+) -> Result<(Vec<Row>, Vec<Summary>), SetError> {
+    let mut rows = Vec::new();
+    let mut groups = Vec::new();
+    if chips_wanted {
         rows.extend(chips::rows()?);
     }
-    let mut groups = Vec::new();
-    for (set, dir) in tables {
+    for &(set, dir) in present {
         if set == neuron::SET {
             let of = neuron::validate(dir);
             rows.extend(of.map_err(|e| SetError::new(neuron::FILE, e.to_string()))?);
@@ -150,17 +185,7 @@ pub fn serving(
             groups.extend(tables::collectives(dir)?);
         }
     }
-    let knobs = cases
-        .iter()
-        .filter(|c| !c.knobs.is_empty())
-        .map(|c| ((c.set.to_owned(), c.name.clone()), c.knobs.clone()))
-        .collect();
-    give_ranges(&mut rows);
-    let mut report = Report::new(rows, &knobs);
-    report.quality = decisions::Quality::of(&report.rows, &knobs);
-    report.summaries.extend(groups);
-    report.notes = notes;
-    Ok(report)
+    Ok((rows, groups))
 }
 
 /// Gives every predicted row the range that the errors on the other sets make: those of this run, and the shipped ones of sets that it leaves out.
@@ -249,12 +274,20 @@ pub(crate) fn rows(
     params: &[(String, f64)],
     baseline: Option<&[(String, f64)]>,
 ) -> Vec<Row> {
-    let prediction = case.run(params);
     let base = baseline.and_then(|b| case.run(b).ok());
+    rows_of(case, &case.run(params), base.as_ref())
+}
+
+/// A case's rows.
+fn rows_of(
+    case: &Case,
+    prediction: &Result<Prediction, String>,
+    base: Option<&Prediction>,
+) -> Vec<Row> {
     case.measured
         .iter()
         .map(|m| {
-            let (predicted, note) = match &prediction {
+            let (predicted, note) = match prediction {
                 Ok(r) => (r.number(m.path), String::new()),
                 Err(e) => (None, e.clone()),
             };
@@ -264,7 +297,7 @@ pub(crate) fn rows(
                 metric: m.metric.to_owned(),
                 measured: m.value,
                 predicted,
-                baseline: base.as_ref().and_then(|r| r.number(m.path)),
+                baseline: base.and_then(|r| r.number(m.path)),
                 range: None,
                 kind: prediction.as_ref().ok().and_then(|p| p.kind()),
                 fitted: m.fitted,

@@ -7,8 +7,7 @@ use hwmodels::doubt::{SetErrors, by_set};
 use serde::Serialize;
 use sim::report::doubt;
 
-pub use super::row::Row;
-use super::row::percentage;
+use super::row::{Row, percentage};
 
 /// Percentage errors over some rows [%].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,4 +1,4 @@
-//! A measured figure beside its prediction.
+//! One measured figure beside its prediction.
 
 use hwmodels::doubt::Kind;
 use serde::Serialize;
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// Signed percentage error [%].
+/// How far `predicted` is from `measured` [%].
 pub(super) fn percentage(predicted: f64, measured: f64) -> f64 {
     100.0 * (predicted - measured) / measured
 }

@@ -20,7 +20,7 @@ pub fn kernels(dir: &Path) -> Result<Vec<Summary>, SetError> {
     let mut out = Vec::new();
     let systems = operators::present(dir).map_err(|e| SetError::new("operators", e.to_string()))?;
     for system in systems {
-        let (_, report) = operators::fit(dir, system.name)
+        let (_, report) = operators::refit(dir, system.name)
             .map_err(|e| SetError::new("operators", e.to_string()))?;
         for row in report.rows.iter().filter(|r| r.regime == "all") {
             out.push(Summary {

@@ -1,7 +1,8 @@
 //! Norms, rotary embedding, activations, residuals, KV writes, sampling: bytes over bandwidth plus a
 //! fixed time per kernel.
 
-use super::{Device, OpTime, ParamSpec, read_all};
+use super::device::{Device, OpTime};
+use super::param::{ParamSpec, read_all};
 use crate::Profile;
 
 /// Prefix of the parameters in a profile.

@@ -15,80 +15,11 @@
 //! other number. Small tiles then read the same operands from the last-level cache again and again, and its rate
 //! sets the pace.
 
-use super::{Device, Kernels, OpTime, ParamSpec, ceil_div, read_all, soft_max};
-use crate::{Dtype, Profile};
-
-/// How a GEMM is computed, from the formats and what the device can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// 32-bit inputs at half the 16-bit rate (TF32 on NVIDIA tensor cores).
-    Fp32,
-    /// 16-bit weights and activations.
-    Bf16,
-    /// 8-bit floating point, activations quantised on the fly.
-    Fp8,
-    /// 8-bit integers, activations quantised on the fly.
-    Int8,
-    /// Narrow weights expanded in the kernel, 16-bit arithmetic (sources 7.5).
-    WeightOnly,
-}
-
-impl Arithmetic {
-    /// What `device` does with these formats. 8-bit formats without hardware for them
-    /// become weight-only, as engines do (Marlin kernels on Ampere).
-    pub fn of(device: &Device, weights: Dtype, activations: Dtype) -> Arithmetic {
-        match weights {
-            Dtype::Fp32 => Arithmetic::Fp32,
-            Dtype::Bf16 => Arithmetic::Bf16,
-            Dtype::Fp8 if device.fp8.is_some() && activations != Dtype::Bf16 => Arithmetic::Fp8,
-            Dtype::Int8 if device.int8.is_some() && activations != Dtype::Bf16 => Arithmetic::Int8,
-            Dtype::Fp8 | Dtype::Int8 | Dtype::Int4 | Dtype::Mxfp4 => Arithmetic::WeightOnly,
-        }
-    }
-
-    /// Prefix of its parameters in a profile.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Arithmetic::Fp32 | Arithmetic::Bf16 => "gemm.bf16",
-            Arithmetic::Fp8 => "gemm.fp8",
-            Arithmetic::Int8 => "gemm.int8",
-            Arithmetic::WeightOnly => "gemm.weight_only",
-        }
-    }
-
-    /// Peak rate on `device` [FLOP/s].
-    #[inline]
-    pub fn peak(self, device: &Device) -> f64 {
-        match self {
-            Arithmetic::Fp32 => device.bf16 / 2.0,
-            Arithmetic::Bf16 | Arithmetic::WeightOnly => device.bf16,
-            Arithmetic::Fp8 => device.fp8.unwrap_or(device.bf16),
-            Arithmetic::Int8 => device.int8.unwrap_or(device.bf16),
-        }
-    }
-
-    /// Bytes of one activation as the kernel reads it.
-    #[inline]
-    pub fn activation_bytes(self) -> f64 {
-        match self {
-            Arithmetic::Fp32 => 4.0,
-            Arithmetic::Bf16 | Arithmetic::WeightOnly => 2.0,
-            Arithmetic::Fp8 | Arithmetic::Int8 => 1.0,
-        }
-    }
-
-    /// Bytes of one output value.
-    #[inline]
-    pub fn output_bytes(self) -> f64 {
-        if self == Arithmetic::Fp32 { 4.0 } else { 2.0 }
-    }
-
-    /// True when activations are quantised before the product.
-    #[inline]
-    pub fn quantises(self) -> bool {
-        matches!(self, Arithmetic::Fp8 | Arithmetic::Int8)
-    }
-}
+use super::arithmetic::Arithmetic;
+use super::device::{Device, OpTime, ceil_div, soft_max};
+use super::kernels::{Kernels, Products};
+use super::param::{ParamSpec, read_all};
+use crate::Profile;
 
 /// Parameters of the GEMM model, in the order of [`GemmParams::from_values`]. The priors lie between the fits of
 /// A100 and H100 kernels (`servetwin calibrate operators`): they transfer those efficiencies to other devices.
@@ -240,20 +171,6 @@ const DEQUANT_EFFICIENCY: f64 = 0.9;
 /// Bandwidth that weight-only kernels reach over plain 16-bit ones: decode gains up to about 3 of the
 /// 3.9 times that bytes alone would give (sources 7.5). Analytic.
 const WEIGHT_ONLY_BANDWIDTH: f64 = 0.85;
-
-/// Who chooses the kernels of matrix products, and when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Products {
-    /// A library, for each shape as it comes (cuBLASLt and its like).
-    #[default]
-    PerShape,
-    /// A compiler, once, as the fastest for this many tokens: TensorRT for 16-bit products that TensorRT-LLM's GEMM plugin
-    /// does not take over (`opt_num_tokens`; TensorRT-LLM docs, "Best Practices for Tuning the Performance").
-    Compiled {
-        /// Tokens that the kernels were chosen for.
-        tokens: u32,
-    },
-}
 
 /// Tile shapes of the 16-bit kernels that TensorRT compares, smallest first. Profiles of TensorRT 10 engines built for one
 /// token name `sm80_xmma_gemm ... tilesize32x32x64_stage6` for every product of a layer, on an L4 and on Orin (docs/sources.md).

@@ -4,8 +4,9 @@
 //! Weights of the touched experts are read once (sources 7.6); each expert's tokens are
 //! padded to a tile; with expert parallelism the busiest rank sets the time.
 
-use super::{Device, OpTime, ParamSpec, ceil_div, read_all, soft_max};
-use crate::ops::gemm::Arithmetic;
+use super::arithmetic::Arithmetic;
+use super::device::{Device, OpTime, ceil_div, soft_max};
+use super::param::{ParamSpec, read_all};
 use crate::{Dtype, Profile};
 
 /// Shape of one layer's routed experts.

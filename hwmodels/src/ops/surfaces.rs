@@ -1,7 +1,7 @@
 //! The surfaces of one profile, ready to be asked, by operator and format.
 
-use super::OpTime;
-use super::gemm::Arithmetic;
+use super::arithmetic::Arithmetic;
+use super::device::OpTime;
 use super::surface::Grid;
 use crate::{Dtype, Evidence, Profile};
 

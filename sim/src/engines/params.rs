@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use hwmodels::EngineKind;
 use hwmodels::units::Ratio;
+use hwmodels::{EngineKind, memory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,21 +43,36 @@ pub fn memory_key(kind: EngineKind) -> &'static str {
     }
 }
 
-/// A release of vLLM, written `"0.15"`. Memory use and scheduling rules depend on it.
+/// A release of vLLM, written `"0.15"` or `"0.8.5"`. Memory use, default limits and scheduling rules depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VllmRelease {
     /// What follows the `0.`.
     pub minor: u32,
+    /// What follows the minor release's dot; `None`: the last of them.
+    pub patch: Option<u32>,
 }
 
 impl VllmRelease {
     /// The newest release whose scheduling is modelled: what `kind = "vllm"` means.
-    pub const NEWEST: VllmRelease = VllmRelease { minor: 33 };
+    pub const NEWEST: VllmRelease = VllmRelease {
+        minor: 33,
+        patch: None,
+    };
+
+    /// The release with its patch: the last one where none is named.
+    pub fn in_full(self) -> memory::VllmRelease {
+        let last = memory::VllmRelease::last_of(self.minor);
+        memory::VllmRelease {
+            patch: self.patch.unwrap_or(last.patch),
+            ..last
+        }
+    }
 }
 
 impl fmt::Display for VllmRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0.{}", self.minor)
+        write!(f, "0.{}", self.minor)?;
+        self.patch.map_or(Ok(()), |patch| write!(f, ".{patch}"))
     }
 }
 
@@ -70,13 +85,16 @@ impl Serialize for VllmRelease {
 impl<'de> Deserialize<'de> for VllmRelease {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        let minor = text
-            .strip_prefix("0.")
-            .map(|rest| rest.split('.').next().unwrap_or(rest))
-            .and_then(|minor| minor.parse().ok())
+        let mut parts = text.strip_prefix("0.").unwrap_or("").split('.');
+        let minor = (parts.next().and_then(|minor| minor.parse().ok()))
             .filter(|minor| (8..1000).contains(minor));
+        // `0.11.0rc2` has the defaults of the release that it became.
+        let patch = parts.next().and_then(|patch| {
+            let digits = patch.find(|c: char| !c.is_ascii_digit());
+            patch[..digits.unwrap_or(patch.len())].parse().ok()
+        });
         match minor {
-            Some(minor) => Ok(VllmRelease { minor }),
+            Some(minor) => Ok(VllmRelease { minor, patch }),
             None => Err(serde::de::Error::custom(format!(
                 "must be a release with the V1 scheduler like \"0.15\" (0.8 or later), got \"{}\"",
                 crate::workload::input::shorten(&text, 40)
@@ -118,11 +136,12 @@ pub struct VllmV1Keys {
     /// Release. Scheduling follows 0.33 from 0.22 on and 0.11 before; memory follows the release itself. Default: "0.15", with kind = "vllm"
     /// the newest that is modelled, "0.33".
     pub version: VllmRelease,
-    /// Token budget of a step [tokens], at least `max_num_seqs`, and without chunked prefill at least `max_model_len`. Default: 8192 on devices
-    /// of 70 GiB or more but the A100, else 2048 (1.3); without chunked prefill at least `max_model_len`.
+    /// Token budget of a step [tokens], at least `max_num_seqs`, and without chunked prefill at least `max_model_len`. Default: by release
+    /// and device (docs/catalog.md), from 0.9 on 8192 on devices of 70 GiB or more but the A100, else 2048; without chunked prefill at least `max_model_len`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
-    /// Requests that may run at once. Default: 1024 on devices of 70 GiB or more but the A100, else 256 (1.3), at most `max_num_batched_tokens`.
+    /// Requests that may run at once. Default: by release and device (docs/catalog.md), from 0.9 on 1024 on devices of 70 GiB or more but the A100, else 256;
+    /// at most `max_num_batched_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
     /// Longest prompt + output [tokens]; longer requests are refused. Default: what the model allows.
@@ -165,7 +184,8 @@ impl Default for VllmV1Keys {
     fn default() -> Self {
         VllmV1Keys {
             version: VllmRelease {
-                minor: hwmodels::memory::DEFAULT_VLLM_MINOR,
+                minor: memory::VllmRelease::DEFAULT.minor,
+                patch: None,
             },
             max_num_batched_tokens: None,
             max_num_seqs: None,

@@ -2,7 +2,7 @@
 
 use hwmodels::ModelArch;
 use hwmodels::engine_cost::EngineCost;
-use hwmodels::memory::{DEFAULT_VLLM_MINOR, MemorySettings};
+use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::ops::Kernels;
 
 use crate::policy::check::ParamError;
@@ -124,9 +124,9 @@ pub trait Engine {
         *cost
     }
 
-    /// Minor release of vLLM whose memory rule holds.
-    fn vllm_minor(&self) -> u32 {
-        DEFAULT_VLLM_MINOR
+    /// Release of vLLM whose memory rules and default limits hold.
+    fn vllm(&self) -> VllmRelease {
+        VllmRelease::DEFAULT
     }
 }
 

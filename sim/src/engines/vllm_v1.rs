@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use hwmodels::engine_cost::{EngineCost, Intake};
-use hwmodels::memory::MemorySettings;
+use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::ops::{Kernels, Sampler};
 use hwmodels::units::plain;
 use hwmodels::{EngineKind, ModelArch};
@@ -120,8 +120,8 @@ impl Engine for VllmV1Keys {
         cost
     }
 
-    fn vllm_minor(&self) -> u32 {
-        self.version.minor
+    fn vllm(&self) -> VllmRelease {
+        self.version.in_full()
     }
 }
 
@@ -147,7 +147,7 @@ fn cores(params: VllmV1Params, ranks: u32) -> EngineSpec {
 fn without_device(p: &VllmV1Keys) -> MemorySettings {
     MemorySettings {
         engine: EngineKind::VllmV1,
-        vllm_minor: p.version.minor,
+        vllm: p.version.in_full(),
         weights: hwmodels::Dtype::Bf16,
         kv_cache: hwmodels::Dtype::Bf16,
         memory_fraction: 0.9,

@@ -15,7 +15,7 @@ use hwmodels::startup::defaults::Defaults;
 
 use super::case::Source;
 use super::error::SetError;
-use super::report::Row;
+use super::row::Row;
 
 /// The sets with their files.
 pub const SETS: [(&str, &str); 2] = [(weights::SET, weights::FILE), (vllm::SET, vllm::FILE)];

@@ -1,6 +1,6 @@
 //! One figure of a set.
 
-use super::super::report::Row;
+use super::super::row::Row;
 
 /// One figure: what was measured, and what is predicted or why nothing is.
 pub(super) fn row(

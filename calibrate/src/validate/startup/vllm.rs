@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::super::case::Source;
 use super::super::error::SetError;
-use super::super::report::Row;
+use super::super::row::Row;
 use super::row::row;
 
 /// Name of the set.

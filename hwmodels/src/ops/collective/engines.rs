@@ -1,17 +1,8 @@
 //! The engines' own all-reduce kernels, and the sizes up to which each engine takes them.
 
-use super::CollectiveModel;
 use super::fabric::{Group, LinkClass};
-use super::params::{KIB, Line, MIB, RING_SPREAD_BYTES};
-
-/// An engine's own all-reduce kernels.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kernels {
-    pub(super) one_shot: Line,
-    pub(super) two_shot: Line,
-    /// Host time of one call outside a graph [s].
-    pub(super) host: f64,
-}
+use super::line::{KIB, Kernels, MIB, RING_SPREAD_BYTES};
+use super::model::CollectiveModel;
 
 impl CollectiveModel {
     /// Every rank reads all peers' whole messages (9.3) [s].

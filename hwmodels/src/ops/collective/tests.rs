@@ -1,5 +1,6 @@
-use super::params::{KIB, MIB};
+use super::line::{KIB, MIB};
 use super::*;
+use crate::profile::Profile;
 use proptest::prelude::*;
 
 fn h100() -> CollectiveModel {

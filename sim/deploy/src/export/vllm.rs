@@ -86,7 +86,14 @@ fn formats(s: &Scenario, words: &mut Vec<String>, out: &mut Exported) {
 
 /// The release's image.
 pub fn image(s: &Scenario) -> String {
-    format!("vllm/vllm-openai:v{}.0", release(s))
+    let release = release(s);
+    // A release that is named in full is its own tag.
+    let patch = if release.matches('.').count() > 1 {
+        ""
+    } else {
+        ".0"
+    };
+    format!("vllm/vllm-openai:v{release}{patch}")
 }
 
 /// The release, `0.15`.

@@ -310,7 +310,7 @@ impl Scenario {
     ) -> Result<MemorySettings, ScenarioError> {
         let engine = self.engine.params.engine();
         let kind = self.engine.params.kind();
-        let mut settings = MemorySettings::defaults(kind, engine.vllm_minor(), chip, arch);
+        let mut settings = MemorySettings::defaults(kind, engine.vllm(), chip, arch);
         settings.weights = model.weights.unwrap_or(arch.native_dtype);
         settings.kv_cache = model.kv_cache;
         if let Some(fraction) = self.engine.common.memory_fraction {

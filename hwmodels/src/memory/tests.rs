@@ -1,0 +1,385 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn settings(engine: EngineKind, device: &str, model: &str) -> MemorySettings {
+    let c = Catalog::builtin();
+    MemorySettings::defaults(
+        engine,
+        VllmRelease::DEFAULT,
+        c.accelerator(device).unwrap(),
+        c.model(model).unwrap(),
+    )
+}
+
+fn on(
+    model: &str,
+    instance: &str,
+    layout: Layout,
+    change: impl Fn(&mut MemorySettings),
+    engine: EngineKind,
+) -> Result<MemoryPlan, Error> {
+    let c = Catalog::builtin();
+    let m = c.model(model)?;
+    let p = Placement::new(&c, m, instance, layout, engine)?;
+    let mut s = MemorySettings::defaults(engine, VllmRelease::DEFAULT, &p.accelerator, m);
+    change(&mut s);
+    MemoryPlan::for_placement(&c, &p, m, &s)
+}
+
+const TP2: Layout = Layout {
+    tp: 2,
+    pp: 1,
+    dp: 1,
+    ep: 1,
+};
+const TP8: Layout = Layout {
+    tp: 8,
+    pp: 1,
+    dp: 1,
+    ep: 1,
+};
+
+#[test]
+fn vllm_parts_and_kv_add_up_to_the_utilisation() {
+    let p = on(
+        "llama-2-7b",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::VllmV1,
+    )
+    .unwrap();
+    let sum = p.weights + p.activation_peak + p.runtime + p.kv_bytes;
+    assert!((sum as f64 / (0.9 * p.total as f64) - 1.0).abs() < 1e-6);
+    assert!(!p.graphs_subtracted);
+    assert_eq!(p.kv_tokens, p.kv_blocks * 16);
+    assert!(p.kv_bytes >= (p.kv_tokens as f64 * p.kv_bytes_per_token) as u64);
+}
+
+#[test]
+fn graphs_are_subtracted_from_version_0_21_on_and_the_default_share_rises() {
+    let at = |minor| {
+        on(
+            "qwen3-14b",
+            "p5.4xlarge",
+            Layout::SINGLE,
+            |s| {
+                s.vllm = VllmRelease::last_of(minor);
+                s.memory_fraction = 0.9;
+            },
+            EngineKind::VllmV1,
+        )
+        .unwrap()
+    };
+    assert!(at(21).graphs_subtracted && at(21).kv_tokens < at(20).kv_tokens);
+    let c = Catalog::builtin();
+    let (d, m) = (
+        c.accelerator("h100").unwrap(),
+        c.model("qwen3-14b").unwrap(),
+    );
+    assert_eq!(
+        MemorySettings::defaults(EngineKind::VllmV1, VllmRelease::last_of(23), d, m)
+            .memory_fraction,
+        0.92
+    );
+    assert_eq!(
+        MemorySettings::defaults(EngineKind::VllmV1, VllmRelease::last_of(15), d, m)
+            .memory_fraction,
+        0.9
+    );
+}
+
+#[test]
+fn a_model_that_does_not_fit_names_the_smallest_layout_that_does() {
+    let e = on(
+        "llama-3.1-70b",
+        "p5.48xlarge",
+        Layout::SINGLE,
+        |s| s.max_model_len = 8192,
+        EngineKind::VllmV1,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(e.contains("does not fit") && e.contains("131.4"), "{e}");
+    assert!(
+        e.contains("smallest layout that fits: TP 4 (4 of 8 devices)"),
+        "{e}"
+    );
+    let e = on(
+        "llama-3.1-405b",
+        "p5.48xlarge",
+        TP8,
+        |s| s.max_model_len = 8192,
+        EngineKind::TrtLlm,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        e.contains("TP 8 x PP 2 (2 nodes of type p5.48xlarge)"),
+        "{e}"
+    );
+    let e = on(
+        "deepseek-v3",
+        "g5.2xlarge",
+        Layout::SINGLE,
+        |s| s.max_model_len = 8192,
+        EngineKind::VllmV1,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        e.contains("no layout on up to 16 nodes of type g5.2xlarge fits"),
+        "{e}"
+    );
+}
+
+#[test]
+fn the_named_layout_really_fits_and_no_smaller_one_does() {
+    let c = Catalog::builtin();
+    let m = c.model("llama-3.1-70b").unwrap();
+    let mut s = settings(EngineKind::VllmV1, "h100", "llama-3.1-70b");
+    s.max_model_len = 8192;
+    let best = smallest_layout(&c, m, "p5.48xlarge", &s).unwrap();
+    assert!(MemoryPlan::for_placement(&c, &best, m, &s).is_ok());
+    assert_eq!(best.layout.pp, 1);
+    let d = c.accelerator("h100").unwrap();
+    for tp in 1..best.layout.tp {
+        let layout = Layout {
+            tp,
+            pp: 1,
+            dp: 1,
+            ep: 1,
+        };
+        assert!(
+            MemoryPlan::for_layout(m, d, layout, &s).is_err(),
+            "{layout}"
+        );
+    }
+}
+
+#[test]
+fn a_length_that_the_cache_cannot_hold_is_refused_with_one_that_it_can() {
+    let e = on(
+        "llama-3.1-8b",
+        "g5.2xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::VllmV1,
+    )
+    .unwrap_err()
+    .to_string();
+    let at_most: u32 = e
+        .split("set max_model_len to at most ")
+        .nth(1)
+        .and_then(|t| t.split(',').next())
+        .and_then(|t| t.parse().ok())
+        .unwrap_or_else(|| panic!("{e}"));
+    let set = |len| {
+        on(
+            "llama-3.1-8b",
+            "g5.2xlarge",
+            Layout::SINGLE,
+            |s| s.max_model_len = len,
+            EngineKind::VllmV1,
+        )
+    };
+    assert!(set(at_most).is_ok());
+    assert!(set(at_most + 16).is_err());
+}
+
+#[test]
+fn tgi_keeps_a_tenth_of_what_is_free_and_limits_no_length() {
+    let p = on(
+        "llama-2-7b",
+        "g5.2xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::Tgi,
+    )
+    .unwrap();
+    let free = p.total - p.weights - p.activation_peak - p.runtime - p.cuda_graphs;
+    let warm_up = 4096.0 * p.kv_bytes_per_token;
+    let kv = (free as f64 - warm_up) * 0.9 + warm_up;
+    assert!((p.kv_bytes as f64 / kv - 1.0).abs() < 1e-6);
+    assert!((10_000..18_000).contains(&p.kv_tokens), "{}", p.kv_tokens);
+}
+
+#[test]
+fn tensorrt_takes_its_fraction_of_what_is_free() {
+    let p = on(
+        "llama-3.1-8b",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::TrtLlm,
+    )
+    .unwrap();
+    let free = p.total - p.weights - p.activation_peak - p.runtime - p.cuda_graphs;
+    assert!((p.kv_bytes as f64 / (0.9 * free as f64) - 1.0).abs() < 1e-6);
+    assert_eq!(p.block_size, 64);
+}
+
+#[test]
+fn neuron_reserves_the_compiled_shape_per_core() {
+    let compiled = |s: &mut MemorySettings| {
+        s.max_num_seqs = 8;
+        s.max_model_len = 16_512;
+        s.block_size = 16_512;
+        s.max_num_batched_tokens = 16_512;
+    };
+    let p = on(
+        "llama-3.1-8b",
+        "inf2.48xlarge",
+        TP8,
+        compiled,
+        EngineKind::TgiNeuron,
+    )
+    .unwrap();
+    assert_eq!((p.kv_blocks, p.kv_tokens), (8, 8 * 16_512));
+    assert_eq!(p.total, 16 << 30, "a core has half of the chip");
+    let e = on(
+        "llama-3.1-8b",
+        "inf2.xlarge",
+        TP2,
+        compiled,
+        EngineKind::TgiNeuron,
+    )
+    .unwrap_err();
+    assert!(e.to_string().contains("does not fit"), "{e}");
+}
+
+#[test]
+fn windowed_layers_stop_growing() {
+    let p = on(
+        "gpt-oss-20b",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::VllmV1,
+    )
+    .unwrap();
+    assert_eq!(p.windowed_share, 0.5);
+    assert_eq!(p.blocks_for(16), 1);
+    assert_eq!(p.blocks_for(144), 9);
+    assert_eq!(
+        p.blocks_for(16_000),
+        505,
+        "half of 1000 blocks and half of 9"
+    );
+    let all = on(
+        "mistral-7b-v0.1",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::VllmV1,
+    )
+    .unwrap();
+    assert_eq!(all.blocks_for(1_000_000), 257);
+    let v0 = on(
+        "mistral-7b-v0.1",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        |_| {},
+        EngineKind::Tgi,
+    )
+    .unwrap();
+    assert_eq!(v0.blocks_for(16_000), 1_000, "TGI keeps everything");
+}
+
+#[test]
+fn the_stage_with_least_room_decides() {
+    let layout = Layout {
+        tp: 1,
+        pp: 2,
+        dp: 1,
+        ep: 1,
+    };
+    let p = on(
+        "llama-2-13b",
+        "p5.48xlarge",
+        layout,
+        |_| {},
+        EngineKind::VllmV1,
+    )
+    .unwrap();
+    let c = Catalog::builtin();
+    let m = c.model("llama-2-13b").unwrap();
+    let s = settings(EngineKind::VllmV1, "h100", "llama-2-13b");
+    let rank = c.accelerator("h100").unwrap().per_rank();
+    for layers in layout.stage_layers(m.layers, s.engine) {
+        let stage = stage_use(m, &rank, layout, layers, &s);
+        let blocks = stage.kv / (stage.kv_bytes_per_token * 16.0);
+        assert!(blocks >= p.kv_blocks as f64);
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let broken: [fn(&mut MemorySettings); 7] = [
+        |s| s.memory_fraction = f64::NAN,
+        |s| s.memory_fraction = 0.0,
+        |s| s.memory_fraction = 1.5,
+        |s| s.block_size = 0,
+        |s| s.max_num_seqs = 0,
+        |s| s.max_model_len = u32::MAX,
+        |s| s.kv_cache = Dtype::Int4,
+    ];
+    for change in broken {
+        let e = on(
+            "llama-2-7b",
+            "p5.4xlarge",
+            Layout::SINGLE,
+            change,
+            EngineKind::VllmV1,
+        )
+        .unwrap_err();
+        assert!(matches!(e, Error::Setting { .. }), "{e}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_plan_never_exceeds_the_device_and_more_tokens_never_need_fewer_blocks(
+        tokens in 1u32..20_000, seqs in 1u32..2_000, fraction in 0.05f64..1.0,
+        minor in 5u32..40, model in 0usize..6, engine in 0usize..6, a in 0u64..100_000, b in 0u64..100_000,
+    ) {
+        let c = Catalog::builtin();
+        let names = ["llama-2-7b", "gpt-oss-20b", "falcon-40b", "deepseek-v2-lite", "mixtral-8x7b", "mistral-7b"];
+        let m = c.model(names[model]).unwrap();
+        let d = c.accelerator("h100").unwrap();
+        let mut s = MemorySettings::defaults(EngineKind::ALL[engine], VllmRelease::last_of(minor), d, m);
+        s.max_num_batched_tokens = tokens;
+        s.max_num_seqs = seqs;
+        s.memory_fraction = fraction;
+        s.max_model_len = 2048;
+        s.block_size = 16;
+        if let Ok(p) = MemoryPlan::for_layout(m, d, TP2, &s) {
+            let graphs = if p.graphs_subtracted { p.cuda_graphs } else { 0 };
+            let sum = p.weights + p.activation_peak + p.runtime + graphs + p.kv_bytes;
+            prop_assert!(sum <= p.total + 8, "{} of {}", sum, p.total);
+            prop_assert!(p.kv_tokens as f64 * p.kv_bytes_per_token <= p.kv_bytes as f64 + 1.0);
+            let (low, high) = (a.min(b), a.max(b));
+            prop_assert!(p.blocks_for(low) <= p.blocks_for(high));
+        }
+    }
+}
+
+#[test]
+fn the_first_releases_of_v1_count_the_device_context_as_their_own() {
+    let at = |patch| {
+        let release = VllmRelease { minor: 9, patch };
+        let change = |s: &mut MemorySettings| s.vllm = release;
+        on(
+            "llama-3.1-8b",
+            "p5.4xlarge",
+            Layout::SINGLE,
+            change,
+            EngineKind::VllmV1,
+        )
+        .unwrap()
+    };
+    let (before, since) = (at(1), at(2));
+    assert_eq!(before.runtime - since.runtime, CUDA_CONTEXT as u64);
+    assert!(before.kv_blocks < since.kv_blocks);
+}

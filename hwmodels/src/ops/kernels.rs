@@ -1,0 +1,76 @@
+//! Which kernels an engine runs, where engines and their versions differ.
+
+use super::moe::Experts;
+use super::sampling::{Sampler, Sampling};
+
+/// Who chooses the kernels of matrix products, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Products {
+    /// A library, for each shape as it comes (cuBLASLt and its like).
+    #[default]
+    PerShape,
+    /// A compiler, once, as the fastest for this many tokens: TensorRT for 16-bit products that TensorRT-LLM's GEMM plugin
+    /// does not take over (`opt_num_tokens`; TensorRT-LLM docs, "Best Practices for Tuning the Performance").
+    Compiled {
+        /// Tokens that the kernels were chosen for.
+        tokens: u32,
+    },
+}
+
+/// Which kernels an engine runs, where engines and their versions differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    /// Who chooses the kernels of matrix products.
+    pub products: Products,
+    /// Whether gate and up projection of a gated feed-forward block are one product.
+    pub gate_with_up: bool,
+    /// Whether decode attention splits the KV of a sequence over idle units.
+    pub split_kv: bool,
+    /// Whether decodes over an 8-bit KV cache run on TensorRT-LLM's XQA kernels in place of FlashAttention's.
+    pub xqa: bool,
+    /// Whether 8-bit activations are written by the kernels that make them, with scales known beforehand (checkpoints of NVIDIA's
+    /// Model Optimizer), and not by kernels of their own.
+    pub fused_quantisation: bool,
+    /// Whether rotary embedding and the write of new keys and values are one kernel.
+    pub fused_rotary: bool,
+    /// Kernels of 8-bit experts that one rank holds all of; spread over ranks they are CUTLASS's in any case.
+    pub experts: Experts,
+    /// Whose kernels cut the distribution of the next token.
+    pub sampler: Sampler,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+impl Kernels {
+    /// What TensorRT-LLM runs, with cuBLASLt's products.
+    pub fn trt_llm() -> Kernels {
+        Kernels {
+            products: Products::PerShape,
+            gate_with_up: true,
+            split_kv: true,
+            xqa: true,
+            fused_quantisation: true,
+            fused_rotary: true,
+            experts: Experts::Cutlass,
+            sampler: Sampler::FlashInfer,
+            sampling: Sampling::default(),
+        }
+    }
+}
+
+impl Default for Kernels {
+    /// What current engines do.
+    fn default() -> Kernels {
+        Kernels {
+            products: Products::PerShape,
+            gate_with_up: true,
+            split_kv: true,
+            xqa: false,
+            fused_quantisation: false,
+            fused_rotary: false,
+            experts: Experts::Triton,
+            sampler: Sampler::Sort,
+            sampling: Sampling::default(),
+        }
+    }
+}
