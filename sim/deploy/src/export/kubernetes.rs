@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use hwmodels::EngineKind;
 use sim::scenario::{RouterPolicy, Scenario};
 
-use super::{
-    Exported, autoscalers, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml,
-};
+use super::shared::{Exported, devices_of_node, label, model_id, own_machine, ranks, router, yaml};
+use super::{autoscalers, compose, triton, vllm};
 use crate::place::printable;
 
 /// A container's image, program and arguments, and variables.
@@ -79,16 +78,6 @@ fn metadata(s: &Scenario) -> String {
     format!("metadata:\n  name: {name}\n  labels: {{app: {name}}}\n")
 }
 
-/// The router that stands before a Service's pods is its own.
-pub fn router(s: &Scenario, out: &mut Exported) {
-    if s.router.policy != RouterPolicy::RoundRobin {
-        out.cannot("router.policy: a Service knows no such policy; put a gateway before it");
-    }
-    if s.router.timeout.is_some() {
-        out.cannot("router.timeout: it is the gateway's");
-    }
-}
-
 /// `deployment.yaml`.
 pub fn deployment(s: &Scenario, out: &mut Exported) {
     let name = label(s);
@@ -150,18 +139,6 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
     out.file("deployment.yaml", text);
     own_machine(s, out);
     router(s, out);
-}
-
-/// A machine of one's own says its accelerator by a label, and its devices by a pod's.
-fn own_machine(s: &Scenario, out: &mut Exported) {
-    if let Some(m) = s.hardware.as_ref().and_then(|h| h.machine.as_ref())
-        && m.count != ranks(s)
-    {
-        out.cannot(format!(
-            "hardware.count: import with --instance {}x{}",
-            m.count, m.accelerator
-        ));
-    }
 }
 
 /// `leaderworkerset.yaml`.

@@ -51,6 +51,17 @@ pub struct Stream {
     pub from: String,
 }
 
+/// An autoscaler as files say it, until the scenario around it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scaler {
+    /// `hpa` or `keda`.
+    pub section: &'static str,
+    /// Keys of that section, with their values.
+    pub keys: Vec<(&'static str, Value, Origin)>,
+    /// Every value that was read.
+    pub leaves: Vec<Origin>,
+}
+
 /// What files say that is only of use together with other files.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -61,7 +72,7 @@ pub struct Facts {
     /// What multiplies to the number of replicas.
     pub replicas: Vec<(i64, Origin)>,
     /// The autoscaler.
-    pub scaler: Option<super::autoscalers::Scaler>,
+    pub scaler: Option<Scaler>,
     /// The fewest replicas that an autoscaler leaves.
     pub least_replicas: Option<(i64, Origin)>,
     /// Replicas by the number of servers behind a proxy.

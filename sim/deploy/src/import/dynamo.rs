@@ -1,10 +1,10 @@
 //! NVIDIA Dynamo's graph deployments, by ai-dynamo/dynamo `examples/backends/vllm/deploy`.
 
 use super::draft::{Draft, Origin};
-use super::manifests::{ConfigMaps, WORKLOAD, nothing};
 use super::pod::{POD, Runs, placement, pod, process_of};
 use super::program;
 use super::tree::{Tree, join, sweep};
+use super::workload::{ConfigMaps, WORKLOAD, nothing};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, says};
 use crate::place::{Place, shown};

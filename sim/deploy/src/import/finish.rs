@@ -5,10 +5,31 @@ use std::sync::Arc;
 use hwmodels::catalog::Catalog;
 use sim::scenario::Scenario;
 
+use super::detect::Kind;
 use super::draft::{Draft, Origin, Stream};
 use super::names::{accelerator_of, model_of};
-use super::{Imported, Options};
 use crate::place::{Error, Fault, Place, shown};
+use crate::report::Report;
+
+/// What the caller says in place of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The kind of every file, in place of what its content tells.
+    pub kind: Option<Kind>,
+    /// The machine: an instance type, or `8xH100`.
+    pub instance: Option<String>,
+    /// The model's name in the catalog.
+    pub model: Option<String>,
+}
+
+/// A scenario and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The scenario as TOML, each value with its file and line.
+    pub scenario: String,
+    /// What became of every key.
+    pub report: Report,
+}
 
 /// What a run is given where no file says how long it is [requests].
 const REQUESTS: i64 = 500;

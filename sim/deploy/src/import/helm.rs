@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
-use super::manifests::ConfigMaps;
 use super::pod::{self, Runs};
 use super::tree::{Tree, sweep};
+use super::workload::ConfigMaps;
 use crate::keys::Read::{Switch, Text, Whole};
 use crate::keys::{Table, not_modelled, says};
 use crate::place::{Place, shown};

@@ -1,9 +1,9 @@
 //! KServe: InferenceService (v1beta1) and LLMInferenceService (v1alpha1), by the API reference of kserve.github.io.
 
 use super::draft::Draft;
-use super::manifests::{ConfigMaps, nothing, replicas};
 use super::pod::{POD, Runs, devices, placement, pod, process_of};
 use super::tree::{Tree, sweep};
+use super::workload::{ConfigMaps, nothing, replicas};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, not_modelled, says};
 use crate::text::shell::Word;

@@ -12,7 +12,9 @@ pub mod bounds;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
+mod options;
 pub mod part;
+mod pattern;
 pub mod pools;
 pub mod prices;
 pub mod question;
@@ -30,6 +32,7 @@ use std::path::PathBuf;
 use sim::scenario::{ModelSource, Scenario};
 use sim::workload::{Arrival, Length, Lengths};
 
+pub use options::Options;
 pub use part::Part;
 pub use question::Question;
 pub use report::PlanReport;
@@ -44,24 +47,6 @@ use crate::sweep::Shard;
 
 /// Alternatives that are listed.
 const MOST_ALTERNATIVES: usize = 20;
-
-/// How to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Simulate every candidate under the whole load.
-    pub exhaustive: bool,
-    /// Draws of the profiles' parameters; 0: the doubt is not looked at.
-    pub draws: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            exhaustive: false,
-            draws: 16,
-        }
-    }
-}
 
 /// An answer, and the scenario of its winner.
 pub struct Answer {

@@ -9,12 +9,10 @@ use serde::Deserialize as _;
 use sim::scenario::Scenario;
 use toml::Value;
 
-use super::question::{Axis, Question, allows, model_name};
+use super::pattern::allows;
+use super::question::{Axis, Question, model_name};
 use super::report::{Aside, Rejection};
 use crate::Error;
-
-/// Most candidates of a question.
-pub const MOST_CANDIDATES: usize = 200_000;
 
 /// One deployment of one or more replicas, whose number is what is searched.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,25 +153,7 @@ impl Space {
             rejected: Vec::new(),
             combinations: 0,
         };
-        let fixed_price = probe
-            .hardware
-            .as_ref()
-            .and_then(|h| h.price)
-            .map(|p| p.usd_per_hour());
-        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
-        let price_of = |i: &Instance| -> Option<(f64, Option<String>)> {
-            let catalog = fixed_price.or_else(|| match &date {
-                Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
-                None => i.price().map(|p| p.usd.usd_per_hour()),
-            });
-            match &question.prices {
-                None => Some((catalog?, None)),
-                Some(prices) => {
-                    let (usd, region) = prices.lowest(i, catalog)?;
-                    Some((usd, Some(region.to_owned())))
-                }
-            }
-        };
+        let price_of = price_of(question, &probe);
         let instances = allowed(question, &price_of, &mut space.rejected)?;
         let (layout_axes, plain): (Vec<&Axis>, Vec<&Axis>) = question
             .axes
@@ -189,17 +169,12 @@ impl Space {
                     .accelerator(&instance.accelerator)
                     .map_err(|e| Error::input(e.to_string()))?;
                 if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
-                    space.reject(
-                        Aside::Place,
-                        &instance.name,
-                        &format!("{kind} does not run on {}", chip.name),
-                        1,
-                    );
+                    let why = format!("{kind} does not run on {}", chip.name);
+                    space.reject(Aside::Place, &instance.name, &why, 1);
                     continue;
                 }
-                let ranks = instance.ranks(chip);
                 let layouts = if question.own_layouts {
-                    usual_layouts(ranks, model.arch)
+                    usual_layouts(instance.ranks(chip), model.arch)
                 } else {
                     given_layouts(&probe, &layout_axes)?
                 };
@@ -207,44 +182,22 @@ impl Space {
                 let variants = combinations(&axes, question.most_candidates)?;
                 for layout in layouts {
                     space.combinations += variants.len();
-                    let placement =
-                        match Placement::new(&catalog, model.arch, &instance.name, layout, kind) {
-                            Ok(p) => p,
-                            Err(e) => {
-                                // Layouts of our own choice need not suit every model.
-                                if question.own_layouts {
-                                    space.combinations -= variants.len();
-                                } else {
-                                    space.reject(
-                                        Aside::Place,
-                                        &format!("{}, {layout}", instance.name),
-                                        &e.to_string(),
-                                        variants.len(),
-                                    );
-                                }
-                                continue;
-                            }
-                        };
-                    if placement.nodes > question.max_instances {
-                        let why = format!(
-                            "a replica takes {} instances, more than max_instances = {}",
-                            placement.nodes, question.max_instances
-                        );
-                        space.reject(
-                            Aside::Place,
-                            &format!("{}, {layout}", instance.name),
-                            &why,
-                            variants.len(),
-                        );
+                    let placed = Placement::new(&catalog, model.arch, &instance.name, layout, kind);
+                    let placed = placed.map_err(|e| e.to_string());
+                    // Layouts of our own choice need not suit every model.
+                    if question.own_layouts && placed.is_err() {
+                        space.combinations -= variants.len();
                         continue;
                     }
-                    space.add(
-                        &placement,
-                        &price,
-                        &variants,
-                        &model,
-                        question.most_candidates,
-                    )?;
+                    match placed.and_then(|p| allowed_nodes(p, question.max_instances)) {
+                        Ok(p) => {
+                            space.add(&p, &price, &variants, &model, question.most_candidates)?
+                        }
+                        Err(why) => {
+                            let what = format!("{}, {layout}", instance.name);
+                            space.reject(Aside::Place, &what, &why, variants.len());
+                        }
+                    }
                 }
             }
         }
@@ -383,6 +336,40 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
                 known.join(", ")
             ))
         })
+}
+
+/// A placement that takes no more instances than are allowed, or why not.
+fn allowed_nodes(placement: Placement, most: u32) -> Result<Placement, String> {
+    if placement.nodes > most {
+        return Err(format!(
+            "a replica takes {} instances, more than max_instances = {most}",
+            placement.nodes
+        ));
+    }
+    Ok(placement)
+}
+
+/// What an instance type costs: the question's price, its file's, or the catalog's.
+fn price_of<'a>(
+    question: &'a Question,
+    probe: &Scenario,
+) -> impl Fn(&Instance) -> Option<(f64, Option<String>)> + use<'a> {
+    let hardware = probe.hardware.as_ref();
+    let fixed = hardware.and_then(|h| h.price).map(|p| p.usd_per_hour());
+    let date = hardware.and_then(|h| h.price_date.clone());
+    move |i: &Instance| {
+        let catalog = fixed.or_else(|| match &date {
+            Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
+            None => i.price().map(|p| p.usd.usd_per_hour()),
+        });
+        match &question.prices {
+            None => Some((catalog?, None)),
+            Some(prices) => {
+                let (usd, region) = prices.lowest(i, catalog)?;
+                Some((usd, Some(region.to_owned())))
+            }
+        }
+    }
 }
 
 /// An instance type's price [USD/h] and the region that it is of, where they are known.

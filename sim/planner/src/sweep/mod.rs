@@ -12,6 +12,5 @@ pub mod result;
 pub mod run;
 
 pub use axes::{Point, Sweep};
-pub(crate) use journal::fnv1a;
 pub use result::SweepResult;
 pub use run::{Shard, merge, run};
