@@ -22,6 +22,11 @@ fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
 
 const CHAT: &str = "\"ttft.p99 < 1 s\", \"tpot.p95 < 40 ms\"";
 
+const NO_DRAWS: Options = Options {
+    exhaustive: false,
+    draws: 0,
+};
+
 fn answered(q: &Question, exhaustive: bool) -> PlanReport {
     answer(
         q,
@@ -103,7 +108,7 @@ fn no_replica_carries_more_than_its_bound() {
         let factor = 10.0 * b / q.moments.per_s.unwrap();
         let record = r
             .fleet
-            .run(1, q.requests.all(factor), Default::default())
+            .run(&[1], q.requests.all(factor), Default::default())
             .unwrap();
         let served = record.counts.finished as f64 / record.end.as_secs();
         // The limit on the time between tokens is part of the bound, and not of this run: batches may be larger here.
@@ -488,4 +493,123 @@ fn a_power_cap_never_helps() {
                 && c.slowdown_ratio < c.cap_ratio.cbrt().recip() + 1e-12)
     );
     assert!(report.render().contains("power cap"));
+}
+
+/// Documents on an eight-device instance (the pair scenarios/llama3.1-70b-p5.48xlarge-vllm-*): prompts that hold up decodes.
+fn documents(rate: f64, tpot_ms: u32, redundancy: &str) -> Question {
+    let text = format!(
+        "slo = [\"ttft.p99 < 2500 ms\", \"tpot.p99 < {tpot_ms} ms\"]\n[plan]\nredundancy = \"{redundancy}\"\nmax_instances = 3\ndisaggregated = \
+         true\n[model]\nname = \"llama-3.1-70b\"\nweights = \"fp8\"\n[hardware]\ninstance = [\"p5.48xlarge\"]\n[layout]\ntp = [2, 4]\n[engine]\nkind = \
+         \"vllm\"\nmax_model_len = 16384\nmax_num_seqs = 256\nmax_num_batched_tokens = 8192\n[[workload]]\nname = \"documents\"\narrival = {{ kind = \
+         \"poisson\", rate = \"{rate} req/s\" }}\nprompt = {{ kind = \"lognormal\", median = 3500, sigma = 0.5, max = 12000 }}\noutput = {{ kind = \
+         \"lognormal\", median = 180, sigma = 0.6, max = 1500 }}\n[run]\nrequests = 600\nwarmup = \"20 s\"\n"
+    );
+    Question::parse(&text, "documents.toml", &[]).unwrap()
+}
+
+#[test]
+fn prefill_and_decode_apart_win_where_prompts_hold_up_decodes() {
+    let q = documents(4.0, 25, "none");
+    let found = answer(&q, NO_DRAWS, &|_| {}).unwrap();
+    let (report, w) = (&found.report, found.report.winner.as_ref().unwrap());
+    let apart = w.apart.as_ref().expect(&report.render());
+    assert!(apart.prefill_replicas >= 1 && apart.decode_replicas >= 1);
+    assert!(report.render().contains("prefill and decode apart"));
+    // Together no layout holds for the price.
+    let together = Question {
+        disaggregated: false,
+        ..q.clone()
+    };
+    let other = answered(&together, false);
+    assert!(other.winner.is_none_or(|o| o.usd_per_hour > w.usd_per_hour));
+    // The scenario has the pools, and gives the figures of the plan.
+    let scenario =
+        sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
+    let roles: Vec<u32> = scenario.pools.iter().map(|p| p.replicas).collect();
+    assert_eq!(roles, [apart.prefill_replicas, apart.decode_replicas]);
+    let record = scenario.run(&Default::default()).unwrap();
+    let standing = planner::conditions::Standing::of(&record, &q.conditions, q.steady);
+    assert_eq!(
+        Some(standing),
+        report.detail.as_ref().map(|d| d.standing.clone())
+    );
+}
+
+#[test]
+fn prefill_and_decode_together_win_where_prefill_is_what_there_is_to_do() {
+    // Nothing but prompts to compute: replicas that decode would stand idle.
+    let q = documents(7.0, 150, "none");
+    let report = answered(&q, false);
+    let w = report.winner.clone().unwrap();
+    assert!(w.apart.is_none() && w.instances == 1, "{}", report.render());
+    let aside: Vec<&str> = report.rejected.iter().map(|r| r.what.as_str()).collect();
+    assert!(aside.iter().any(|w| w.contains("to prefill")), "{aside:?}");
+    let why = report.rejected.iter().map(|r| r.reason.as_str());
+    let why: Vec<&str> = why
+        .filter(|r| r.contains("that prefill can do no more"))
+        .collect();
+    assert!(!why.is_empty(), "{}", report.render());
+}
+
+#[test]
+fn the_race_with_prefill_and_decode_apart_names_the_winner_of_exhaustive_simulation() {
+    for (rate, tpot, redundancy) in [(4.0, 25, "none"), (7.0, 150, "none"), (5.0, 25, "n+1")] {
+        let q = documents(rate, tpot, redundancy);
+        let of = |r: &PlanReport| r.winner.clone().map(|w| (w.label, w.instances, w.standing));
+        let (raced, all) = (answered(&q, false), answered(&q, true));
+        assert_eq!(of(&raced), of(&all), "{}\n{}", raced.render(), all.render());
+    }
+}
+
+#[test]
+fn no_cell_carries_more_than_its_bound() {
+    let q = documents(4.0, 25, "none");
+    let space = Space::of(&q).unwrap();
+    let ready = start_all(&q, &space.candidates, &mut Vec::new());
+    let cells: Vec<_> = ready.iter().filter(|r| r.decode.is_some()).collect();
+    assert!(cells.len() >= 5, "{}", cells.len());
+    let unlimited = Question {
+        conditions: Vec::new(),
+        ..q.clone()
+    };
+    for r in cells {
+        let b = bound(r, &unlimited).requests_per_s;
+        let factor = 10.0 * b / q.moments.per_s.unwrap();
+        let load = q.requests.all(factor);
+        let counts = r.candidate.counts(1);
+        let record = r.fleet.run(&counts, load, Default::default()).unwrap();
+        let served = record.counts.finished as f64 / record.end.as_secs();
+        assert!(
+            served <= b,
+            "{}: served {served}, bound {b}",
+            r.candidate.label()
+        );
+    }
+}
+
+#[test]
+fn a_link_is_refused_without_prefill_and_decode_apart() {
+    let text = documents(4.0, 25, "none").base + "\n[kv_transfer]\nbandwidth = \"1 GB/s\"\n";
+    let text = format!("slo = [\"ttft.p99 < 2500 ms\"]\n{text}");
+    let e = Question::parse(&text, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(e.contains("plan.disaggregated"), "{e}");
+}
+
+#[test]
+fn a_slow_link_binds_prefill_and_decode_apart() {
+    let q = documents(4.0, 25, "none");
+    let q = Question {
+        kv_transfer: Some(toml::from_str("bandwidth = \"1 GB/s\"").unwrap()),
+        ..q
+    };
+    let space = Space::of(&q).unwrap();
+    let ready = start_all(&q, &space.candidates, &mut Vec::new());
+    let by: Vec<&str> = ready.iter().map(|r| bound(r, &q).by).collect();
+    assert!(
+        by.contains(&"the link between prefill and decode"),
+        "{by:?}"
+    );
 }

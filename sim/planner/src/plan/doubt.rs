@@ -127,7 +127,7 @@ pub fn doubt(
 fn finalists(ready: &[Ready], found: &Found, winner: &Settled) -> Vec<Settled> {
     let shape = |s: &Settled| {
         let c = &ready[s.at].candidate;
-        (c.instance.clone(), c.layout)
+        (c.instance.clone(), c.layouts())
     };
     let mut out = vec![winner.clone()];
     let mut rest: Vec<&Settled> = found.settled.iter().chain(&found.others).collect();
@@ -160,16 +160,9 @@ fn one(
     for (n, f) in finalists.iter().enumerate() {
         let drawn = ready[f.at].drawn(question, i)?;
         let run = |units: u32| -> Result<Standing, Error> {
-            let replicas = drawn.candidate.surviving(units, question);
-            if replicas == 0 {
-                return Ok(Standing::default());
-            }
-            drawn.standing(
-                question,
-                replicas,
-                requests.stretch(REQUESTS, 1.0),
-                Extent::default(),
-            )
+            let load = || requests.stretch(REQUESTS, 1.0);
+            let what = question.redundancy;
+            drawn.losing(question, units, what, load, Extent::default())
         };
         let own = run(f.units)?;
         let mut price = own.holds.then_some(f.cost);
@@ -202,7 +195,7 @@ fn finalists_load(
     ready: &[Ready],
     finalists: &[Settled],
 ) -> Result<sim::scenario::Scenario, Error> {
-    ready[finalists[0].at].candidate.scenario(question, 1)
+    ready[finalists[0].at].candidate.scenario(question, &[1])
 }
 
 /// The interval that holds [`COVERAGE`] of `values`.
@@ -218,7 +211,6 @@ fn sensitive(
     ready: &Ready,
     winner: &Settled,
 ) -> Result<Vec<Sensitivity>, Error> {
-    let replicas = ready.candidate.surviving(winner.units, question).max(1);
     let parameters: Vec<_> = ready.fleet.uncertain.iter().collect();
     let mut out = parameters
         .par_iter()
@@ -226,12 +218,9 @@ fn sensitive(
             let at = |value: f64| -> Result<Standing, Error> {
                 let over = BTreeMap::from([((*name).clone(), value.clamp(p.min, p.max))]);
                 let moved = Ready::start(question, &ready.candidate, &over)?;
-                moved.standing(
-                    question,
-                    replicas,
-                    question.requests.stretch(MOVED_REQUESTS, 1.0),
-                    Extent::default(),
-                )
+                let load = || question.requests.stretch(MOVED_REQUESTS, 1.0);
+                let what = question.redundancy;
+                moved.losing(question, winner.units, what, load, Extent::default())
             };
             let error = p.std_error.unwrap_or(0.0);
             let (low, high) = (at(p.value - error)?, at(p.value + error)?);

@@ -99,6 +99,7 @@ struct QuestionFile {
     workload: Vec<Table>,
     #[serde(default)]
     run: Table,
+    kv_transfer: Option<Table>,
 }
 
 /// What only a plan has.
@@ -112,6 +113,8 @@ struct PlanFile {
     prices: Option<String>,
     #[serde(default)]
     regions: Vec<String>,
+    #[serde(default)]
+    disaggregated: bool,
     #[serde(default)]
     pools_by_prompt: bool,
     #[serde(default)]
@@ -158,6 +161,10 @@ pub struct Question {
     pub instances: Vec<String>,
     /// Prices by region.
     pub prices: Option<Prices>,
+    /// Whether deployments with prefill and decode apart are candidates too.
+    pub disaggregated: bool,
+    /// Keys of `[kv_transfer]`, the link between them, where the question says it.
+    pub kv_transfer: Option<Table>,
     /// Whether two pools by prompt length are looked at.
     pub pools_by_prompt: bool,
     /// Whether the winner is tried under an autoscaler.
@@ -234,7 +241,14 @@ impl Question {
             router,
             workload,
             run,
+            kv_transfer,
         } = file;
+        if kv_transfer.is_some() && !plan.disaggregated {
+            return Err(at(
+                "kv_transfer",
+                "is the link between prefill and decode; write plan.disaggregated = true to have them apart".into(),
+            ));
+        }
         let conditions = conditions(slo.into_vec()).map_err(|e| at("slo", e))?;
         let max_instances = plan.max_instances.unwrap_or(MOST_INSTANCES);
         if !(1..=4096).contains(&max_instances) {
@@ -290,6 +304,8 @@ impl Question {
             engines,
             instances,
             prices,
+            disaggregated: plan.disaggregated,
+            kv_transfer,
             pools_by_prompt: plan.pools_by_prompt,
             autoscaled: plan.autoscaled,
             most_candidates: MOST_CANDIDATES,
@@ -417,7 +433,7 @@ impl Question {
     /// What tells this question from others: its text, its requests, and the version of servetwin.
     pub fn fingerprint(&self) -> String {
         let mut all = format!(
-            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {}\n",
+            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {} {} {:?}\n",
             env!("CARGO_PKG_VERSION"),
             self.base,
             self.axes,
@@ -430,6 +446,8 @@ impl Question {
             self.prices,
             self.pools_by_prompt,
             self.autoscaled,
+            self.disaggregated,
+            self.kv_transfer,
         );
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))

@@ -200,6 +200,18 @@ fn deployment(w: &Choice) -> String {
     } else {
         format!("; {}", settings.join(", "))
     };
+    if let Some(a) = &w.apart {
+        return format!(
+            "{} x {}, prefill and decode apart: {} of {} prefill, {} of {} decode, KV over {} GB/s of a replica{settings}.",
+            w.instances,
+            w.instance,
+            a.prefill_replicas,
+            a.prefill_layout,
+            a.decode_replicas,
+            a.decode_layout,
+            figure(a.link_bytes_per_s / 1e9)
+        );
+    }
     let s = if w.replicas == 1 { "" } else { "s" };
     format!(
         "{} x {}: {} replica{s} of {}{settings}.",

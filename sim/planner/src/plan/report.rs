@@ -64,11 +64,13 @@ pub struct Choice {
     pub instance: String,
     /// Instances.
     pub instances: u32,
-    /// Layout of a replica.
+    /// Layout of a replica; where prefill and decode are apart, what an instance or the smallest group of them holds.
     pub layout: String,
+    /// The two kinds of replicas; null where each prefills and decodes.
+    pub apart: Option<PrefillDecode>,
     /// Replicas on them.
     pub replicas: u32,
-    /// Accelerators of a replica.
+    /// Accelerators of a replica; of one that prefills where prefill and decode are apart.
     pub devices_per_replica: u32,
     /// Replicas that must be there for the objectives to hold: the others are spare, or fill the instances.
     pub replicas_needed: u32,
@@ -86,6 +88,25 @@ pub struct Choice {
     pub whole_load: bool,
     /// Most requests per second that the replicas finish by the bound of their step model and memory.
     pub bound_requests_per_s: f64,
+}
+
+/// Replicas that prefill and replicas that decode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PrefillDecode {
+    /// Replicas that prefill.
+    pub prefill_replicas: u32,
+    /// Layout of one of them.
+    pub prefill_layout: String,
+    /// Replicas that decode.
+    pub decode_replicas: u32,
+    /// Layout of one of them.
+    pub decode_layout: String,
+    /// What a replica can send or receive of KV, the smaller of both kinds [bytes/s].
+    pub link_bytes_per_s: f64,
+    /// KV of a token [bytes].
+    pub kv_bytes_per_token: f64,
+    /// Which of the three allows no more requests than `bound_requests_per_s`: the replicas that prefill, those that decode, or the link.
+    pub bound_by: String,
 }
 
 /// What the winner does, and where it ends.
