@@ -3,9 +3,11 @@
 //! Options of an engine are written by the same tables that importers read ([`crate::keys`]), so that what is exported is imported as it was. What a target
 //! cannot say is listed, and nothing is written for it.
 
+mod apart;
 mod autoscalers;
 mod compose;
 mod kubernetes;
+mod llm_d;
 mod load;
 mod options;
 mod shared;
@@ -26,15 +28,17 @@ use crate::place::{Error, Fault, Place};
 /// # Errors
 /// A scenario whose engine the target does not run, or that is no deployment (constant step times, a fitted profile).
 pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
-    let kind = scenario.engine.params.kind();
+    let fault = |message: String| Error::from(Fault::new(Place::option("export"), "", message));
+    let sides = apart::sides(scenario).map_err(fault)?;
+    let one = sides.as_ref().map_or(scenario, |s| &s.decode);
+    let kind = one.engine.params.kind();
     let runs: &[EngineKind] = match target {
-        Target::Vllm | Target::Dynamo => &[EngineKind::VllmV1],
+        Target::Vllm | Target::Dynamo | Target::LlmD => &[EngineKind::VllmV1],
         Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi],
         Target::LeaderWorkerSet => &[EngineKind::VllmV1, EngineKind::TrtLlm],
         Target::TgiCompose => &[EngineKind::Tgi],
         Target::TritonHelm | Target::TrtLlm => &[EngineKind::TrtLlm],
     };
-    let fault = |message: String| Error::from(Fault::new(Place::option("export"), "", message));
     if !runs.contains(&kind) {
         let able: Vec<&str> = runs.iter().map(|k| k.name()).collect();
         return Err(fault(format!(
@@ -44,10 +48,15 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
             kind.name()
         )));
     }
-    if !scenario.pools.is_empty() {
-        return Err(fault("the scenario has pools, and files are written for one kind of replica; export each [[pool]] as a scenario of its own".to_owned()));
+    if sides.is_some() && !matches!(target, Target::Dynamo | Target::LlmD) {
+        return Err(fault(format!(
+            "the scenario has prefill and decode apart, and {} writes one kind of replica; export to {} or {}, or each [[pool]] as a scenario of its own",
+            target.name(),
+            Target::Dynamo.name(),
+            Target::LlmD.name()
+        )));
     }
-    let (Some(_), Some(_)) = (&scenario.model, &scenario.hardware) else {
+    let (Some(_), Some(_)) = (&one.model, &one.hardware) else {
         return Err(fault("the scenario has no model on hardware ([step], a fitted profile), so there is nothing to deploy".to_owned()));
     };
     let mut out = Exported::default();
@@ -58,13 +67,20 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
         Target::TgiCompose => compose::files(scenario, &mut out),
         Target::TritonHelm => triton::helm(scenario, &mut out),
         Target::TrtLlm => triton::build(scenario, &mut out),
-        Target::Dynamo => kubernetes::dynamo(scenario, &mut out),
+        Target::Dynamo => kubernetes::dynamo(one, sides.as_ref(), &mut out),
+        Target::LlmD => llm_d::values(one, sides.as_ref(), &mut out),
     }
     if !matches!(target, Target::Kubernetes | Target::LeaderWorkerSet) {
         autoscalers::none(scenario, &mut out);
     }
-    general(scenario, &mut out);
-    load::files(scenario, &mut out);
+    if scenario
+        .kv_transfer
+        .is_some_and(|t| t != Default::default())
+    {
+        out.cannot("kv_transfer: the link is the machine's");
+    }
+    general(one, &mut out);
+    load::files(one, &mut out);
     Ok(out)
 }
 

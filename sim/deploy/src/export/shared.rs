@@ -33,6 +33,24 @@ impl Exported {
     }
 }
 
+/// Where the pods go.
+pub fn selector(s: &Scenario, indent: usize) -> String {
+    let pad = " ".repeat(indent);
+    let Some(h) = &s.hardware else {
+        return String::new();
+    };
+    match &h.machine {
+        None => format!(
+            "{pad}nodeSelector:\n{pad}  node.kubernetes.io/instance-type: {}\n",
+            yaml(&h.instance)
+        ),
+        Some(m) => format!(
+            "{pad}nodeSelector:\n{pad}  nvidia.com/gpu.product: {}\n",
+            yaml(&m.accelerator)
+        ),
+    }
+}
+
 /// The router that stands before a Service's pods is its own.
 pub fn router(s: &Scenario, out: &mut Exported) {
     if s.router.policy != RouterPolicy::RoundRobin {

@@ -37,5 +37,6 @@ targets! {
     TgiCompose: "tgi-compose", "docker compose with TGI's environment, nginx in front";
     TritonHelm: "triton-helm", "values of the multi-node Triton TensorRT-LLM chart, the engine's build and `config.pbtxt`";
     TrtLlm: "trtllm", "the commands that build a TensorRT-LLM engine, and Triton's `config.pbtxt`";
-    Dynamo: "dynamo", "an NVIDIA Dynamo graph deployment (vLLM)";
+    LlmD: "llm-d", "Helm values of llm-d's model service, prefill and decode together or apart (vLLM)";
+    Dynamo: "dynamo", "an NVIDIA Dynamo graph deployment, prefill and decode together or apart (vLLM)";
 }

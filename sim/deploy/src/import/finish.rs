@@ -47,6 +47,23 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
     parallelism(&mut draft, &catalog);
     hardware(&mut draft, &catalog, clean);
     replicas(&mut draft);
+    if let Some(mut prefill) = draft.facts.prefill.take() {
+        draft.swap(&mut prefill);
+        parallelism(&mut draft, &catalog);
+        devices(&mut draft);
+        replicas(&mut draft);
+        let serves = draft.get("engine.kind").is_some();
+        draft.swap(&mut prefill);
+        if !draft.has_faults() && serves && draft.get("engine.kind").is_some() {
+            super::apart::pools(&mut draft, prefill);
+        } else if clean && !draft.has_faults() {
+            draft.fault(Fault::new(
+                first_file(&draft),
+                "",
+                "one side prefills and none decodes, or the other way round; import the whole deployment",
+            ));
+        }
+    }
     if draft.get("engine.kind").is_none() && clean {
         draft.fault(Fault::new(
             first_file(&draft),
@@ -215,6 +232,11 @@ fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
              your own",
         ));
     }
+    devices(draft);
+}
+
+/// Holds the devices of a pod against what the layout takes.
+fn devices(draft: &mut Draft) {
     let ranks = ["layout.tp", "layout.pp", "layout.dp"]
         .iter()
         .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));

@@ -4,6 +4,7 @@
 //! [`crate::keys`] and tells the `draft::Draft` what it says; `finish` makes a scenario of what all files say together.
 
 mod accesslog;
+mod apart;
 mod args;
 mod autoscalers;
 mod compose;
