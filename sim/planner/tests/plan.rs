@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use planner::plan::apart::Apart;
 use planner::plan::bounds::bound;
+use planner::plan::doubt::{coverage, interval};
+use planner::plan::question::Redundancy;
 use planner::plan::ready::start_all;
 use planner::plan::space::Space;
 use planner::plan::{Options, Part, PlanReport, Question, answer, merge, part};
@@ -616,4 +619,75 @@ fn a_slow_link_binds_prefill_and_decode_apart() {
         by.contains(&"the link between prefill and decode"),
         "{by:?}"
     );
+}
+
+/// Steps of a linear congruential generator as numbers of a lopsided distribution.
+fn lopsided(state: &mut u64) -> f64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    let uniform = (*state >> 11) as f64 / (1u64 << 53) as f64;
+    (1.0 - uniform).ln().powi(2)
+}
+
+#[test]
+fn one_more_draw_lies_inside_as_often_as_is_said() {
+    let mut state = 7;
+    for n in [3, 8, 19, 40, 200] {
+        let trials = 20_000;
+        let mut inside = 0;
+        for _ in 0..trials {
+            let drawn: Vec<f64> = (0..n).map(|_| lopsided(&mut state)).collect();
+            let (low, high) = interval(drawn).unwrap();
+            inside += u32::from((low..=high).contains(&lopsided(&mut state)));
+        }
+        let share = f64::from(inside) / f64::from(trials);
+        assert!(
+            (share - coverage(n)).abs() < 0.015,
+            "{n}: {share} {}",
+            coverage(n)
+        );
+    }
+    assert!((coverage(19) - 0.9).abs() < 1e-12 && coverage(200) == 0.9);
+    assert_eq!(interval(Vec::new()), None);
+    assert_eq!(interval(vec![2.0]), Some((2.0, 2.0)));
+}
+
+fn tp(tp: u32) -> hwmodels::Layout {
+    hwmodels::Layout {
+        tp,
+        pp: 1,
+        dp: 1,
+        ep: 1,
+    }
+}
+
+fn mixes(p: u32, d: u32, ranks: u32) -> Vec<(u32, u32, u32)> {
+    let cells = Apart::cells(tp(p), tp(d), ranks);
+    cells
+        .iter()
+        .map(|c| (c.prefill, c.decode, c.instances))
+        .collect()
+}
+
+#[test]
+fn a_cell_fills_its_instances() {
+    assert_eq!(mixes(2, 2, 8), [(1, 3, 1), (2, 2, 1), (3, 1, 1)]);
+    assert_eq!(mixes(4, 2, 8), [(1, 2, 1)]);
+    assert_eq!(mixes(1, 4, 8), [(4, 1, 1)]);
+    assert_eq!(mixes(1, 1, 2), [(1, 1, 1)]);
+    // One device each: instances in small ratios.
+    assert_eq!(mixes(1, 1, 1)[..3], [(1, 1, 2), (1, 2, 3), (2, 1, 3)]);
+    // Two replicas that prefill fill an instance, one that decodes takes two.
+    assert_eq!(mixes(4, 16, 8)[0], (2, 1, 3));
+}
+
+#[test]
+fn either_kind_may_be_lost() {
+    let cell = Apart::cells(tp(2), tp(2), 8)[0];
+    assert_eq!(cell.losing(2, Redundancy::None), [[2, 6]]);
+    assert_eq!(cell.losing(2, Redundancy::Replica), [[1, 6], [2, 5]]);
+    assert_eq!(cell.losing(2, Redundancy::Instance), [[1, 3]]);
+    let cell = Apart::cells(tp(1), tp(1), 1)[1];
+    assert_eq!(cell.losing(1, Redundancy::Instance), [[0, 2], [1, 1]]);
 }

@@ -417,9 +417,10 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
             out,
             "price",
             &format!(
-                "the cheapest that holds costs {} to {} USD/h in 90 % of the draws",
+                "the cheapest that holds costs {} to {} USD/h in {:.0} % of such draws",
                 figure(low),
-                figure(high)
+                figure(high),
+                100.0 * d.coverage_ratio
             ),
         )?;
     }
@@ -436,7 +437,8 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
         out,
         "SLO",
         &format!(
-            "values of the first row in 90 % of the draws: {}",
+            "values of the first row in {:.0} % of such draws: {}",
+            100.0 * d.coverage_ratio,
             values.join(", ")
         ),
     )?;

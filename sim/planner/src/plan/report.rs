@@ -251,9 +251,11 @@ pub struct Doubt {
     pub holds_ratio: f64,
     /// Share of the draws in which it holds and no other finalist holds for less [ratio].
     pub cheapest_ratio: f64,
-    /// Price of the cheapest finalist that holds: the interval of 90 % of the draws [USD/h]; null where in a draw none held.
+    /// Chance that one more draw lies in an interval below [ratio]: 0.9 from 19 draws on, (n - 1) / (n + 1) of fewer.
+    pub coverage_ratio: f64,
+    /// Price of the cheapest finalist that holds: the interval in which one more draw lies with that chance [USD/h]; null where in a draw none held.
     pub usd_per_hour: Option<(f64, f64)>,
-    /// Value of each objective's statistic on the winner: the interval of 90 % of the draws [ms].
+    /// Value of each objective's statistic on the winner: the interval in which one more draw lies with that chance [ms].
     pub values_ms: Vec<Option<(f64, f64)>>,
     /// Deployments that were compared.
     pub finalists: Vec<Finalist>,
