@@ -72,17 +72,19 @@ servetwin --quiet merge "$sweep" "$dir/array" > /dev/null
 servetwin --quiet sweep "$sweep" --out "$dir/whole" > /dev/null
 cmp "$dir/array/results.csv" "$dir/whole/results.csv"
 cmp "$dir/array/results.json" "$dir/whole/results.json"
+cmp "$dir/array/results.parquet" "$dir/whole/results.parquet"
 echo "sweep: merge of 4 jobs equals the whole ($(wc -l < "$dir/whole/results.csv") lines)"
 
-# A plan in 2 shards against the whole.
+# A plan in 2 shards against the whole: few candidates and requests, since every one of them is simulated.
+small=(--set run.requests=300 --set hardware.instance=g6e.xlarge --set engine.kind=vllm --set engine.max_num_seqs=128 --set "engine.max_num_batched_tokens=[2048,8192]")
 cat > "$dir/plan.sbatch" <<JOB
 #!/bin/sh
-exec servetwin plan "$root/plans/chat.toml" --set run.requests=1000 --exhaustive --draws 2 --set hardware.instance=g6e.xlarge --shards 2 --out "$dir/parts"
+exec servetwin plan "$root/plans/chat.toml" ${small[*]@Q} --exhaustive --draws 2 --shards 2 --out "$dir/parts"
 JOB
 sbatch --wait --array=1-2 --cpus-per-task=1 --output="$dir/plan-%a.out" "$dir/plan.sbatch" || failed=$?
 cat "$dir"/plan-*.out
 [ "$failed" = 0 ]
-servetwin --quiet merge plans/chat.toml "$dir/parts" --set run.requests=1000 --set hardware.instance=g6e.xlarge --json > "$dir/merged.json"
-servetwin --quiet plan plans/chat.toml --set run.requests=1000 --exhaustive --draws 2 --set hardware.instance=g6e.xlarge --json > "$dir/whole.json"
+servetwin --quiet merge plans/chat.toml "$dir/parts" "${small[@]}" --json > "$dir/merged.json"
+servetwin --quiet plan plans/chat.toml "${small[@]}" --exhaustive --draws 2 --json > "$dir/whole.json"
 cmp "$dir/merged.json" "$dir/whole.json"
 echo "plan: merge of 2 jobs equals the whole"

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use hwmodels::files::Disk;
 use planner::sweep::{self, Sweep};
+use sim::scenario::document;
 
 use crate::commands::sweep::finish;
 use crate::commands::{BadInput, plan};
@@ -10,7 +12,7 @@ use crate::output;
 
 /// Put the shards of a sweep or of a plan together.
 ///
-/// Of a sweep: results.csv and results.json as one process would have written them. Of a plan: the answer, as servetwin plan prints it.
+/// Of a sweep: results.csv, results.parquet and results.json as one process would have written them. Of a plan: the answer, as servetwin plan prints it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin merge plans/sweep-limits.toml limits
@@ -34,7 +36,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     output::reads([&args.file]);
-    if is_question(&args.file) {
+    if is_question(&args.file)? {
         return plan::merge(&args.file, &args.set, &args.dirs, &args.output);
     }
     if args.output.has_files() {
@@ -47,10 +49,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     finish(&result, &args.dirs[0], args.output.is_json())
 }
 
-/// Whether a file is a planning question: it has objectives, and a sweep has axes. What cannot be read is said when it is read as a sweep.
-fn is_question(file: &Path) -> bool {
-    let table = std::fs::read_to_string(file)
-        .ok()
-        .and_then(|text| text.parse::<toml::Table>().ok());
-    table.is_some_and(|t| t.contains_key("slo") && !t.contains_key("axis"))
+/// Whether a file is a planning question: it has objectives, and a sweep has axes. What is no TOML is said when it is read as a sweep.
+///
+/// # Errors
+/// A file that cannot be read, or is too long.
+fn is_question(file: &Path) -> anyhow::Result<bool> {
+    let text = document::read_text(&Disk, file, "the sweep or planning question")
+        .map_err(planner::Error::from)?;
+    let table = text.parse::<toml::Table>();
+    Ok(table.is_ok_and(|t| t.contains_key("slo") && !t.contains_key("axis")))
 }

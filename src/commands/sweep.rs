@@ -12,7 +12,7 @@ use crate::progress;
 /// Run a scenario over axes of its keys, on all cores; go on where a kill left off.
 ///
 /// A sweep file names a scenario and its axes: lists, ranges, or a Latin hypercube (docs/planning.md). What is done stands in a journal in --out; the same
-/// command makes the rest. When all is done, results.csv and results.json are written there, in the order of the points, and the table is printed.
+/// command makes the rest. When all is done, results.csv, results.parquet and results.json are written there, in the order of the points, and the table is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin sweep plans/sweep-limits.toml --out limits
@@ -71,6 +71,10 @@ pub fn finish(result: &SweepResult, dir: &std::path::Path, json: bool) -> anyhow
     let mut files = FileSet::new();
     files.write(&dir.join("results.csv"), |out| {
         std::io::Write::write_all(out, csv.as_bytes())
+    })?;
+    let parquet = result.parquet()?;
+    files.write(&dir.join("results.parquet"), |out| {
+        std::io::Write::write_all(out, &parquet)
     })?;
     files.write(&dir.join("results.json"), |out| {
         serde_json::to_writer_pretty(&mut *out, result)?;

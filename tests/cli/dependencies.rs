@@ -37,11 +37,16 @@ const DUPLICATES: [(&str, &str); 16] = [
     ("thiserror-impl", "thiserror"),
 ];
 
-/// Crates whose licence holds more than [`LICENCES`], and why that is right: fonts, which ask to be named and not to be sold alone.
-const FONTS: [(&str, &str); 1] = [(
-    "epaint_default_fonts",
-    "(MIT OR Apache-2.0) AND OFL-1.1 AND Ubuntu-font-1.0",
-)];
+/// Crates whose licence holds more than [`LICENCES`], and why that is right: fonts, which ask to be named and not to be sold alone; what is not
+/// built here.
+const FONTS: [(&str, &str); 2] = [
+    (
+        "epaint_default_fonts",
+        "(MIT OR Apache-2.0) AND OFL-1.1 AND Ubuntu-font-1.0",
+    ),
+    // Built for WebAssembly alone: parquet, by way of ahash. It gives up all rights.
+    ("tiny-keccak", "CC0-1.0"),
+];
 
 /// A package that this machine's programs and tests are made of.
 struct Package {

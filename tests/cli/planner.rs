@@ -25,9 +25,17 @@ fn swept(file: &Path, out: &Path, more: &[&str]) -> std::process::Output {
     servetwin(&args)
 }
 
-fn results(out: &Path) -> (Vec<u8>, Vec<u8>) {
-    let read = |name| std::fs::read(out.join(name)).unwrap();
-    (read("results.csv"), read("results.json"))
+fn results(out: &Path) -> [Vec<u8>; 3] {
+    ["results.csv", "results.json", "results.parquet"]
+        .map(|name| std::fs::read(out.join(name)).unwrap())
+}
+
+/// A device has no end: what is merged is read up to a limit, and not before it is known to be a question or a sweep.
+#[test]
+fn merge_reads_its_input_up_to_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let merge = servetwin(&["merge", "/dev/zero", dir.path().to_str().unwrap()]);
+    assert_refused(&merge, "is longer than the");
 }
 
 #[test]

@@ -572,3 +572,93 @@ fn a_graph_of_components_is_imported_as_one_of_services() {
         imported.report.render()
     );
 }
+
+/// What becomes of a benchmark's words, beside a server.
+fn bench(words: &str) -> Imported {
+    let sources = [
+        Source::new("serve.sh", "vllm serve Qwen/Qwen3-14B\n"),
+        Source::new("bench.sh", format!("{words}\n")),
+    ];
+    import(&sources, &on("p5.4xlarge")).unwrap()
+}
+
+fn not_understood(imported: &Imported) -> Vec<String> {
+    let keys = imported.report.keys.iter();
+    keys.filter(|k| matches!(k.fate, Fate::NotUnderstood))
+        .map(|k| k.key.clone())
+        .collect()
+}
+
+/// Options of `vllm bench serve` (vllm/benchmarks/serve.py), `guidellm benchmark run` (guidellm/__main__.py) and `aiperf profile` (docs/cli_options.md).
+#[test]
+fn options_of_load_generators_are_those_of_their_sources() {
+    for words in [
+        "vllm bench serve --model Qwen/Qwen3-14B --random-input-len 100 --random-output-len 10 --request-rate 2 --num-prompts 10 --probe-request-rate 0.1 \
+         --self-timed --frequency-penalty 0.1 --presence-penalty 0.1 --chat-template-kwargs {} --skip-tokenizer-init --enable-multimodal-chat \
+         --plot-timeline --timeline-itl-thresholds 25,50 --plot-dataset-stats --lora-modules a b --lora-assignment random",
+        "guidellm benchmark run --target http://x --data prompt_tokens=100,output_tokens=10 --profile poisson --rate 2 --max-requests 10 --data-num-workers 1 \
+         --dataloader-kwargs {} --request-formatter-kwargs {} --output-sampling 20 --disable-console-interactive --max-global-error-rate 0.1 \
+         --detect-saturation --per-constraints {}",
+        "aiperf profile -m Qwen/Qwen3-14B --isl 100 --osl 10 --request-rate 2 --request-count 10 --custom-endpoint /v1/x --url-strategy round_robin \
+         --transport http --use-legacy-max-tokens --connection-reuse-strategy pooled --dataset-sampling-strategy shuffle --num-conversations 5 \
+         --session-turns-mean 2 --session-turn-delay-mean 10 --export-level raw --export-http-trace --show-trace-timing --no-gpu-telemetry \
+         --server-metrics node1:8081 --benchmark-grace-period 30 --warmup-duration 5 --request-cancellation-delay 1 --seq-dist 128,64:100 \
+         --user-context-prompt-length 10 --num-users 3 --prefill-concurrency 4",
+    ] {
+        assert_eq!(
+            not_understood(&bench(words)),
+            Vec::<String>::new(),
+            "{words}"
+        );
+    }
+}
+
+#[test]
+fn a_linear_ramp_is_what_it_says_and_another_is_said() {
+    let words = |strategy: &str| {
+        format!(
+            "vllm bench serve --random-input-len 100 --random-output-len 10 --num-prompts 100 --ramp-up-strategy {strategy} --ramp-up-start-rps 1 \
+             --ramp-up-end-rps 5"
+        )
+    };
+    let linear = bench(&words("linear"));
+    assert!(!linear.report.is_partial(), "{}", linear.report.render());
+    assert!(linear.scenario.contains("ramp"));
+    assert!(bench(&words("exponential")).report.is_partial());
+}
+
+#[test]
+fn a_system_prompt_that_all_share_is_a_prefix() {
+    let imported = bench(
+        "aiperf profile -m Qwen/Qwen3-14B --isl 100 --osl 10 --request-rate 2 --request-count 10 --shared-system-prompt-length 64",
+    );
+    assert!(
+        imported.scenario.contains("groups = 1") && imported.scenario.contains("tokens = 64"),
+        "{}",
+        imported.scenario
+    );
+}
+
+#[test]
+fn kserve_s_prefill_is_a_pool_of_its_own() {
+    let text = "apiVersion: serving.kserve.io/v1alpha1\nkind: LLMInferenceService\nmetadata:\n  name: x\nspec:\n  model:\n    uri: hf://Qwen/Qwen3-14B\n  replicas: \
+                3\n  parallelism:\n    tensor: 2\n  template:\n    containers:\n    - name: main\n      env:\n      - name: VLLM_ADDITIONAL_ARGS\n        value: \
+                \"--max-num-seqs 64\"\n      resources:\n        limits:\n          nvidia.com/gpu: 2\n  prefill:\n    replicas: 2\n    parallelism:\n      tensor: \
+                1\n    template:\n      containers:\n      - name: main\n        resources:\n          limits:\n            nvidia.com/gpu: 1\n";
+    let imported = import(&[Source::new("llm.yaml", text)], &on("p5.48xlarge")).unwrap();
+    let scenario = scenario(&imported.scenario);
+    let pools: Vec<(u32, u32)> = (scenario.pools.iter())
+        .map(|p| (p.replicas, p.layout.tp))
+        .collect();
+    assert_eq!(pools, [(2, 1), (3, 2)], "{}", imported.scenario);
+    let seqs = |i: usize| {
+        scenario.pools[i]
+            .engine
+            .params
+            .to_table()
+            .get("max_num_seqs")
+            .cloned()
+    };
+    assert_eq!(seqs(1), Some(64.into()));
+    assert_ne!(seqs(0), seqs(1));
+}

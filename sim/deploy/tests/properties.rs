@@ -306,6 +306,32 @@ fn trt(replicas: &'static [&'static str]) -> impl Strategy<Value = String> {
     })
 }
 
+/// Prefill and decode apart, each with limits and a layout of its own.
+fn apart(dynamo: bool) -> impl Strategy<Value = String> {
+    let side = || {
+        let limits = keys(&[
+            ("max_num_seqs", &["", "64", "512"]),
+            ("max_num_batched_tokens", &["", "4096", "16384"]),
+            ("enable_prefix_caching", &["", "false"]),
+        ]);
+        (1u32..5, prop::sample::select(vec![1u32, 2, 4]), limits)
+    };
+    let model = keys(&[("kv_cache", &["", "\"fp8\""])]);
+    (model, side(), side(), load()).prop_map(move |(model, p, d, load)| {
+        let front = if dynamo { "front_end = \"dynamo\"\n" } else { "" };
+        let pool = |role: &str, (n, tp, limits): (u32, u32, String)| {
+            let limits: Vec<&str> = limits.lines().collect();
+            let limits = limits.join(", ");
+            format!("[[pool]]\nname = \"{role}\"\nrole = \"{role}\"\nreplicas = {n}\nlayout = {{ tp = {tp} }}\nengine = {{ {limits} }}\n")
+        };
+        format!(
+            "[model]\nname = \"llama-3.1-8b\"\n{model}[hardware]\ninstance = \"p5.48xlarge\"\n[engine]\nkind = \"vllm\"\nmax_model_len = 8192\n{front}{}{}{load}",
+            pool("prefill", p),
+            pool("decode", d)
+        )
+    })
+}
+
 /// Exports, imports, and compares all but name and words. The target can say everything; at most the machine is told by an option.
 fn there_and_back(text: &str, target: Target) -> Result<(), TestCaseError> {
     let Ok(scenario) = Scenario::parse(text, "x.toml", &[]) else {
@@ -352,6 +378,14 @@ fn there_and_back(text: &str, target: Target) -> Result<(), TestCaseError> {
         .map_err(|e| TestCaseError::fail(e.to_string()))?;
     back.name = scenario.name.clone();
     back.description = scenario.description.clone();
+    if !scenario.pools.is_empty() {
+        // The top of the file is what pools leave out; what each of them is counts.
+        back.layout = scenario.layout;
+        back.engine = scenario.engine.clone();
+        prop_assert_eq!(back.pools.len(), 2);
+        back.pools
+            .sort_by_key(|p| scenario.pools.iter().position(|o| o.role == p.role));
+    }
     prop_assert_eq!(
         &back,
         &scenario,
@@ -386,6 +420,21 @@ proptest! {
     #[test]
     fn a_dynamo_graph_comes_back(text in vllm(&["", "4"], &["", "\"prefix_aware\""], "front_end = \"dynamo\"\n")) {
         there_and_back(&text, Target::Dynamo)?;
+    }
+
+    #[test]
+    fn values_of_llm_d_come_back(text in vllm(&["", "4"], NO_ROUTER, "")) {
+        there_and_back(&text, Target::LlmD)?;
+    }
+
+    #[test]
+    fn prefill_and_decode_apart_come_back_from_a_dynamo_graph(text in apart(true)) {
+        there_and_back(&text, Target::Dynamo)?;
+    }
+
+    #[test]
+    fn prefill_and_decode_apart_come_back_from_llm_d(text in apart(false)) {
+        there_and_back(&text, Target::LlmD)?;
     }
 
     #[test]
@@ -429,6 +478,27 @@ fn what_a_target_does_not_run_is_refused() {
     );
     let scenario = Scenario::load(path.as_ref(), &[]).unwrap();
     assert!(export(&scenario, Target::Kubernetes).is_err());
+}
+
+#[test]
+fn pools_that_are_no_prefill_and_decode_are_refused_in_words() {
+    let text = "[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"p5.48xlarge\"\n[engine]\nkind = \"vllm\"\n[[workload]]\narrival = { kind = \"poisson\", rate = \"1 req/s\" }\nprompt = 100\noutput = 10\n[run]\nrequests = 10\n";
+    let long = format!("{text}[[pool]]\nmin_prompt = 1000\n[[pool]]\nmax_prompt = 999\n");
+    let scenario = Scenario::parse(&long, "x.toml", &[]).unwrap();
+    for target in [Target::Dynamo, Target::Kubernetes] {
+        let error = export(&scenario, target).unwrap_err().to_string();
+        assert!(error.contains("export each [[pool]]"), "{error}");
+    }
+    let apart = format!("{text}[[pool]]\nrole = \"prefill\"\n[[pool]]\nrole = \"decode\"\n");
+    let scenario = Scenario::parse(&apart, "x.toml", &[]).unwrap();
+    let error = export(&scenario, Target::Kubernetes)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("export to dynamo or llm-d"), "{error}");
+    assert_eq!(
+        export(&scenario, Target::Dynamo).unwrap().files[0].name,
+        "graph.yaml"
+    );
 }
 
 // ---- tables and documents ----

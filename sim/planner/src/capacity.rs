@@ -128,7 +128,7 @@ pub fn table(
         .map(|scale| {
             let extent = Extent::of(scenario, *scale);
             let found = smallest(1, 1, MOST_REPLICAS, |replicas| {
-                let record = fleet.run(replicas, requests.all(*scale), extent)?;
+                let record = fleet.run(&[replicas], requests.all(*scale), extent)?;
                 let standing = Standing::of(&record, conditions, steady);
                 Ok::<_, Error>((standing.holds, standing))
             })?;
@@ -356,7 +356,7 @@ mod tests {
         let fleet = Fleet::start(scenario.clone()).unwrap();
         let stands = |n: u32| {
             let record = fleet
-                .run(n, requests.all(6.0), Extent::of(&scenario, 6.0))
+                .run(&[n], requests.all(6.0), Extent::of(&scenario, 6.0))
                 .unwrap();
             Standing::of(&record, &conditions, true).holds
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use hwmodels::units::{PerSec, Secs};
+use sim::cluster::pools::{PoolSpec, Serving};
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
 use sim::record::{RunInfo, RunRecord};
@@ -40,8 +41,10 @@ impl Extent {
 /// Replicas that can be had in any number.
 #[derive(Clone)]
 pub struct Fleet {
-    /// With one replica.
+    /// With one replica of each kind: one kind, or one of each pool.
     pub simulation: Simulation,
+    /// Where its pools take more replicas than it was started with: how they are joined then.
+    pub beyond: Option<Serving>,
     /// As reports name it.
     pub info: RunInfo,
     /// Start-up's decisions.
@@ -113,21 +116,38 @@ fn without_load(scenario: &mut Scenario) {
 }
 
 impl Fleet {
-    /// The deployment of `scenario`, whose load and number of replicas do not matter.
+    /// The deployment of `scenario`, whose load does not matter, nor does the number of replicas where there are no pools.
     ///
     /// # Errors
     /// What keeps it from starting: its memory, a limit that the engine refuses.
     pub fn start(mut scenario: Scenario) -> Result<Fleet, Error> {
         without_load(&mut scenario);
-        scenario.replicas = 1;
+        if scenario.pools.is_empty() {
+            scenario.replicas = 1;
+        }
         let Built {
-            simulation,
-            info,
+            mut simulation,
+            mut info,
             decided,
             uncertain,
             ..
         } = scenario.build()?;
+        let firsts: Vec<usize> = (simulation.serving.pools.iter())
+            .scan(0, |next, p| {
+                let first = *next;
+                *next += p.replicas as usize;
+                Some(first)
+            })
+            .collect();
+        if !firsts.is_empty() {
+            simulation.replicas = firsts
+                .iter()
+                .map(|i| simulation.replicas[*i].clone())
+                .collect();
+            info.replicas = firsts.iter().map(|i| info.replicas[*i].clone()).collect();
+        }
         Ok(Fleet {
+            beyond: None,
             simulation,
             info,
             decided,
@@ -141,20 +161,36 @@ impl Fleet {
         &self.simulation.replicas[0]
     }
 
-    /// Plays `load` to `replicas` replicas behind the router.
+    /// One of those that decode.
+    pub fn decode_replica(&self) -> &ReplicaSpec {
+        &self.simulation.replicas[self.simulation.replicas.len() - 1]
+    }
+
+    /// Plays `load` to `counts` replicas of each kind behind the router.
     ///
     /// # Errors
     /// The simulator's own.
     pub fn run(
         &self,
-        replicas: u32,
+        counts: &[u32],
         mut load: Playback,
         extent: Extent,
     ) -> Result<RunRecord, Error> {
-        let n = replicas.max(1) as usize;
+        let counts: Vec<u32> = counts.iter().map(|n| (*n).max(1)).collect();
+        let started = &self.simulation.serving;
+        let more = |p: &(&PoolSpec, &u32)| *p.1 > p.0.replicas;
+        let mut serving = match &self.beyond {
+            Some(beyond) if started.pools.iter().zip(&counts).any(|p| more(&p)) => beyond.clone(),
+            _ => started.clone(),
+        };
+        for (pool, n) in serving.pools.iter_mut().zip(&counts) {
+            pool.replicas = *n;
+        }
+        let repeated = |i: usize| vec![self.simulation.replicas[i].clone(); counts[i] as usize];
+        let kinds = self.simulation.replicas.len().min(counts.len());
         let simulation = Simulation {
-            serving: Default::default(),
-            replicas: vec![self.replica().clone(); n],
+            serving,
+            replicas: (0..kinds).flat_map(repeated).collect(),
             ..self.simulation.clone()
         };
         let options = RunOptions {
@@ -168,8 +204,10 @@ impl Fleet {
             ..RunOptions::default()
         };
         let mut info = self.info.clone();
-        if let Some(one) = info.replicas.first().cloned() {
-            info.replicas = vec![one; n];
+        let kinds = info.replicas.clone().into_iter().zip(&counts);
+        info.replicas = kinds.flat_map(|(one, n)| vec![one; *n as usize]).collect();
+        for (pool, n) in info.pools.iter_mut().zip(&counts) {
+            pool.replicas = *n;
         }
         Ok(simulation.run(&mut load, &options, info)?)
     }

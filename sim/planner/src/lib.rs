@@ -13,6 +13,7 @@ pub mod capacity;
 pub mod conditions;
 mod error;
 pub mod fleet;
+mod hash;
 pub mod loads;
 pub mod plan;
 pub mod requests;

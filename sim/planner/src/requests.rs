@@ -8,7 +8,7 @@ use sim::scenario::Scenario;
 use sim::workload::Workload;
 
 use crate::Error;
-use crate::sweep::fnv1a;
+use crate::hash::fnv1a;
 
 /// Most requests that are drawn; a longer load is cut there.
 pub const MOST_REQUESTS: usize = 200_000;

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use planner::plan::apart::Apart;
 use planner::plan::bounds::bound;
+use planner::plan::doubt::{coverage, interval};
+use planner::plan::question::Redundancy;
 use planner::plan::ready::start_all;
 use planner::plan::space::Space;
 use planner::plan::{Options, Part, PlanReport, Question, answer, merge, part};
@@ -21,6 +24,11 @@ fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
 }
 
 const CHAT: &str = "\"ttft.p99 < 1 s\", \"tpot.p95 < 40 ms\"";
+
+const NO_DRAWS: Options = Options {
+    exhaustive: false,
+    draws: 0,
+};
 
 fn answered(q: &Question, exhaustive: bool) -> PlanReport {
     answer(
@@ -103,7 +111,7 @@ fn no_replica_carries_more_than_its_bound() {
         let factor = 10.0 * b / q.moments.per_s.unwrap();
         let record = r
             .fleet
-            .run(1, q.requests.all(factor), Default::default())
+            .run(&[1], q.requests.all(factor), Default::default())
             .unwrap();
         let served = record.counts.finished as f64 / record.end.as_secs();
         // The limit on the time between tokens is part of the bound, and not of this run: batches may be larger here.
@@ -488,4 +496,198 @@ fn a_power_cap_never_helps() {
                 && c.slowdown_ratio < c.cap_ratio.cbrt().recip() + 1e-12)
     );
     assert!(report.render().contains("power cap"));
+}
+
+/// Documents on an eight-device instance (the pair scenarios/llama3.1-70b-p5.48xlarge-vllm-*): prompts that hold up decodes.
+fn documents(rate: f64, tpot_ms: u32, redundancy: &str) -> Question {
+    let text = format!(
+        "slo = [\"ttft.p99 < 2500 ms\", \"tpot.p99 < {tpot_ms} ms\"]\n[plan]\nredundancy = \"{redundancy}\"\nmax_instances = 3\ndisaggregated = \
+         true\n[model]\nname = \"llama-3.1-70b\"\nweights = \"fp8\"\n[hardware]\ninstance = [\"p5.48xlarge\"]\n[layout]\ntp = [2, 4]\n[engine]\nkind = \
+         \"vllm\"\nmax_model_len = 16384\nmax_num_seqs = 256\nmax_num_batched_tokens = 8192\n[[workload]]\nname = \"documents\"\narrival = {{ kind = \
+         \"poisson\", rate = \"{rate} req/s\" }}\nprompt = {{ kind = \"lognormal\", median = 3500, sigma = 0.5, max = 12000 }}\noutput = {{ kind = \
+         \"lognormal\", median = 180, sigma = 0.6, max = 1500 }}\n[run]\nrequests = 600\nwarmup = \"20 s\"\n"
+    );
+    Question::parse(&text, "documents.toml", &[]).unwrap()
+}
+
+#[test]
+fn prefill_and_decode_apart_win_where_prompts_hold_up_decodes() {
+    let q = documents(4.0, 25, "none");
+    let found = answer(&q, NO_DRAWS, &|_| {}).unwrap();
+    let (report, w) = (&found.report, found.report.winner.as_ref().unwrap());
+    let apart = w.apart.as_ref().expect(&report.render());
+    assert!(apart.prefill_replicas >= 1 && apart.decode_replicas >= 1);
+    assert!(report.render().contains("prefill and decode apart"));
+    // Together no layout holds for the price.
+    let together = Question {
+        disaggregated: false,
+        ..q.clone()
+    };
+    let other = answered(&together, false);
+    assert!(other.winner.is_none_or(|o| o.usd_per_hour > w.usd_per_hour));
+    // The scenario has the pools, and gives the figures of the plan.
+    let scenario =
+        sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
+    let roles: Vec<u32> = scenario.pools.iter().map(|p| p.replicas).collect();
+    assert_eq!(roles, [apart.prefill_replicas, apart.decode_replicas]);
+    let record = scenario.run(&Default::default()).unwrap();
+    let standing = planner::conditions::Standing::of(&record, &q.conditions, q.steady);
+    assert_eq!(
+        Some(standing),
+        report.detail.as_ref().map(|d| d.standing.clone())
+    );
+}
+
+#[test]
+fn prefill_and_decode_together_win_where_prefill_is_what_there_is_to_do() {
+    // Nothing but prompts to compute: replicas that decode would stand idle.
+    let q = documents(7.0, 150, "none");
+    let report = answered(&q, false);
+    let w = report.winner.clone().unwrap();
+    assert!(w.apart.is_none() && w.instances == 1, "{}", report.render());
+    let others = report.alternatives.iter().filter(|c| c.apart.is_some());
+    assert!(others.count() >= 1, "{}", report.render());
+    // Twice as much, and cells with one replica that prefills are too few however many instances there may be.
+    let report = answered(&documents(14.0, 150, "none"), false);
+    let w = report.winner.clone().unwrap();
+    assert!(w.apart.is_none(), "{}", report.render());
+    let why = "(the replicas that prefill can do no more)";
+    let told = report.rejected.iter().any(|r| {
+        r.what.contains("1 x TP 2 to prefill : 3 x TP 2 to decode") && r.reason.contains(why)
+    });
+    assert!(told, "{:?}", report.rejected);
+}
+
+#[test]
+fn the_race_with_prefill_and_decode_apart_names_the_winner_of_exhaustive_simulation() {
+    for (rate, tpot, redundancy) in [(4.0, 25, "none"), (7.0, 150, "none"), (5.0, 25, "n+1")] {
+        let q = documents(rate, tpot, redundancy);
+        let of = |r: &PlanReport| r.winner.clone().map(|w| (w.label, w.instances, w.standing));
+        let (raced, all) = (answered(&q, false), answered(&q, true));
+        assert_eq!(of(&raced), of(&all), "{}\n{}", raced.render(), all.render());
+    }
+}
+
+#[test]
+fn no_cell_carries_more_than_its_bound() {
+    let q = documents(4.0, 25, "none");
+    let space = Space::of(&q).unwrap();
+    let ready = start_all(&q, &space.candidates, &mut Vec::new());
+    let cells: Vec<_> = ready.iter().filter(|r| r.decode.is_some()).collect();
+    assert!(cells.len() >= 5, "{}", cells.len());
+    let unlimited = Question {
+        conditions: Vec::new(),
+        ..q.clone()
+    };
+    for r in cells {
+        let b = bound(r, &unlimited).requests_per_s;
+        let factor = 10.0 * b / q.moments.per_s.unwrap();
+        let load = q.requests.all(factor);
+        let counts = r.candidate.counts(1);
+        let record = r.fleet.run(&counts, load, Default::default()).unwrap();
+        let served = record.counts.finished as f64 / record.end.as_secs();
+        assert!(
+            served <= b,
+            "{}: served {served}, bound {b}",
+            r.candidate.label()
+        );
+    }
+}
+
+#[test]
+fn a_link_is_refused_without_prefill_and_decode_apart() {
+    let text = documents(4.0, 25, "none").base + "\n[kv_transfer]\nbandwidth = \"1 GB/s\"\n";
+    let text = format!("slo = [\"ttft.p99 < 2500 ms\"]\n{text}");
+    let e = Question::parse(&text, "q.toml", &[])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(e.contains("plan.disaggregated"), "{e}");
+}
+
+#[test]
+fn a_slow_link_binds_prefill_and_decode_apart() {
+    let q = documents(4.0, 25, "none");
+    let q = Question {
+        kv_transfer: Some(toml::from_str("bandwidth = \"1 GB/s\"").unwrap()),
+        ..q
+    };
+    let space = Space::of(&q).unwrap();
+    let ready = start_all(&q, &space.candidates, &mut Vec::new());
+    let by: Vec<&str> = ready.iter().map(|r| bound(r, &q).by).collect();
+    assert!(
+        by.contains(&"the link between prefill and decode"),
+        "{by:?}"
+    );
+}
+
+/// Steps of a linear congruential generator as numbers of a lopsided distribution.
+fn lopsided(state: &mut u64) -> f64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    let uniform = (*state >> 11) as f64 / (1u64 << 53) as f64;
+    (1.0 - uniform).ln().powi(2)
+}
+
+#[test]
+fn one_more_draw_lies_inside_as_often_as_is_said() {
+    let mut state = 7;
+    for n in [3, 8, 19, 40, 200] {
+        let trials = 20_000;
+        let mut inside = 0;
+        for _ in 0..trials {
+            let drawn: Vec<f64> = (0..n).map(|_| lopsided(&mut state)).collect();
+            let (low, high) = interval(drawn).unwrap();
+            inside += u32::from((low..=high).contains(&lopsided(&mut state)));
+        }
+        let share = f64::from(inside) / f64::from(trials);
+        assert!(
+            (share - coverage(n)).abs() < 0.015,
+            "{n}: {share} {}",
+            coverage(n)
+        );
+    }
+    assert!((coverage(19) - 0.9).abs() < 1e-12 && coverage(200) == 0.9);
+    assert_eq!(interval(Vec::new()), None);
+    assert_eq!(interval(vec![2.0]), Some((2.0, 2.0)));
+}
+
+fn tp(tp: u32) -> hwmodels::Layout {
+    hwmodels::Layout {
+        tp,
+        pp: 1,
+        dp: 1,
+        ep: 1,
+    }
+}
+
+fn mixes(p: u32, d: u32, ranks: u32) -> Vec<(u32, u32, u32)> {
+    let cells = Apart::cells(tp(p), tp(d), ranks);
+    cells
+        .iter()
+        .map(|c| (c.prefill, c.decode, c.instances))
+        .collect()
+}
+
+#[test]
+fn a_cell_fills_its_instances() {
+    assert_eq!(mixes(2, 2, 8), [(1, 3, 1), (2, 2, 1), (3, 1, 1)]);
+    assert_eq!(mixes(4, 2, 8), [(1, 2, 1)]);
+    assert_eq!(mixes(1, 4, 8), [(4, 1, 1)]);
+    assert_eq!(mixes(1, 1, 2), [(1, 1, 1)]);
+    // One device each: instances in small ratios.
+    assert_eq!(mixes(1, 1, 1)[..3], [(1, 1, 2), (1, 2, 3), (2, 1, 3)]);
+    // Two replicas that prefill fill an instance, one that decodes takes two.
+    assert_eq!(mixes(4, 16, 8)[0], (2, 1, 3));
+}
+
+#[test]
+fn either_kind_may_be_lost() {
+    let cell = Apart::cells(tp(2), tp(2), 8)[0];
+    assert_eq!(cell.losing(2, Redundancy::None), [[2, 6]]);
+    assert_eq!(cell.losing(2, Redundancy::Replica), [[1, 6], [2, 5]]);
+    assert_eq!(cell.losing(2, Redundancy::Instance), [[1, 3]]);
+    let cell = Apart::cells(tp(1), tp(1), 1)[1];
+    assert_eq!(cell.losing(1, Redundancy::Instance), [[0, 2], [1, 1]]);
 }

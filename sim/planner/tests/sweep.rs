@@ -145,6 +145,62 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
 }
 
 #[test]
+fn the_parquet_file_holds_what_the_csv_file_holds() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let dir = tempfile::tempdir().unwrap();
+    let text = SWEEP.replace("steps = 36", "steps = 3")
+        + "[[axis]]\nkey = \"engine.max_num_batched_tokens\"\nvalues = [512, 0]\n";
+    std::fs::write(dir.path().join("small.toml"), SCENARIO).unwrap();
+    let file = dir.path().join("sweep.toml");
+    std::fs::write(&file, text).unwrap();
+    let sweep = Sweep::load(&file, &[]).unwrap();
+    let rows = sweep::run(&sweep, Shard::WHOLE, &dir.path().join("out"), &|_, _| {}).unwrap();
+    let result = SweepResult::new(&sweep, rows);
+    assert!(result.failed() > 0 && result.failed() < result.runs.len());
+    let bytes = result.parquet().unwrap();
+    assert_eq!(bytes, result.parquet().unwrap());
+    let read = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+    // As the CSV file has it: null is empty, numbers are as Rust writes them.
+    let word = |field: &parquet::record::Field| match field {
+        parquet::record::Field::Null => String::new(),
+        parquet::record::Field::Long(n) => n.to_string(),
+        parquet::record::Field::Double(x) => x.to_string(),
+        parquet::record::Field::Str(s) => s.clone(),
+        other => panic!("{other:?}"),
+    };
+    let table: Vec<Vec<String>> = read
+        .get_row_iter(None)
+        .unwrap()
+        .map(|row| {
+            row.unwrap()
+                .get_column_iter()
+                .map(|(_, f)| word(f))
+                .collect()
+        })
+        .collect();
+    let csv = result.csv().unwrap();
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let names: Vec<String> = reader
+        .headers()
+        .unwrap()
+        .iter()
+        .map(str::to_owned)
+        .collect();
+    let schema = read.metadata().file_metadata().schema_descr();
+    let columns: Vec<String> = schema
+        .columns()
+        .iter()
+        .map(|c| c.name().to_owned())
+        .collect();
+    assert_eq!(columns, names);
+    let expected: Vec<Vec<String>> = reader
+        .records()
+        .map(|r| r.unwrap().iter().map(str::to_owned).collect())
+        .collect();
+    assert_eq!(table, expected);
+}
+
+#[test]
 fn a_point_that_cannot_be_run_is_a_row_with_its_reason_and_a_misspelt_key_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = written(dir.path());

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::scenario::Scenario;
 
-use super::{Exported, label};
+use super::shared::{Exported, label};
 
 /// A document for the workload of `kind`, which begins with its separator; empty without an autoscaler.
 pub fn document(s: &Scenario, api_version: &str, kind: &str, out: &mut Exported) -> String {

@@ -6,7 +6,8 @@ use hwmodels::Dtype;
 use sim::scenario::{RouterPolicy, Scenario};
 use toml::Value;
 
-use super::{Exported, devices_of_node, model_id, options, ranks, vllm};
+use super::options;
+use super::shared::{Exported, devices_of_node, machine, model_id, ranks};
 use crate::import::tgi_table;
 use crate::place::printable;
 
@@ -124,7 +125,7 @@ pub fn files(s: &Scenario, out: &mut Exported) {
     if s.router.timeout.is_some() {
         out.cannot("router.timeout: nginx bounds the wait between two reads, not an answer");
     }
-    vllm::machine(s, out);
+    machine(s, out);
 }
 
 /// A value as a file of variables takes it.

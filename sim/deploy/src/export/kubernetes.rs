@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use hwmodels::EngineKind;
 use sim::scenario::{RouterPolicy, Scenario};
 
-use super::{
-    Exported, autoscalers, compose, devices_of_node, label, model_id, ranks, triton, vllm, yaml,
+use super::apart::Sides;
+use super::shared::{
+    Exported, devices_of_node, label, model_id, own_machine, ranks, router, selector, yaml,
 };
+use super::{autoscalers, compose, triton, vllm};
 use crate::place::printable;
 
 /// A container's image, program and arguments, and variables.
@@ -56,37 +58,9 @@ impl Container {
     }
 }
 
-/// Where the pods go.
-fn selector(s: &Scenario, indent: usize) -> String {
-    let pad = " ".repeat(indent);
-    let Some(h) = &s.hardware else {
-        return String::new();
-    };
-    match &h.machine {
-        None => format!(
-            "{pad}nodeSelector:\n{pad}  node.kubernetes.io/instance-type: {}\n",
-            yaml(&h.instance)
-        ),
-        Some(m) => format!(
-            "{pad}nodeSelector:\n{pad}  nvidia.com/gpu.product: {}\n",
-            yaml(&m.accelerator)
-        ),
-    }
-}
-
 fn metadata(s: &Scenario) -> String {
     let name = label(s);
     format!("metadata:\n  name: {name}\n  labels: {{app: {name}}}\n")
-}
-
-/// The router that stands before a Service's pods is its own.
-pub fn router(s: &Scenario, out: &mut Exported) {
-    if s.router.policy != RouterPolicy::RoundRobin {
-        out.cannot("router.policy: a Service knows no such policy; put a gateway before it");
-    }
-    if s.router.timeout.is_some() {
-        out.cannot("router.timeout: it is the gateway's");
-    }
 }
 
 /// `deployment.yaml`.
@@ -150,18 +124,6 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
     out.file("deployment.yaml", text);
     own_machine(s, out);
     router(s, out);
-}
-
-/// A machine of one's own says its accelerator by a label, and its devices by a pod's.
-fn own_machine(s: &Scenario, out: &mut Exported) {
-    if let Some(m) = s.hardware.as_ref().and_then(|h| h.machine.as_ref())
-        && m.count != ranks(s)
-    {
-        out.cannot(format!(
-            "hardware.count: import with --instance {}x{}",
-            m.count, m.accelerator
-        ));
-    }
 }
 
 /// `leaderworkerset.yaml`.
@@ -261,8 +223,43 @@ fn multi_node(size: u32, rank: &str) -> Vec<String> {
     ]
 }
 
-/// `graph.yaml`.
-pub fn dynamo(s: &Scenario, out: &mut Exported) {
+/// A worker of a Dynamo graph: its service's name, and what it does where prefill and decode are apart.
+fn dynamo_worker(
+    name: &str,
+    image: &str,
+    (service, role): (&str, Option<&str>),
+    s: &Scenario,
+    words: &mut Exported,
+) -> String {
+    let mut text =
+        format!("    {service}:\n      componentType: worker\n      dynamoNamespace: {name}\n");
+    if let Some(role) = role {
+        let _ = writeln!(text, "      subComponentType: {role}");
+    }
+    let _ = write!(
+        text,
+        "      replicas: {}\n      resources:\n        limits:\n          gpu: \"{}\"\n      extraPodSpec:\n{}",
+        s.replicas,
+        ranks(s),
+        selector(s, 8)
+    );
+    let _ = write!(
+        text,
+        "        mainContainer:\n          image: {image}\n          command: [python3, -m, dynamo.vllm]\n          args:\n"
+    );
+    let role = role.map(|role| format!("--is-{role}-worker"));
+    let args = [format!("--model={}", model_id(s))]
+        .into_iter()
+        .chain(vllm::arguments(s, words))
+        .chain(role);
+    for word in args {
+        let _ = writeln!(text, "          - {}", yaml(&word));
+    }
+    text
+}
+
+/// `graph.yaml`: of `s`, or of both sides where prefill and decode are apart.
+pub fn dynamo(s: &Scenario, sides: Option<&Sides>, out: &mut Exported) {
     let image = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest";
     let name = label(s);
     let mut text = format!(
@@ -279,23 +276,16 @@ pub fn dynamo(s: &Scenario, out: &mut Exported) {
             "      envs:\n      - name: DYN_ROUTER_MODE\n        value: kv\n"
         );
     }
-    let _ = write!(
-        text,
-        "    VllmDecodeWorker:\n      componentType: worker\n      dynamoNamespace: {name}\n      replicas: {}\n      resources:\n        limits:\n          gpu: \"{}\"\n      extraPodSpec:\n{}",
-        s.replicas,
-        ranks(s),
-        selector(s, 8)
-    );
-    let _ = write!(
-        text,
-        "        mainContainer:\n          image: {image}\n          command: [python3, -m, dynamo.vllm]\n          args:\n"
-    );
     let mut words = Exported::default();
-    let args = [format!("--model={}", model_id(s))]
-        .into_iter()
-        .chain(vllm::arguments(s, &mut words));
-    for word in args {
-        let _ = writeln!(text, "          - {}", yaml(&word));
+    let workers = match sides {
+        None => vec![("VllmDecodeWorker", None, s)],
+        Some(sides) => vec![
+            ("VllmDecodeWorker", Some("decode"), &sides.decode),
+            ("VllmPrefillWorker", Some("prefill"), &sides.prefill),
+        ],
+    };
+    for (service, role, side) in workers {
+        text += &dynamo_worker(&name, image, (service, role), side, &mut words);
     }
     // Dynamo's own front end is what this target says.
     out.not_said.extend(

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use sim::scenario::Scenario;
 use sim::workload::{Arrival, Length, Lengths, StreamSpec};
 
-use super::{Exported, model_id};
+use super::shared::{Exported, model_id};
 use crate::text::shell::quoted;
 
 /// `bench.sh`, and what it cannot say.

@@ -7,7 +7,9 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options::{self, Setting};
-use super::{Exported, accelerator, devices_of_node, model_id, ranks, vllm, yaml};
+use super::shared::{
+    Exported, accelerator, devices_of_node, machine, model_id, ranks, router, yaml,
+};
 use crate::import::{pbtxt_table, trtllm_build_table, trtllm_convert_table};
 use crate::place::printable;
 use crate::text::shell::quoted;
@@ -136,8 +138,8 @@ pub fn build(s: &Scenario, out: &mut Exported) {
             s.replicas
         ));
     }
-    vllm::machine(s, out);
-    super::kubernetes::router(s, out);
+    machine(s, out);
+    router(s, out);
 }
 
 /// `values.yaml` of the multi-node chart, with the engine's files.
@@ -163,8 +165,8 @@ pub fn helm(s: &Scenario, out: &mut Exported) {
     );
     out.file("values.yaml", text);
     engine_files(s, out);
-    vllm::machine(s, out);
-    super::kubernetes::router(s, out);
+    machine(s, out);
+    router(s, out);
 }
 
 /// What the node's label calls the accelerator.

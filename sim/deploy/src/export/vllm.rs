@@ -5,7 +5,8 @@ use hwmodels::catalog::Catalog;
 use sim::scenario::{ModelSource, Scenario};
 use toml::Value;
 
-use super::{Exported, model_id, options};
+use super::options;
+use super::shared::{Exported, machine, model_id, router};
 use crate::import::vllm_table;
 use crate::text::shell::quoted;
 
@@ -133,16 +134,5 @@ pub fn script(s: &Scenario, out: &mut Exported) {
         ));
     }
     machine(s, out);
-    super::kubernetes::router(s, out);
-}
-
-/// The machine, which a command cannot say.
-pub fn machine(s: &Scenario, out: &mut Exported) {
-    if let Some(h) = &s.hardware {
-        let name = match &h.machine {
-            Some(m) => format!("{}x{}", m.count, m.accelerator),
-            None => h.instance.clone(),
-        };
-        out.cannot(format!("hardware: import with --instance {name}"));
-    }
+    router(s, out);
 }

@@ -2,7 +2,7 @@
 
 use toml::{Table as Keys, Value};
 
-use super::draft::{Draft, Origin};
+use super::draft::{Draft, Origin, Scaler};
 use super::promql;
 use super::tree::{Found, Tree, join, sweep};
 use crate::keys::Read::{Number, Switch, Text, Whole};
@@ -141,17 +141,6 @@ pub const KEDA: Table = Table {
     ],
     idle_flags: &[],
 };
-
-/// An autoscaler as files say it, until the scenario around it is known.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scaler {
-    /// `hpa` or `keda`.
-    pub section: &'static str,
-    /// Keys of that section, with their values.
-    pub keys: Vec<(&'static str, Value, Origin)>,
-    /// Every value that was read.
-    pub leaves: Vec<Origin>,
-}
 
 impl Scaler {
     fn new(section: &'static str) -> Scaler {

@@ -226,6 +226,35 @@ fn process_of(
     draft: &mut Draft,
 ) -> (Process, Vec<String>) {
     let file = service.file;
+    let (mut variables, names) = of_env_files(service, prefix, env_files, draft);
+    variables.extend(environment(service, prefix, known, draft));
+    let program = words(service, prefix, "entrypoint", known, draft);
+    let arguments = words(service, prefix, "command", known, draft);
+    let entrypoint = !program.is_empty();
+    let words = program.into_iter().chain(arguments).collect();
+    let image = service.node.entry("image").and_then(|e| {
+        let text = resolved(e.value.text()?, e.line, file, known, draft);
+        Some((text, Place::new(file, e.line)))
+    });
+    (
+        Process {
+            image,
+            words,
+            entrypoint,
+            variables,
+        },
+        names,
+    )
+}
+
+/// The variables of the env files that a service names, and their names.
+fn of_env_files(
+    service: Tree<'_>,
+    prefix: &str,
+    env_files: &EnvFiles,
+    draft: &mut Draft,
+) -> (Vec<(String, Origin)>, Vec<String>) {
+    let file = service.file;
     let mut variables: Vec<(String, Origin)> = Vec::new();
     let mut names = Vec::new();
     let listed = service.node.get("env_file");
@@ -249,6 +278,18 @@ fn process_of(
             )),
         }
     }
+    (variables, names)
+}
+
+/// A service's own variables.
+fn environment(
+    service: Tree<'_>,
+    prefix: &str,
+    known: &BTreeMap<String, String>,
+    draft: &mut Draft,
+) -> Vec<(String, Origin)> {
+    let file = service.file;
+    let mut variables: Vec<(String, Origin)> = Vec::new();
     let environment = service.node.get("environment");
     let size = environment.map_or(0, |e| e.entries().len().max(e.items().len()));
     if size > MAX_VARIABLES {
@@ -289,53 +330,46 @@ fn process_of(
             Origin::new(Place::new(file, item.line), name, value),
         ));
     }
-    let words = |key: &str, draft: &mut Draft| -> Vec<Word> {
-        let Some(node) = service.node.get(key) else {
-            return Vec::new();
-        };
-        if let Some(text) = node.text() {
-            // Compose splits text into words as a shell does, and runs none of it.
-            let line = node.line;
-            return match shell::commands(text, line, known) {
-                Ok(all) => all.into_iter().flat_map(|c| c.words).collect(),
-                Err(wrong) => {
-                    draft.fault(Fault::new(
-                        Place::new(file, wrong.line),
-                        format!("{prefix}.{key}"),
-                        wrong.message,
-                    ));
-                    Vec::new()
-                }
-            };
-        }
-        let items = node
-            .items()
-            .iter()
-            .filter_map(|w| Some((w.text()?, w.line)));
-        items
-            .map(|(text, line)| Word {
-                text: resolved(text, line, file, known, draft),
-                line,
-            })
-            .collect()
+    variables
+}
+
+/// The words at `key`: a list, or text that compose splits.
+fn words(
+    service: Tree<'_>,
+    prefix: &str,
+    key: &str,
+    known: &BTreeMap<String, String>,
+    draft: &mut Draft,
+) -> Vec<Word> {
+    let file = service.file;
+    let Some(node) = service.node.get(key) else {
+        return Vec::new();
     };
-    let program = words("entrypoint", draft);
-    let arguments = words("command", draft);
-    let entrypoint = !program.is_empty();
-    let words = program.into_iter().chain(arguments).collect();
-    let image = service.node.entry("image").and_then(|e| {
-        let text = resolved(e.value.text()?, e.line, file, known, draft);
-        Some((text, Place::new(file, e.line)))
-    });
-    (
-        Process {
-            image,
-            words,
-            entrypoint,
-            variables,
-        },
-        names,
-    )
+    if let Some(text) = node.text() {
+        // Compose splits text into words as a shell does, and runs none of it.
+        let line = node.line;
+        return match shell::commands(text, line, known) {
+            Ok(all) => all.into_iter().flat_map(|c| c.words).collect(),
+            Err(wrong) => {
+                draft.fault(Fault::new(
+                    Place::new(file, wrong.line),
+                    format!("{prefix}.{key}"),
+                    wrong.message,
+                ));
+                Vec::new()
+            }
+        };
+    }
+    let items = node
+        .items()
+        .iter()
+        .filter_map(|w| Some((w.text()?, w.line)));
+    items
+        .map(|(text, line)| Word {
+            text: resolved(text, line, file, known, draft),
+            line,
+        })
+        .collect()
 }
 
 /// `${NAME}` and `${NAME:-default}` in a value.

@@ -105,6 +105,8 @@ pub const PBTXT: Table = Table {
         "enable_trt_overlap",
         "cross_kv_cache_fraction",
         "iter_stats_max_iterations",
+        "cancellation_check_period_ms",
+        "lora_prefetch_dir",
         "request_stats_max_iterations",
         "gpu_weights_percent",
         "participant_ids",

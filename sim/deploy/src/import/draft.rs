@@ -51,6 +51,17 @@ pub struct Stream {
     pub from: String,
 }
 
+/// An autoscaler as files say it, until the scenario around it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scaler {
+    /// `hpa` or `keda`.
+    pub section: &'static str,
+    /// Keys of that section, with their values.
+    pub keys: Vec<(&'static str, Value, Origin)>,
+    /// Every value that was read.
+    pub leaves: Vec<Origin>,
+}
+
 /// What files say that is only of use together with other files.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -61,7 +72,7 @@ pub struct Facts {
     /// What multiplies to the number of replicas.
     pub replicas: Vec<(i64, Origin)>,
     /// The autoscaler.
-    pub scaler: Option<super::autoscalers::Scaler>,
+    pub scaler: Option<Scaler>,
     /// The fewest replicas that an autoscaler leaves.
     pub least_replicas: Option<(i64, Origin)>,
     /// Replicas by the number of servers behind a proxy.
@@ -76,10 +87,46 @@ pub struct Facts {
     pub vllm_release: Option<(u32, Origin)>,
     /// Data-parallel ranks.
     pub data_parallel: Option<(i64, Origin)>,
+    /// Whether prefill and decode are apart, before either side is read.
+    pub is_apart: bool,
+    /// The replicas that prefill, where the others decode alone.
+    pub prefill: Option<Side>,
     /// Whether every GPU is an attention rank of its own (TensorRT-LLM).
     pub attention_dp: Option<Origin>,
     /// Whether experts are spread whole over the ranks.
     pub expert_parallel: Option<Origin>,
+}
+
+/// What is one side's own where prefill and decode are apart: keys of `[layout]` and `[engine]`, and what settles them.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    values: BTreeMap<String, Said>,
+    replicas: Vec<(i64, Origin)>,
+    pod_devices: Option<(i64, Origin)>,
+    data_parallel: Option<(i64, Origin)>,
+    expert_parallel: Option<Origin>,
+}
+
+impl Side {
+    /// Its keys of a section, without the section's name.
+    pub fn section(&self, name: &str) -> BTreeMap<String, Value> {
+        let own = |path: &str| Some(path.strip_prefix(name)?.strip_prefix('.')?.to_owned());
+        let pairs = self.values.iter();
+        pairs
+            .filter_map(|(path, said)| Some((own(path)?, said.value.clone())))
+            .collect()
+    }
+
+    /// Drops every key but those that start with `start` and that `is_kept` says.
+    pub fn keep(&mut self, start: &str, is_kept: impl Fn(&str) -> bool) {
+        self.values
+            .retain(|path, _| path.starts_with(start) && is_kept(path));
+    }
+
+    /// Where one of its keys was said.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.values.values().find_map(|s| s.origin.as_ref().ok())
+    }
 }
 
 /// The scenario as far as it is known.
@@ -178,6 +225,32 @@ impl Draft {
     /// The streams so far.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Changes places with another side: what is said from here on is its own.
+    pub fn swap(&mut self, side: &mut Side) {
+        let own = |path: &String| path.starts_with("layout.") || path.starts_with("engine.");
+        let (mine, rest) = std::mem::take(&mut self.values)
+            .into_iter()
+            .partition(|(path, _)| own(path));
+        self.values = rest;
+        self.values
+            .extend(std::mem::replace(&mut side.values, mine));
+        let facts = &mut self.facts;
+        std::mem::swap(&mut facts.replicas, &mut side.replicas);
+        std::mem::swap(&mut facts.pod_devices, &mut side.pod_devices);
+        std::mem::swap(&mut facts.data_parallel, &mut side.data_parallel);
+        std::mem::swap(&mut facts.expert_parallel, &mut side.expert_parallel);
+    }
+
+    /// Imports with `read` what prefills alone.
+    pub fn prefill<T>(&mut self, read: impl FnOnce(&mut Draft) -> T) -> T {
+        let mut side = self.facts.prefill.take().unwrap_or_default();
+        self.swap(&mut side);
+        let out = read(self);
+        self.swap(&mut side);
+        self.facts.prefill = Some(side);
+        out
     }
 
     /// Reports a key that was used.

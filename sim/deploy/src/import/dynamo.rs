@@ -1,10 +1,11 @@
 //! NVIDIA Dynamo's graph deployments, by ai-dynamo/dynamo `examples/backends/vllm/deploy`.
 
 use super::draft::{Draft, Origin};
-use super::manifests::{ConfigMaps, WORKLOAD, nothing};
 use super::pod::{POD, Runs, placement, pod, process_of};
-use super::program;
+use super::program::{self, Process};
 use super::tree::{Tree, join, sweep};
+use super::vllm::is_prefill;
+use super::workload::{ConfigMaps, WORKLOAD, nothing};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, says};
 use crate::place::{Place, shown};
@@ -15,7 +16,16 @@ pub const DYNAMO: Table = Table {
     kind: "dynamo",
     title: "NVIDIA Dynamo's DynamoGraphDeployment with vLLM workers; a service's name stands in place of `*`",
     keys: &[
-        says("replicas", "`layout.replicas` of the worker", Whole),
+        says(
+            "replicas",
+            "`layout.replicas` of the worker; `pool.replicas` where prefill and decode are apart",
+            Whole,
+        ),
+        says(
+            "subComponentType",
+            "prefill: the worker prefills alone, in a pool of its own, and the other decodes",
+            Text,
+        ),
         says("resources.limits.gpu", "devices of a pod", Whole),
         says("resources.requests.gpu", "the same", Whole),
         says("extraPodSpec.mainContainer.image", "the runtime", Text),
@@ -43,7 +53,6 @@ pub const DYNAMO: Table = Table {
     ],
     idle: &[
         "componentType",
-        "subComponentType",
         "dynamoNamespace",
         "envFromSecret",
         "extraPodSpec.*",
@@ -114,12 +123,23 @@ fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft)
             node,
             file: tree.file,
         };
-        if pod(at(spec), prefix, maps, draft) == Runs::Engine {
-            any = true;
-            if let Some(found) = at(component).whole("spec.components[]", &["replicas"], draft) {
+        let read = |draft: &mut Draft| {
+            let is_engine = pod(at(spec), prefix, maps, draft) == Runs::Engine;
+            if is_engine
+                && let Some(found) = at(component).whole("spec.components[]", &["replicas"], draft)
+            {
                 draft.facts.replicas.push(found);
             }
-        }
+            is_engine
+        };
+        let text = |key: &str| component.get(key).and_then(|k| k.text());
+        let prefills = [text("type"), text("subComponentType")].contains(&Some("prefill"));
+        let is_engine = if prefills {
+            draft.prefill(read)
+        } else {
+            read(draft)
+        };
+        any |= is_engine;
     }
     if !any {
         return nothing(tree, draft);
@@ -130,6 +150,28 @@ fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft)
         (String::new(), &WORKLOAD),
     ];
     sweep(tree, &tables, draft);
+}
+
+/// Imports a worker; whether it is one.
+fn worker(service: Tree<'_>, prefix: &str, process: &Process, draft: &mut Draft) -> bool {
+    if !program::run(process, service.file, draft, 0) {
+        return false;
+    }
+    if let Some(found) = service.whole(prefix, &["replicas"], draft) {
+        draft.facts.replicas.push(found);
+    }
+    if let Some(found) = service.whole(prefix, &["resources", "limits", "gpu"], draft) {
+        draft.facts.pod_devices = Some(found);
+    }
+    if let Some(node) = service.node.get("extraPodSpec") {
+        let file = service.file;
+        placement(
+            Tree { node, file },
+            &format!("{prefix}.extraPodSpec"),
+            draft,
+        );
+    }
+    true
 }
 
 /// Imports a graph.
@@ -159,26 +201,17 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
             file: tree.file,
         };
         let process = process_of(container, maps, draft);
-        if process.words.is_empty() || !program::run(&process, tree.file, draft, 0) {
+        if process.words.is_empty() {
             continue;
         }
-        any = true;
-        if let Some(found) = service.whole(&prefix, &["replicas"], draft) {
-            draft.facts.replicas.push(found);
-        }
-        if let Some(found) = service.whole(&prefix, &["resources", "limits", "gpu"], draft) {
-            draft.facts.pod_devices = Some(found);
-        }
-        if let Some(spec) = entry.value.get("extraPodSpec") {
-            placement(
-                Tree {
-                    node: spec,
-                    file: tree.file,
-                },
-                &format!("{prefix}.extraPodSpec"),
-                draft,
-            );
-        }
+        let role = entry.value.get("subComponentType").and_then(|k| k.text());
+        let read = |draft: &mut Draft| worker(service, &prefix, &process, draft);
+        let found = if role == Some("prefill") || is_prefill(&process.words) {
+            draft.prefill(read)
+        } else {
+            read(draft)
+        };
+        any |= found;
     }
     if !any {
         return nothing(tree, draft);

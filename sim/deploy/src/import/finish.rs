@@ -5,10 +5,31 @@ use std::sync::Arc;
 use hwmodels::catalog::Catalog;
 use sim::scenario::Scenario;
 
+use super::detect::Kind;
 use super::draft::{Draft, Origin, Stream};
 use super::names::{accelerator_of, model_of};
-use super::{Imported, Options};
 use crate::place::{Error, Fault, Place, shown};
+use crate::report::Report;
+
+/// What the caller says in place of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The kind of every file, in place of what its content tells.
+    pub kind: Option<Kind>,
+    /// The machine: an instance type, or `8xH100`.
+    pub instance: Option<String>,
+    /// The model's name in the catalog.
+    pub model: Option<String>,
+}
+
+/// A scenario and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The scenario as TOML, each value with its file and line.
+    pub scenario: String,
+    /// What became of every key.
+    pub report: Report,
+}
 
 /// What a run is given where no file says how long it is [requests].
 const REQUESTS: i64 = 500;
@@ -26,6 +47,23 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
     parallelism(&mut draft, &catalog);
     hardware(&mut draft, &catalog, clean);
     replicas(&mut draft);
+    if let Some(mut prefill) = draft.facts.prefill.take() {
+        draft.swap(&mut prefill);
+        parallelism(&mut draft, &catalog);
+        devices(&mut draft);
+        replicas(&mut draft);
+        let serves = draft.get("engine.kind").is_some();
+        draft.swap(&mut prefill);
+        if !draft.has_faults() && serves && draft.get("engine.kind").is_some() {
+            super::apart::pools(&mut draft, prefill);
+        } else if clean && !draft.has_faults() {
+            draft.fault(Fault::new(
+                first_file(&draft),
+                "",
+                "one side prefills and none decodes, or the other way round; import the whole deployment",
+            ));
+        }
+    }
     if draft.get("engine.kind").is_none() && clean {
         draft.fault(Fault::new(
             first_file(&draft),
@@ -194,6 +232,11 @@ fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
              your own",
         ));
     }
+    devices(draft);
+}
+
+/// Holds the devices of a pod against what the layout takes.
+fn devices(draft: &mut Draft) {
     let ranks = ["layout.tp", "layout.pp", "layout.dp"]
         .iter()
         .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));

@@ -9,7 +9,7 @@ use super::args;
 use super::draft::Draft;
 use super::load::{FILE, Load, lengths, rate, table};
 use crate::keys::Read::{Number, Text, Whole};
-use crate::keys::{Table, not_modelled, says};
+use crate::keys::{Table, not_modelled, not_modelled_flag, says};
 use crate::place::shown;
 use crate::report::Fate;
 use crate::text::shell::Word;
@@ -42,6 +42,15 @@ pub const GUIDELLM: Table = Table {
         not_modelled("--over-saturation", "the run goes on to its end"),
         not_modelled("--max-errors", "the run goes on to its end"),
         not_modelled("--max-error-rate", "the run goes on to its end"),
+        not_modelled("--max-global-error-rate", "the run goes on to its end"),
+        not_modelled_flag(
+            "--detect-saturation --default-over-saturation",
+            "the run goes on to its end",
+        ),
+        not_modelled(
+            "--per-constraints",
+            "a sweep's runs are imported one by one",
+        ),
     ],
     idle: &[
         "--target",
@@ -64,6 +73,10 @@ pub const GUIDELLM: Table = Table {
         "--data-column-mapper",
         "--sample-requests",
         "--data-samples",
+        "--data-num-workers",
+        "--dataloader-kwargs",
+        "--request-formatter-kwargs",
+        "--output-sampling",
         "--scenario",
         "-c",
     ],
@@ -71,6 +84,7 @@ pub const GUIDELLM: Table = Table {
         "--disable-progress",
         "--disable-console-outputs",
         "--disable-console",
+        "--disable-console-interactive",
         "--display-scheduler-stats",
     ],
 };

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
-use super::manifests::ConfigMaps;
 use super::pod::{self, Runs};
 use super::tree::{Tree, sweep};
+use super::workload::ConfigMaps;
 use crate::keys::Read::{Switch, Text, Whole};
 use crate::keys::{Table, not_modelled, says};
 use crate::place::{Place, shown};
@@ -401,12 +401,17 @@ pub const LLM_D: Table = Table {
         ),
         says(
             "prefill.create",
-            "false: pools that are apart are not imported",
+            "false: each replica prefills and decodes",
             Switch,
         ),
         says(
             "prefill.replicas",
-            "0: pools that are apart are not imported",
+            "`pool.replicas` of the pool that prefills; 0, the chart's default: each replica prefills and decodes",
+            Whole,
+        ),
+        says(
+            "prefill.parallelism.tensor",
+            "`pool.layout.tp` of the pool that prefills",
             Whole,
         ),
     ],
@@ -429,64 +434,57 @@ pub const LLM_D: Table = Table {
     idle_flags: &[],
 };
 
+/// One side of llm-d's model service: `decode`, which does both where there is no `prefill`.
+fn llm_d_side(tree: Tree<'_>, side: &str, draft: &mut Draft) {
+    let file = tree.file;
+    let runs = match tree.node.get(side) {
+        Some(node) => pod::pod(Tree { node, file }, side, &ConfigMaps::new(), draft),
+        None => Runs::Nothing,
+    };
+    if runs != Runs::Engine {
+        // modelCommand: vllmServe leaves the program to the chart; its arguments are the container's.
+        let containers = tree.node.at(&[side, "containers"]);
+        for node in containers.map_or(&[][..], Node::items) {
+            let container = Tree { node, file };
+            let process = pod::process_of(container, &ConfigMaps::new(), draft);
+            let image = process.image.as_ref().map(|(i, p)| (i.as_str(), p.clone()));
+            super::vllm::import(&process.words, file, image, draft);
+            pod::devices(container, &format!("{side}.containers[]"), draft);
+        }
+        if let Some(node) = tree.node.get(side) {
+            pod::placement(Tree { node, file }, side, draft);
+        }
+    }
+    if let Some((n, origin)) = tree.whole("", &[side, "parallelism", "tensor"], draft) {
+        draft.set("layout.tp", n, &origin);
+    }
+    if let Some(found) = tree.whole("", &[side, "parallelism", "data"], draft) {
+        draft.facts.data_parallel = Some(found);
+    }
+    if let Some(found) = tree.whole("", &[side, "replicas"], draft) {
+        draft.facts.replicas.push(found);
+    }
+}
+
 /// Imports values of llm-d's model service.
 pub fn llm_d(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
     let tree = Tree { node: doc, file };
     let created = tree
         .text("", &["prefill", "create"])
         .is_none_or(|(value, _)| value != "false");
+    // The chart's own default is no prefill replica.
     let count = tree
         .whole("", &["prefill", "replicas"], draft)
-        .map_or(1, |(n, _)| n);
-    if let Some(prefill) = tree.find("", &["prefill"])
-        && created
-        && count > 0
-    {
-        draft.fault(
-            prefill
-                .origin
-                .fault("prefill and decode on separate pools are not imported"),
-        );
-        return;
+        .map_or(0, |(n, _)| n);
+    if created && count > 0 {
+        draft.facts.is_apart = true;
+        draft.prefill(|draft| llm_d_side(tree, "prefill", draft));
     }
-    let runs = match doc.get("decode") {
-        Some(decode) => pod::pod(
-            Tree { node: decode, file },
-            "decode",
-            &ConfigMaps::new(),
-            draft,
-        ),
-        None => Runs::Nothing,
-    };
-    if runs != Runs::Engine {
-        // modelCommand: vllmServe leaves the program to the chart; its arguments are the container's.
-        let containers = doc
-            .at(&["decode", "containers"])
-            .map_or(&[][..], Node::items);
-        for container in containers {
-            let container = Tree {
-                node: container,
-                file,
-            };
-            let process = pod::process_of(container, &ConfigMaps::new(), draft);
-            let image = process.image.as_ref().map(|(i, p)| (i.as_str(), p.clone()));
-            super::vllm::import(&process.words, file, image, draft);
-            pod::devices(container, "decode.containers[]", draft);
-        }
-    }
+    llm_d_side(tree, "decode", draft);
     if let Some((uri, origin)) = tree.text("", &["modelArtifacts", "uri"])
         && draft.facts.model.is_none()
     {
         draft.model(uri, origin);
-    }
-    if let Some((n, origin)) = tree.whole("", &["decode", "parallelism", "tensor"], draft) {
-        draft.set("layout.tp", n, &origin);
-    }
-    if let Some(found) = tree.whole("", &["decode", "parallelism", "data"], draft) {
-        draft.facts.data_parallel = Some(found);
-    }
-    if let Some(found) = tree.whole("", &["decode", "replicas"], draft) {
-        draft.facts.replicas.push(found);
     }
     sweep(tree, &[(String::new(), &LLM_D)], draft);
 }

@@ -1,15 +1,14 @@
 //! KServe: InferenceService (v1beta1) and LLMInferenceService (v1alpha1), by the API reference of kserve.github.io.
 
-use super::draft::Draft;
-use super::manifests::{ConfigMaps, nothing, replicas};
+use std::collections::BTreeMap;
+
+use super::draft::{Draft, Origin};
 use super::pod::{POD, Runs, devices, placement, pod, process_of};
 use super::tree::{Tree, sweep};
+use super::workload::{ConfigMaps, nothing};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, not_modelled, says};
-use crate::text::shell::Word;
-use crate::text::yaml::Node;
-
-const DISAGGREGATED: &str = "prefill and decode on separate pools are not imported";
+use crate::text::shell::{self, Word};
 
 /// KServe's InferenceService.
 pub const INFERENCE_SERVICE: Table = Table {
@@ -99,6 +98,31 @@ pub const LLM_INFERENCE_SERVICE: Table = Table {
             Whole,
         ),
         says("spec.parallelism.expert", "`layout.ep`", Text),
+        says(
+            "spec.prefill.replicas",
+            "`pool.replicas` of the pool that prefills; the service then decodes alone",
+            Whole,
+        ),
+        says(
+            "spec.prefill.parallelism.tensor",
+            "`pool.layout.tp` of that pool",
+            Whole,
+        ),
+        says(
+            "spec.prefill.parallelism.pipeline",
+            "`pool.layout.pp` of that pool",
+            Whole,
+        ),
+        says(
+            "spec.prefill.parallelism.data",
+            "`pool.layout.dp` of that pool, or its replicas of a dense model",
+            Whole,
+        ),
+        says(
+            "spec.prefill.parallelism.expert",
+            "`pool.layout.ep` of that pool",
+            Text,
+        ),
     ],
     idle: &[
         "apiVersion",
@@ -107,6 +131,10 @@ pub const LLM_INFERENCE_SERVICE: Table = Table {
         "spec.model.name",
         "spec.parallelism.dataLocal",
         "spec.parallelism.dataRPCPort",
+        "spec.prefill.parallelism.dataLocal",
+        "spec.prefill.parallelism.dataRPCPort",
+        "spec.prefill.worker*",
+        "spec.prefill.template.metadata*",
         "spec.router.*",
         "spec.baseRefs*",
         "spec.worker*",
@@ -211,65 +239,78 @@ const PREDICTOR: Table = Table {
 
 /// Imports an LLMInferenceService.
 pub fn llm_inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
-    if let Some(prefill) = tree.find("", &["spec", "prefill"]) {
-        draft.fault(prefill.origin.fault(DISAGGREGATED));
-        return;
+    if tree.find("", &["spec", "prefill"]).is_some() {
+        draft.facts.is_apart = true;
+        draft.prefill(|draft| side(tree, &["spec", "prefill"], maps, draft));
     }
-    let runs = match tree.node.at(&["spec", "template"]) {
-        Some(spec) => pod(
-            Tree {
-                node: spec,
-                file: tree.file,
-            },
-            "spec.template",
-            maps,
-            draft,
-        ),
-        None => Runs::Nothing,
-    };
-    if runs == Runs::Nothing {
-        // The template's container may leave the command to the preset, which runs vLLM.
-        super::vllm::import(&[], tree.file, None, draft);
-        for container in tree
-            .node
-            .at(&["spec", "template", "containers"])
-            .map_or(&[][..], Node::items)
-        {
-            devices(
-                Tree {
-                    node: container,
-                    file: tree.file,
-                },
-                "spec.template.containers[]",
-                draft,
-            );
-        }
-    }
+    side(tree, &["spec"], maps, draft);
     if let Some((uri, origin)) = tree.text("", &["spec", "model", "uri"])
         && draft.facts.model.is_none()
     {
         draft.model(uri, origin);
     }
-    for (key, path) in [("tensor", "layout.tp"), ("pipeline", "layout.pp")] {
-        if let Some((n, origin)) = tree.whole("", &["spec", "parallelism", key], draft) {
-            draft.set(path, n, &origin);
+    let tables: [(String, &Table); 3] = [
+        ("spec.template.".to_owned(), &POD),
+        ("spec.prefill.template.".to_owned(), &POD),
+        (String::new(), &LLM_INFERENCE_SERVICE),
+    ];
+    sweep(tree, &tables, draft);
+}
+
+/// One side of an LLMInferenceService: `spec`, which decodes alone where there is a `spec.prefill`.
+fn side(tree: Tree<'_>, at: &[&str], maps: &ConfigMaps, draft: &mut Draft) {
+    let file = tree.file;
+    let path = |keys: &[&'static str]| -> Vec<&str> { at.iter().chain(keys).copied().collect() };
+    let template = path(&["template"]);
+    let prefix = template.join(".");
+    let node = tree.node.at(&template);
+    let runs = node.map_or(Runs::Nothing, |node| {
+        pod(Tree { node, file }, &prefix, maps, draft)
+    });
+    if runs == Runs::Nothing {
+        // The template's container may leave the command to the preset, which runs vLLM.
+        let containers = node.and_then(|n| n.get("containers"));
+        let mut words = Vec::new();
+        for node in containers.map_or(&[][..], |c| c.items()) {
+            let container = Tree { node, file };
+            words.extend(additional(container, maps, draft));
+            devices(container, &format!("{prefix}.containers[]"), draft);
+        }
+        super::vllm::import(&words, file, None, draft);
+    }
+    for (key, to) in [("tensor", "layout.tp"), ("pipeline", "layout.pp")] {
+        if let Some((n, origin)) = tree.whole("", &path(&["parallelism", key]), draft) {
+            draft.set(to, n, &origin);
         }
     }
-    if let Some(found) = tree.whole("", &["spec", "parallelism", "data"], draft) {
+    if let Some(found) = tree.whole("", &path(&["parallelism", "data"]), draft) {
         draft.facts.data_parallel = Some(found);
     }
-    if let Some((value, origin)) = tree.text("", &["spec", "parallelism", "expert"])
+    if let Some((value, origin)) = tree.text("", &path(&["parallelism", "expert"]))
         && value != "false"
     {
         draft.facts.expert_parallel = Some(origin);
     }
-    replicas(tree, draft);
-    sweep(
-        tree,
-        &[
-            (String::new(), &LLM_INFERENCE_SERVICE),
-            ("spec.template.".to_owned(), &POD),
-        ],
-        draft,
-    );
+    if let Some(found) = tree.whole("", &path(&["replicas"]), draft) {
+        draft.facts.replicas.push(found);
+    }
+}
+
+/// The preset's own variable for more of vLLM's arguments, `VLLM_ADDITIONAL_ARGS`.
+fn additional(container: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) -> Vec<Word> {
+    let process = process_of(container, maps, draft);
+    let own = |(name, _): &&(String, Origin)| name == "VLLM_ADDITIONAL_ARGS";
+    let Some((_, origin)) = process.variables.iter().find(own) else {
+        return Vec::new();
+    };
+    match shell::commands(&origin.raw, origin.place.line, &BTreeMap::new()) {
+        Ok(all) => {
+            draft.used(origin, "vLLM's arguments");
+            all.into_iter().flat_map(|c| c.words).collect()
+        }
+        Err(wrong) => {
+            draft.fault(origin.fault(wrong.message));
+            Vec::new()
+        }
+    }
 }

@@ -7,7 +7,7 @@ use toml::{Table as Keys, Value};
 use super::args::{self, Args};
 use super::draft::{Draft, Origin, Stream};
 use crate::keys::Read::{Number, Text, Whole};
-use crate::keys::{Key, Table, Takes, not_modelled, says};
+use crate::keys::{Key, Table, Takes, not_modelled, not_modelled_flag, says};
 use crate::place::{Place, shown};
 use crate::report::Fate;
 use crate::text::shell::Word;
@@ -51,7 +51,24 @@ pub const VLLM_BENCH: Table = Table {
         not_modelled("--sonnet-input-len", FILE),
         not_modelled("--sonnet-output-len", FILE),
         not_modelled("--prefix-repetition-prefix-len", "set prefix.tokens"),
-        not_modelled("--ramp-up-strategy", "a linear ramp is meant"),
+        says(
+            "--ramp-up-strategy",
+            "`arrival.kind` = ramp where it is linear",
+            Text,
+        ),
+        not_modelled(
+            "--probe-request-rate",
+            "write a [[workload]] of its own for probes",
+        ),
+        not_modelled_flag(
+            "--self-timed",
+            "name the file as a trace: arrival = { kind = \"trace\", file = ... }",
+        ),
+        Key {
+            takes: Takes::Values,
+            ..not_modelled("--lora-modules", "LoRA adapters are not simulated")
+        },
+        not_modelled("--lora-assignment", "LoRA adapters are not simulated"),
     ],
     idle: &[
         "--backend",
@@ -83,6 +100,10 @@ pub const VLLM_BENCH: Table = Table {
         "--ready-check-timeout-sec",
         "--repetition-penalty",
         "--best-of",
+        "--frequency-penalty",
+        "--presence-penalty",
+        "--chat-template-kwargs",
+        "--timeline-itl-thresholds",
     ],
     idle_flags: &[
         "--save-result",
@@ -98,6 +119,10 @@ pub const VLLM_BENCH: Table = Table {
         "--no-oversample",
         "--insecure",
         "--skip-chat-template",
+        "--skip-tokenizer-init",
+        "--enable-multimodal-chat",
+        "--plot-timeline",
+        "--plot-dataset-stats",
     ],
 };
 
@@ -254,6 +279,14 @@ pub fn vllm_bench(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
 }
 
 fn arrival_of_bench(load: &mut Load<'_>, requests: i64) {
+    if let Some(g) = load.args.get("--ramp-up-strategy") {
+        match g.value.as_str() {
+            "linear" => load.draft.used(&g.origin, "workload.arrival.kind = ramp"),
+            _ => load
+                .draft
+                .fate(&g.origin, Fate::NotModelled, "a linear ramp is meant"),
+        }
+    }
     let ramp = (
         load.number("--ramp-up-start-rps", "workload.arrival.from"),
         load.number("--ramp-up-end-rps", "workload.arrival.to"),

@@ -3,64 +3,17 @@
 //! Fields: the API references of kubernetes.io (apps/v1, batch/v1, autoscaling/v2), lws.sigs.k8s.io (leaderworkerset.x-k8s.io/v1), keda.sh (ScaledObject), and
 //! kserve.github.io (InferenceService v1beta1, LLMInferenceService v1alpha1).
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
-use super::pod::{MAX_WORDS, POD, Runs, pod};
+use super::pod::{POD, Runs, pod};
 use super::tree::{Tree, sweep};
+use super::workload::{ConfigMaps, WORKLOAD, nothing, replicas};
 use super::{autoscalers, dynamo, kserve};
-use crate::keys::Read::{Text, Whole};
-use crate::keys::{Table, says};
 use crate::place::Place;
 use crate::report::Fate;
 use crate::text::yaml::Node;
-
-/// Workloads that run pods.
-pub const WORKLOAD: Table = Table {
-    kind: "kubernetes",
-    title: "Deployment, StatefulSet, LeaderWorkerSet, Job, Pod (several documents in a file)",
-    keys: &[
-        says("kind", "what the document is", Text),
-        says("spec.replicas", "a factor of `layout.replicas`", Whole),
-        says(
-            "spec.leaderWorkerTemplate.size",
-            "pods that hold one replica",
-            Whole,
-        ),
-    ],
-    idle: &[
-        "apiVersion",
-        "metadata.*",
-        "status*",
-        "spec.selector*",
-        "spec.strategy*",
-        "spec.template.metadata*",
-        "spec.revisionHistoryLimit",
-        "spec.progressDeadlineSeconds",
-        "spec.minReadySeconds",
-        "spec.serviceName",
-        "spec.podManagementPolicy",
-        "spec.updateStrategy*",
-        "spec.volumeClaimTemplates*",
-        "spec.startupPolicy",
-        "spec.rolloutStrategy*",
-        "spec.networkConfig*",
-        "spec.leaderWorkerTemplate.restartPolicy",
-        "spec.leaderWorkerTemplate.leaderTemplate.metadata*",
-        "spec.leaderWorkerTemplate.workerTemplate.*",
-        "spec.backoffLimit",
-        "spec.ttlSecondsAfterFinished",
-        "spec.completions",
-        "spec.parallelism",
-        "spec.paused",
-        "spec.persistentVolumeClaimRetentionPolicy*",
-        "spec.ordinals*",
-        "spec.suspend",
-    ],
-    idle_flags: &[],
-};
 
 /// Resources that say nothing of a simulation.
 const IDLE_KINDS: [&str; 30] = [
@@ -95,29 +48,6 @@ const IDLE_KINDS: [&str; 30] = [
     "Issuer",
     "Certificate",
 ];
-
-/// ConfigMaps of the files: name to keys and values.
-pub type ConfigMaps = BTreeMap<String, Vec<(String, Origin)>>;
-
-/// The ConfigMaps among the documents.
-pub fn config_maps(docs: &[Rc<Node>], file: &Arc<str>, maps: &mut ConfigMaps) {
-    for doc in docs {
-        let kind = doc.get("kind").and_then(|k| k.text().map(str::to_owned));
-        let name = doc.at(&["metadata", "name"]).and_then(Node::text);
-        if let (Some("ConfigMap"), Some(name), Some(data)) =
-            (kind.as_deref(), name, doc.get("data"))
-        {
-            let entries = data.entries().iter().map(|e| {
-                let text = e.value.text().unwrap_or("").to_owned();
-                (
-                    e.key.clone(),
-                    Origin::new(Place::new(file, e.line), e.key.clone(), text),
-                )
-            });
-            maps.insert(name.to_owned(), entries.take(MAX_WORDS).collect());
-        }
-    }
-}
 
 /// Imports one document.
 pub fn import(doc: &Rc<Node>, file: &Arc<str>, maps: &ConfigMaps, draft: &mut Draft) {
@@ -189,30 +119,6 @@ fn workload(tree: Tree<'_>, pod: &[&str], maps: &ConfigMaps, draft: &mut Draft) 
         tree,
         &[(String::new(), &WORKLOAD), (format!("{prefix}."), &POD)],
         draft,
-    );
-}
-
-/// The workload's replicas, where it says them.
-pub fn replicas(tree: Tree<'_>, draft: &mut Draft) {
-    if let Some(found) = tree.whole("", &["spec", "replicas"], draft) {
-        draft.facts.replicas.push(found);
-    }
-}
-
-/// A workload without an engine: one line in the report.
-pub fn nothing(tree: Tree<'_>, draft: &mut Draft) {
-    let kind = tree.node.get("kind").and_then(|k| k.text()).unwrap_or("");
-    let name = tree
-        .node
-        .at(&["metadata", "name"])
-        .and_then(Node::text)
-        .unwrap_or("");
-    let line = tree.node.entry("kind").map_or(tree.node.line, |e| e.line);
-    let origin = Origin::new(Place::new(tree.file, line), kind, name);
-    draft.fate(
-        &origin,
-        Fate::NotUnderstood,
-        "none of its containers runs an engine or a load generator that is known",
     );
 }
 

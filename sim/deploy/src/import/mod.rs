@@ -4,6 +4,7 @@
 //! [`crate::keys`] and tells the `draft::Draft` what it says; `finish` makes a scenario of what all files say together.
 
 mod accesslog;
+mod apart;
 mod args;
 mod autoscalers;
 mod compose;
@@ -30,15 +31,17 @@ mod tgi;
 mod tree;
 mod trtllm;
 mod vllm;
+mod workload;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub use detect::Kind;
+pub use finish::{Imported, Options};
 
 use crate::keys::Table;
 use crate::place::{Error, Fault, Place, printable};
-use crate::report::{FileKind, Report};
+use crate::report::FileKind;
 use crate::text::yaml::Node;
 use detect::Content;
 use draft::{Draft, Origin};
@@ -69,26 +72,6 @@ impl Source {
     }
 }
 
-/// What the caller says in place of the files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// The kind of every file, in place of what its content tells.
-    pub kind: Option<Kind>,
-    /// The machine: an instance type, or `8xH100`.
-    pub instance: Option<String>,
-    /// The model's name in the catalog.
-    pub model: Option<String>,
-}
-
-/// A scenario and where it comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Imported {
-    /// The scenario as TOML, each value with its file and line.
-    pub scenario: String,
-    /// What became of every key.
-    pub report: Report,
-}
-
 /// The tables of all kinds, in the order of the documentation.
 pub fn tables() -> Vec<&'static Table> {
     vec![
@@ -100,7 +83,7 @@ pub fn tables() -> Vec<&'static Table> {
         &configs::OPTIONS,
         &configs::PBTXT,
         &trtllm::LAUNCHER,
-        &manifests::WORKLOAD,
+        &workload::WORKLOAD,
         &pod::POD,
         &autoscalers::HPA,
         &autoscalers::KEDA,
@@ -156,12 +139,12 @@ pub fn import(sources: &[Source], options: &Options) -> Result<Imported, Error> 
 }
 
 fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) {
-    let mut maps = manifests::ConfigMaps::new();
+    let mut maps = workload::ConfigMaps::new();
     let mut env_files = compose::EnvFiles::new();
     let mut used: Vec<String> = Vec::new();
     for (file, _, content) in read {
         match content {
-            Content::Manifests(docs) => manifests::config_maps(docs, file, &mut maps),
+            Content::Manifests(docs) => workload::config_maps(docs, file, &mut maps),
             Content::Env(variables) => {
                 let origins = variables.iter().map(|v| {
                     let origin =
@@ -192,7 +175,7 @@ fn one(
     file: &Arc<str>,
     source: &Source,
     content: &Content,
-    maps: &manifests::ConfigMaps,
+    maps: &workload::ConfigMaps,
     env_files: &compose::EnvFiles,
     used: &mut Vec<String>,
     draft: &mut Draft,

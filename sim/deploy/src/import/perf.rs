@@ -67,6 +67,11 @@ pub const AIPERF: Table = Table {
             Whole,
         ),
         says(
+            "--shared-system-prompt-length",
+            "`prefix.tokens`, one for all",
+            Whole,
+        ),
+        says(
             "--goodput",
             "`[slo]`: time_to_first_token, inter_token_latency, request_latency in milliseconds",
             Text,
@@ -79,13 +84,71 @@ pub const AIPERF: Table = Table {
             "name the file as a trace: arrival = { kind = \"trace\", file = ... }",
         ),
         not_modelled("--user-centric-rate", "set arrival.think"),
+        not_modelled("--num-users", "set arrival.think"),
         not_modelled("--session-concurrency", "set workload.sessions"),
-        not_modelled("--num-sessions", "set workload.sessions"),
+        not_modelled(
+            "--num-sessions --num-conversations --conversation-num",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--session-turns-mean --conversation-turn-mean",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--session-turns-stddev --conversation-turn-stddev",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--session-turn-delay-mean --conversation-turn-delay-mean",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--session-turn-delay-stddev --conversation-turn-delay-stddev",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--session-delay-ratio --conversation-turn-delay-ratio",
+            "set workload.sessions",
+        ),
+        not_modelled(
+            "--user-context-prompt-length",
+            "content of a session's own: set workload.sessions",
+        ),
+        not_modelled(
+            "--seq-dist --sequence-distribution",
+            "write a [[workload]] of each pair of lengths",
+        ),
+        not_modelled(
+            "--prefill-concurrency",
+            "an open loop is sent without such a limit",
+        ),
+        not_modelled(
+            "--request-rate-ramp-duration",
+            "set arrival.kind = \"ramp\"",
+        ),
+        not_modelled("--concurrency-ramp-duration", "the load starts at once"),
+        not_modelled(
+            "--image-batch-size --batch-size-image",
+            "prompts are tokens",
+        ),
+        not_modelled(
+            "--audio-batch-size --batch-size-audio",
+            "prompts are tokens",
+        ),
+        not_modelled(
+            "--video-batch-size --batch-size-video",
+            "prompts are tokens",
+        ),
         not_modelled("--request-cancellation-rate", "set workload.cancel"),
+        not_modelled("--request-cancellation-delay", "set workload.cancel"),
         not_modelled(
             "--warmup-request-count --num-warmup-requests",
             "set run.warmup",
         ),
+        not_modelled("--warmup-duration", "set run.warmup"),
+        not_modelled("--num-warmup-sessions", "set run.warmup"),
+        not_modelled("--warmup-concurrency", "set run.warmup"),
+        not_modelled("--warmup-request-rate", "set run.warmup"),
         not_modelled(
             "--measurement-interval",
             "the run is as long as its requests",
@@ -126,7 +189,24 @@ pub const AIPERF: Table = Table {
         "--server-metrics-url",
         "--gpu-telemetry",
         "--slice-duration",
-        "--conversation-num",
+        "--custom-endpoint",
+        "--model-selection-strategy",
+        "--url-strategy",
+        "--transport",
+        "--transport-type",
+        "--connection-reuse-strategy",
+        "--dataset-sampling-strategy",
+        "--profile-export-prefix",
+        "--export-level",
+        "--profile-export-level",
+        "--benchmark-grace-period",
+        "--warmup-grace-period",
+        "--num-profile-runs",
+        "--profile-run-cooldown-seconds",
+        "--confidence-level",
+        "--server-metrics",
+        "--server-metrics-formats",
+        "--record-processors",
     ],
     idle_flags: &[
         "--streaming",
@@ -136,6 +216,13 @@ pub const AIPERF: Table = Table {
         "--tokenizer-trust-remote-code",
         "--enable-checkpointing",
         "--use-server-token-count",
+        "--use-legacy-max-tokens",
+        "--export-http-trace",
+        "--show-trace-timing",
+        "--no-gpu-telemetry",
+        "--no-server-metrics",
+        "--set-consistent-seed",
+        "--profile-run-disable-warmup-after-first",
     ],
 };
 
@@ -203,6 +290,14 @@ fn perf(words: &[Word], file: &Arc<str>, program: &str, pattern: &str, draft: &m
         load.put(
             "prefix",
             table([("tokens", tokens.into()), ("groups", groups.into())]),
+        );
+    } else if let Some(tokens) = load
+        .whole("--shared-system-prompt-length", "workload.prefix.tokens")
+        .filter(|n| *n > 0)
+    {
+        load.put(
+            "prefix",
+            table([("tokens", tokens.into()), ("groups", 1.into())]),
         );
     }
     if let Some(g) = args.get("--goodput") {

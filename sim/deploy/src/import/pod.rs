@@ -3,9 +3,9 @@
 //! Fields: the API reference of kubernetes.io (core/v1).
 
 use super::draft::{Draft, Origin};
-use super::manifests::ConfigMaps;
 use super::program::{self, Process};
 use super::tree::{Tree, join};
+use super::workload::{ConfigMaps, MAX_WORDS};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, not_modelled, says};
 use crate::place::{Fault, Place, shown};
@@ -357,9 +357,8 @@ pub fn process_of(container: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) -> 
 
 /// Longest word that references may grow to [bytes].
 const MAX_WORD: usize = 1 << 14;
-/// Most containers of a pod, and most variables and words of a container.
+/// Most containers of a pod.
 const MAX_CONTAINERS: usize = 64;
-pub(super) const MAX_WORDS: usize = 2_000;
 
 /// Kubernetes' own references, `$(NAME)`.
 fn expanded(text: &str, variables: &[(String, Origin)]) -> String {

@@ -4,8 +4,7 @@ use hwmodels::catalog::Catalog;
 use sim::scenario::{Scenario, ScenarioError};
 use toml::Value;
 
-use super::autoscalers::Scaler;
-use super::draft::Draft;
+use super::draft::{Draft, Scaler};
 use crate::report::Fate;
 
 /// Puts the autoscaler into the scenario.

@@ -12,6 +12,7 @@ use super::draft::Draft;
 use crate::keys::Read::{Number, Switch, Text, Thousands, Whole, Wholes};
 use crate::keys::{Key, Table, not_modelled, not_modelled_flag, says, sets};
 use crate::place::{Place, shown};
+use crate::report::Fate;
 use crate::text::shell::Word;
 
 const ADAPTERS: &str = "LoRA adapters take memory and time that are not simulated";
@@ -127,9 +128,10 @@ pub const TABLE: Table = Table {
             ..not_modelled("--lora-modules", ADAPTERS)
         },
         not_modelled("--max-cpu-loras", ADAPTERS),
-        not_modelled(
+        says(
             "--kv-transfer-config",
-            "prefill and decode on separate pools, and KV that moves between them, are not imported",
+            "how KV goes from prefill to decode, where they are apart (llm-d); elsewhere KV that moves is not simulated",
+            Text,
         ),
         not_modelled("--kv-offloading-size", TRANSFER),
         not_modelled(
@@ -329,29 +331,59 @@ pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, dra
     args::apply(args.given.values(), draft);
     layout(&args, draft);
     formats(&args, draft);
+    if let Some(g) = args.get("--kv-transfer-config") {
+        let (fate, note) = match draft.facts.is_apart {
+            true => (
+                Fate::Used,
+                "KV goes from prefill to decode; set [kv_transfer] for a link of your own",
+            ),
+            false => (
+                Fate::NotModelled,
+                "KV that moves between replicas or tiers is not simulated",
+            ),
+        };
+        draft.fate(&g.origin, fate, note);
+    }
     if v0 {
         only_v0(draft);
     }
     graphs(&args, draft);
 }
 
+/// Whether the words behind `python -m dynamo.vllm` make a worker that prefills alone; the words of old are `--is-prefill-worker`.
+pub fn is_prefill(words: &[Word]) -> bool {
+    let mut all = words.iter().map(|w| w.text.as_str()).peekable();
+    while let Some(word) = all.next() {
+        let mode = match word.split_once('=') {
+            Some(("--disaggregation-mode", mode)) => Some(mode),
+            None if word == "--disaggregation-mode" => all.peek().copied(),
+            _ => None,
+        };
+        if word == "--is-prefill-worker" || mode == Some("prefill") {
+            return true;
+        }
+    }
+    false
+}
+
 /// Reads the words behind `python -m dynamo.vllm`, which takes vLLM's arguments and some of its own.
 pub fn dynamo(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
-    if let Some(word) = words.iter().find(|w| {
-        w.text.starts_with("--is-prefill-worker") || w.text.starts_with("--disaggregation-mode")
-    }) {
-        let place = Place::new(file, word.line);
-        draft.fault(crate::place::Fault::new(
-            place,
-            word.text.clone(),
-            "prefill and decode on separate pools are not imported",
-        ));
-        return;
-    }
-    let own = ["--connector", "--is-decode-worker"];
+    let own = [
+        "--connector",
+        "--is-decode-worker",
+        "--is-prefill-worker",
+        "--disaggregation-mode",
+    ];
+    let mut skip = false;
     let words: Vec<Word> = words
         .iter()
-        .filter(|w| !own.iter().any(|o| w.text.starts_with(o)))
+        .filter(|w| {
+            let is_value = std::mem::take(&mut skip) && !w.text.starts_with("--");
+            let is_own = own.iter().any(|o| w.text.starts_with(o));
+            // These take a word of their own behind them.
+            skip = matches!(w.text.as_str(), "--connector" | "--disaggregation-mode");
+            !is_own && !is_value
+        })
         .cloned()
         .collect();
     import(&words, file, None, draft);
@@ -431,7 +463,7 @@ fn model(args: &Args, file: &Arc<str>, draft: &mut Draft) {
         let origin = super::draft::Origin::new(Place::new(file, word.line), word.text.clone(), "");
         draft.fate(
             &origin,
-            crate::report::Fate::NotUnderstood,
+            Fate::NotUnderstood,
             "a word that belongs to no option",
         );
     }
@@ -487,7 +519,7 @@ fn formats(args: &Args, draft: &mut Draft) {
             }
             None => draft.fate(
                 &g.origin,
-                crate::report::Fate::NotModelled,
+                Fate::NotModelled,
                 "which format the weights have is not known; set model.weights",
             ),
         }
@@ -582,7 +614,7 @@ fn compilation(g: &Given, draft: &mut Draft) {
     if !others.is_empty() {
         draft.fate(
             &g.origin,
-            crate::report::Fate::NotModelled,
+            Fate::NotModelled,
             shown(&format!("not simulated: {}", others.join(", "))),
         );
     }
@@ -604,7 +636,7 @@ fn only_v0(draft: &mut Draft) {
         if let Some((_, Some(origin))) = draft.take(&format!("engine.{key}")) {
             draft.fate(
                 &origin,
-                crate::report::Fate::NotModelled,
+                Fate::NotModelled,
                 "the scheduler of releases before 0.8 does not have it here",
             );
         }

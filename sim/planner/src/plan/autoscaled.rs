@@ -33,9 +33,12 @@ pub fn trials(
     winner: &Settled,
 ) -> Result<Option<Autoscaled>, Error> {
     let c = &ready.candidate;
+    if c.apart.is_some() {
+        return Ok(None);
+    }
     let most = c.replicas(winner.units);
     let least = 1 + question.redundancy.spare(c.per_instance);
-    let scenario = c.scenario(question, most)?;
+    let scenario = c.scenario(question, &[most])?;
     let metric = match scenario.engine.params.kind() {
         EngineKind::VllmV1 | EngineKind::VllmV0 => "vllm:num_requests_running",
         EngineKind::Tgi => "tgi_batch_current_size",
@@ -45,7 +48,7 @@ pub fn trials(
         return Ok(None);
     }
     let load = question.requests.busiest(BUSIEST);
-    let record = ready.fleet.run(most, load, Extent::default())?;
+    let record = ready.fleet.run(&[most], load, Extent::default())?;
     let running = RunReport::new(&record, 0.0).replicas.mean_running;
     let mut targets: Vec<u32> = (TARGETS.iter())
         .map(|t| (t * running).round().max(1.0) as u32)

@@ -5,7 +5,7 @@ use sim::report::RunReport;
 use sim::report::curve::search::boundary;
 
 use super::energy::energy;
-use super::question::Question;
+use super::question::{Question, Redundancy};
 use super::ready::Ready;
 use super::report::Detail;
 use super::search::Settled;
@@ -25,25 +25,24 @@ const HALVINGS: u32 = 4;
 /// # Errors
 /// The simulator's own.
 pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<Detail, Error> {
-    let replicas = ready.candidate.replicas(winner.units);
-    let at = |replicas: u32, factor: f64| {
-        let load = question.requests.stretch(REQUESTS, factor);
-        ready.standing(question, replicas, load, Extent::default())
-    };
+    let counts = ready.candidate.counts(winner.units);
+    let stretch = |factor: f64| question.requests.stretch(REQUESTS, factor);
+    let at = |factor: f64| ready.standing(question, &counts, stretch(factor), Extent::default());
     let record = ready
         .fleet
-        .run(replicas, question.requests.all(1.0), question.extent)?;
+        .run(&counts, question.requests.all(1.0), question.extent)?;
     let report = RunReport::new(&record, 0.0);
     let multiples: Vec<(f64, Standing)> = MULTIPLES
         .par_iter()
-        .map(|f| Ok((*f, at(replicas, *f)?)))
+        .map(|f| Ok((*f, at(*f)?)))
         .collect::<Result<_, Error>>()?;
     let at_twice = multiples
         .iter()
         .find(|(f, _)| *f == 2.0)
         .map(|(_, s)| s.clone());
-    let one_lost = if replicas > 1 {
-        Some(at(replicas - 1, 1.0)?)
+    let one_lost = if counts.iter().all(|n| *n > 1) {
+        let (what, extent) = (Redundancy::Replica, Extent::default());
+        Some(ready.losing(question, winner.units, what, || stretch(1.0), extent)?)
     } else {
         None
     };
@@ -52,15 +51,7 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         Some(0) => Some(1.0),
         Some(i) => {
             let ends = (multiples[i - 1].0, multiples[i].0);
-            Some(
-                boundary(
-                    ends,
-                    HALVINGS,
-                    |x| x,
-                    |f| Ok::<_, Error>(at(replicas, f)?.holds),
-                )?
-                .value,
-            )
+            Some(boundary(ends, HALVINGS, |x| x, |f| Ok::<_, Error>(at(f)?.holds))?.value)
         }
     };
     let b = report.bound_by;

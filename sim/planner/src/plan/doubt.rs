@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
-use sim::metrics::distribution::quantile_of_sorted_f64 as quantile;
 
 use super::question::Question;
 use super::ready::Ready;
@@ -26,7 +25,7 @@ const MOVED_REQUESTS: usize = 500;
 const UNITS_AROUND: u32 = 4;
 /// Parameters that are told.
 const TOLD: usize = 3;
-/// Share of the draws inside an interval.
+/// Chance that one more draw lies inside an interval, where there are draws enough.
 const COVERAGE: f64 = 0.9;
 
 /// One draw.
@@ -104,6 +103,7 @@ pub fn doubt(
     notes.push("the draws hold what the fit does not know about its parameters, not the error of the model's form".to_owned());
     Ok(Doubt {
         draws,
+        coverage_ratio: coverage(runs.len()),
         requests: REQUESTS.min(question.requests.len()) as u64,
         holds_ratio: runs.iter().filter(|d| d.winner.holds).count() as f64 / n,
         cheapest_ratio: runs.iter().filter(|d| wins(d)).count() as f64 / n,
@@ -127,7 +127,7 @@ pub fn doubt(
 fn finalists(ready: &[Ready], found: &Found, winner: &Settled) -> Vec<Settled> {
     let shape = |s: &Settled| {
         let c = &ready[s.at].candidate;
-        (c.instance.clone(), c.layout)
+        (c.instance.clone(), c.layouts())
     };
     let mut out = vec![winner.clone()];
     let mut rest: Vec<&Settled> = found.settled.iter().chain(&found.others).collect();
@@ -160,16 +160,9 @@ fn one(
     for (n, f) in finalists.iter().enumerate() {
         let drawn = ready[f.at].drawn(question, i)?;
         let run = |units: u32| -> Result<Standing, Error> {
-            let replicas = drawn.candidate.surviving(units, question);
-            if replicas == 0 {
-                return Ok(Standing::default());
-            }
-            drawn.standing(
-                question,
-                replicas,
-                requests.stretch(REQUESTS, 1.0),
-                Extent::default(),
-            )
+            let load = || requests.stretch(REQUESTS, 1.0);
+            let what = question.redundancy;
+            drawn.losing(question, units, what, load, Extent::default())
         };
         let own = run(f.units)?;
         let mut price = own.holds.then_some(f.cost);
@@ -202,14 +195,32 @@ fn finalists_load(
     ready: &[Ready],
     finalists: &[Settled],
 ) -> Result<sim::scenario::Scenario, Error> {
-    ready[finalists[0].at].candidate.scenario(question, 1)
+    ready[finalists[0].at].candidate.scenario(question, &[1])
 }
 
-/// The interval that holds [`COVERAGE`] of `values`.
-fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
+/// The chance that one more draw lies in the interval of `n` draws: no more than from the lowest to the highest, which holds n - 1 of the n + 1 places
+/// where it may come to lie.
+pub fn coverage(n: usize) -> f64 {
+    let n = n as f64;
+    ((n - 1.0) / (n + 1.0)).clamp(0.0, COVERAGE)
+}
+
+/// The interval in which one more draw lies with the chance [`coverage`], whatever the distribution: the draws are as likely in any order, so each of the
+/// n + 1 places among them is as likely for the next (prediction interval of order statistics; linear between two of them).
+pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
     values.sort_by(f64::total_cmp);
-    let tail = 0.5 - COVERAGE / 2.0;
-    Some((quantile(&values, tail)?, quantile(&values, 1.0 - tail)?))
+    let tail = 0.5 - coverage(values.len()) / 2.0;
+    // Place k of n + 1, counted from 1.
+    let place = (tail * (values.len() + 1) as f64 - 1.0).max(0.0);
+    let last = values.len().checked_sub(1)? as f64;
+    let at = |place: f64| {
+        let (low, part) = (place.floor(), place.fract());
+        let next = values
+            .get(low as usize + 1)
+            .unwrap_or(&values[low as usize]);
+        values[low as usize] * (1.0 - part) + next * part
+    };
+    Some((at(place.min(last)), at((last - place).max(0.0))))
 }
 
 /// What each parameter of the winner's profile does to its smallest margin, one standard error either way.
@@ -218,7 +229,6 @@ fn sensitive(
     ready: &Ready,
     winner: &Settled,
 ) -> Result<Vec<Sensitivity>, Error> {
-    let replicas = ready.candidate.surviving(winner.units, question).max(1);
     let parameters: Vec<_> = ready.fleet.uncertain.iter().collect();
     let mut out = parameters
         .par_iter()
@@ -226,12 +236,9 @@ fn sensitive(
             let at = |value: f64| -> Result<Standing, Error> {
                 let over = BTreeMap::from([((*name).clone(), value.clamp(p.min, p.max))]);
                 let moved = Ready::start(question, &ready.candidate, &over)?;
-                moved.standing(
-                    question,
-                    replicas,
-                    question.requests.stretch(MOVED_REQUESTS, 1.0),
-                    Extent::default(),
-                )
+                let load = || question.requests.stretch(MOVED_REQUESTS, 1.0);
+                let what = question.redundancy;
+                moved.losing(question, winner.units, what, load, Extent::default())
             };
             let error = p.std_error.unwrap_or(0.0);
             let (low, high) = (at(p.value - error)?, at(p.value + error)?);

@@ -59,10 +59,10 @@ pub fn energy(
     let mut caps = Vec::new();
     for cap in CAPS {
         let slowdown = 1.0 + arithmetic * (cap.cbrt().recip() - 1.0);
-        let replicas = c.surviving(winner.units, question).max(1);
         // Steps that are all s times as long serve the load as one that comes s times as fast, in s times the time.
-        let load = question.requests.stretch(REQUESTS, slowdown);
-        let standing = ready.standing(question, replicas, load, Extent::default())?;
+        let load = || question.requests.stretch(REQUESTS, slowdown);
+        let what = question.redundancy;
+        let standing = ready.losing(question, winner.units, what, load, Extent::default())?;
         caps.push(PowerCap {
             cap_ratio: cap,
             watts_most: cap * watts,

@@ -1,18 +1,22 @@
 //! `servetwin plan`: from a model, a load and objectives to a deployment.
 //!
 //! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the candidates; [`ready`]: candidates that start on their hardware
+//! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
 //! - [`detail`]: what binds the winner, and where it ends; [`doubt`]: how sure the answer is
 //! - [`part`]: the search cut up for many machines
 //! - [`report`]: the answer; [`render`]: as advice on a terminal; [`table`]: as CSV
 
+pub mod apart;
 pub mod autoscaled;
 pub mod bounds;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
+mod options;
 pub mod part;
+mod pattern;
 pub mod pools;
 pub mod prices;
 pub mod question;
@@ -30,13 +34,14 @@ use std::path::PathBuf;
 use sim::scenario::{ModelSource, Scenario};
 use sim::workload::{Arrival, Length, Lengths};
 
+pub use options::Options;
 pub use part::Part;
 pub use question::Question;
 pub use report::PlanReport;
 
 use crate::{Error, World};
 use ready::{Ready, start_all};
-use report::{Choice, Rejection, SearchCounts, pareto};
+use report::{Choice, PrefillDecode, Rejection, SearchCounts, pareto};
 use search::{Found, Search, Settled, better};
 use space::Space;
 
@@ -44,24 +49,6 @@ use crate::sweep::Shard;
 
 /// Alternatives that are listed.
 const MOST_ALTERNATIVES: usize = 20;
-
-/// How to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Simulate every candidate under the whole load.
-    pub exhaustive: bool,
-    /// Draws of the profiles' parameters; 0: the doubt is not looked at.
-    pub draws: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            exhaustive: false,
-            draws: 16,
-        }
-    }
-}
 
 /// An answer, and the scenario of its winner.
 pub struct Answer {
@@ -300,6 +287,9 @@ fn conclude(
         if question.autoscaled && !question.steady {
             progress("the winner under an autoscaler");
             autoscaled = autoscaled::trials(question, &ready[w.at], w)?;
+            if ready[w.at].candidate.apart.is_some() {
+                notes.push("no autoscaler is tried: prefill and decode apart want one each".into());
+            }
         }
     }
     let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
@@ -346,7 +336,7 @@ fn alternatives(
     let mut seen: BTreeMap<(String, String), ()> = BTreeMap::new();
     let shape = |s: &Settled| {
         let c = &ready[s.at].candidate;
-        (c.instance.clone(), c.layout.to_string())
+        (c.instance.clone(), c.layouts())
     };
     if let Some(w) = winner {
         seen.insert(shape(w), ());
@@ -375,7 +365,8 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         label: c.label(),
         instance: c.instance.clone(),
         instances: c.instances(s.units),
-        layout: c.layout.to_string(),
+        layout: c.layouts(),
+        apart: prefill_decode(r, &found.bounds[s.at], s.units),
         replicas,
         devices_per_replica: c.devices,
         replicas_needed: c.surviving(s.units, question),
@@ -385,20 +376,43 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         usd_per_million_output_tokens: tokens_per_h.map(|t| s.cost / t * 1e6),
         standing: s.standing.clone(),
         whole_load: whole,
-        bound_requests_per_s: found.bounds[s.at].requests_per_s * f64::from(replicas),
+        bound_requests_per_s: found.bounds[s.at].requests_per_s * f64::from(c.cells(s.units)),
     }
+}
+
+/// The two kinds of replicas of a deployment whose prefill and decode are apart.
+fn prefill_decode(ready: &Ready, bound: &bounds::Bound, units: u32) -> Option<PrefillDecode> {
+    let c = &ready.candidate;
+    let apart = c.apart.as_ref()?;
+    let [prefill, decode] = apart.counts(c.cells(units));
+    let one_cell = &ready.fleet.simulation.serving;
+    let joined = match &ready.fleet.beyond {
+        Some(beyond) if c.cells(units) > 1 => beyond,
+        _ => one_cell,
+    };
+    let pool = |i: usize| joined.pools.get(i);
+    Some(PrefillDecode {
+        prefill_replicas: prefill,
+        prefill_layout: c.layout.to_string(),
+        decode_replicas: decode,
+        decode_layout: apart.decode_layout.to_string(),
+        link_bytes_per_s: pool(0)?.kv_bandwidth.min(pool(1)?.kv_bandwidth),
+        kv_bytes_per_token: pool(0)?.kv_bytes_per_token,
+        bound_by: bound.by.to_owned(),
+    })
 }
 
 /// The winner as a scenario file: every default visible, the objectives as comments and as `--expect`.
 fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
-    let mut scenario = ready.candidate.scenario(question, replicas)?;
+    let counts = ready.candidate.counts(winner.units);
+    let mut scenario = ready.candidate.scenario(question, &counts)?;
     scenario.description = format!(
         "{} on {} x {}, {replicas} replicas of {}: the answer to the planning question {}.",
         question::model_name(&scenario),
         ready.candidate.instances(winner.units),
         ready.candidate.instance,
-        ready.candidate.layout,
+        ready.candidate.layouts(),
         question.name
     );
     absolute_files(&mut scenario, &question.world)?;
@@ -439,13 +453,18 @@ fn absolute_files(scenario: &mut Scenario, world: &World) -> Result<(), Error> {
             length(&mut sessions.turns);
         }
     }
-    if let Some(ModelSource::Config(file)) = scenario.model.as_mut().map(|m| &mut m.source) {
-        whole(file);
-    }
-    if let Some(hardware) = &mut scenario.hardware {
-        hardware.catalog.iter_mut().for_each(whole);
-        if hardware.profile.ends_with(".toml") {
-            hardware.profile = base.join(&hardware.profile).display().to_string();
+    let pools = scenario.pools.iter_mut();
+    let of_pools = pools.map(|p| (p.model.as_mut(), p.hardware.as_mut()));
+    let own = (scenario.model.as_mut(), scenario.hardware.as_mut());
+    for (model, hardware) in of_pools.chain([own]) {
+        if let Some(ModelSource::Config(file)) = model.map(|m| &mut m.source) {
+            whole(file);
+        }
+        if let Some(hardware) = hardware {
+            hardware.catalog.iter_mut().for_each(whole);
+            if hardware.profile.ends_with(".toml") {
+                hardware.profile = base.join(&hardware.profile).display().to_string();
+            }
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::options::Options;
 use super::question::Question;
 use super::report::{Rejection, SearchCounts};
 use super::search::{Found, Settled};
@@ -107,7 +108,7 @@ impl Part {
     pub(super) fn of(
         question: &Question,
         shard: Shard,
-        options: super::Options,
+        options: Options,
         found: &Found,
         rejected: Vec<Rejection>,
         index: impl Fn(usize) -> usize,

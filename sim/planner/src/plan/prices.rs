@@ -6,7 +6,7 @@
 use hwmodels::instance::Instance;
 use serde::Deserialize;
 
-use super::question::allows;
+use super::pattern::allows;
 use crate::Error;
 
 /// Most rows of a file.

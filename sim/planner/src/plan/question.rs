@@ -12,12 +12,14 @@ use sim::workload::Arrival;
 use toml::{Spanned, Table, Value};
 
 use super::prices::Prices;
-use super::space::MOST_CANDIDATES;
 use crate::conditions::Condition;
 use crate::fleet::Extent;
+use crate::hash::fnv1a;
 use crate::requests::{Moments, Requests};
-use crate::sweep::fnv1a;
 use crate::{Error, World};
+
+/// Most candidates of a question.
+pub const MOST_CANDIDATES: usize = 200_000;
 
 /// Most instances of a deployment, where the question says nothing.
 const MOST_INSTANCES: u32 = 64;
@@ -97,6 +99,7 @@ struct QuestionFile {
     workload: Vec<Table>,
     #[serde(default)]
     run: Table,
+    kv_transfer: Option<Table>,
 }
 
 /// What only a plan has.
@@ -110,6 +113,8 @@ struct PlanFile {
     prices: Option<String>,
     #[serde(default)]
     regions: Vec<String>,
+    #[serde(default)]
+    disaggregated: bool,
     #[serde(default)]
     pools_by_prompt: bool,
     #[serde(default)]
@@ -156,6 +161,10 @@ pub struct Question {
     pub instances: Vec<String>,
     /// Prices by region.
     pub prices: Option<Prices>,
+    /// Whether deployments with prefill and decode apart are candidates too.
+    pub disaggregated: bool,
+    /// Keys of `[kv_transfer]`, the link between them, where the question says it.
+    pub kv_transfer: Option<Table>,
     /// Whether two pools by prompt length are looked at.
     pub pools_by_prompt: bool,
     /// Whether the winner is tried under an autoscaler.
@@ -219,77 +228,53 @@ impl Question {
         let root = Spanned::new(document.root_span(), document.root().clone());
         let file: QuestionFile = document.read("", root)?;
         let at = |path: &str, message: String| Error::from(document.error(path, message));
-        let written = file.slo.into_vec();
-        if written.is_empty() {
+        let QuestionFile {
+            name,
+            description,
+            seed,
+            slo,
+            plan,
+            model,
+            hardware,
+            layout,
+            engine,
+            router,
+            workload,
+            run,
+            kv_transfer,
+        } = file;
+        if kv_transfer.is_some() && !plan.disaggregated {
             return Err(at(
-                "slo",
-                "give at least one, e.g. slo = [\"ttft.p99 < 500 ms\"]".into(),
+                "kv_transfer",
+                "is the link between prefill and decode; write plan.disaggregated = true to have them apart".into(),
             ));
         }
-        let conditions = written
-            .iter()
-            .map(|c| Condition::parse(c).map_err(|e| at("slo", e.to_string())))
-            .collect::<Result<Vec<_>, _>>()?;
-        let max_instances = file.plan.max_instances.unwrap_or(MOST_INSTANCES);
+        let conditions = conditions(slo.into_vec()).map_err(|e| at("slo", e))?;
+        let max_instances = plan.max_instances.unwrap_or(MOST_INSTANCES);
         if !(1..=4096).contains(&max_instances) {
             return Err(at(
                 "plan.max_instances",
                 format!("must be from 1 to 4096, got {max_instances}"),
             ));
         }
-        let prices =
-            prices(world, origin, &file.plan).map_err(|(key, e)| at(key, e.to_string()))?;
-        let mut hardware = file.hardware;
-        let instances = match hardware.remove("instance") {
-            None => Vec::new(),
-            Some(v) => names(v).ok_or_else(|| {
-                at(
-                    "hardware.instance",
-                    "must be instance types, e.g. [\"g5.*\", \"p5.48xlarge\"]".into(),
-                )
-            })?,
-        };
-        for key in ["accelerator", "count", "step_profile"] {
-            if hardware.contains_key(key) {
-                return Err(at(
-                    &format!("hardware.{key}"),
-                    "a plan chooses among instance types of the catalog; leave it out".into(),
-                ));
-            }
-        }
-        let own_layouts = file.layout.is_empty();
-        if file.layout.contains_key("replicas") {
-            return Err(at(
-                "layout.replicas",
-                "is what a plan finds; leave it out".into(),
-            ));
-        }
-        let mut fixed = Table::new();
-        let mut axes = Vec::new();
-        let router = with_default(file.router, "policy", "least_outstanding");
-        for (section, table) in [
-            ("model", file.model),
-            ("hardware", hardware),
-            ("layout", file.layout),
-            ("router", router),
-        ] {
-            let constant =
-                split(section, table, &mut axes).map_err(|(key, message)| at(&key, message))?;
-            if !constant.is_empty() {
-                fixed.insert(section.into(), Value::Table(constant));
-            }
-        }
-        let name = file.name.unwrap_or_else(|| stem(origin));
+        let prices = prices(world, origin, &plan).map_err(|(key, e)| at(key, e.to_string()))?;
+        let own_layouts = layout.is_empty();
+        let Fixed {
+            table: mut fixed,
+            axes,
+            instances,
+        } = fixed(model, hardware, layout, router).map_err(|(key, e)| at(&key, e))?;
+        let name = name.unwrap_or_else(|| stem(origin));
         fixed.insert("name".into(), Value::String(name.clone()));
-        if let Some(seed) = file.seed {
+        if let Some(seed) = seed {
             let seed =
                 i64::try_from(seed).map_err(|_| at("seed", "must be at most 2^63 - 1".into()))?;
             fixed.insert("seed".into(), Value::Integer(seed));
         }
-        let workload = file.workload.into_iter().map(Value::Table).collect();
+        let workload = workload.into_iter().map(Value::Table).collect();
         fixed.insert("workload".into(), Value::Array(workload));
-        if !file.run.is_empty() {
-            fixed.insert("run".into(), Value::Table(file.run));
+        if !run.is_empty() {
+            fixed.insert("run".into(), Value::Table(run));
         }
         let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
         let probe = probe(world, &base, origin, &axes).map_err(|e| replaced(&e, &document))?;
@@ -303,26 +288,15 @@ impl Question {
                 requests.len()
             ));
         }
-        let engines = engines(file.engine, &moments).map_err(|(key, message)| at(&key, message))?;
-        let steady = probe.workload.iter().all(|s| {
-            matches!(
-                s.arrival,
-                Arrival::Poisson { .. } | Arrival::Gamma { .. } | Arrival::Constant { .. }
-            )
-        });
-        let extent = Extent::of(&probe, 1.0);
-        let seeded = !probe
-            .workload
-            .iter()
-            .all(|s| matches!(s.arrival, Arrival::Trace { .. }));
+        let engines = engines(engine, &moments).map_err(|(key, message)| at(&key, message))?;
         Ok(Question {
             name,
-            description: file.description.unwrap_or_default(),
+            description: description.unwrap_or_default(),
             origin: origin.to_owned(),
             seed: probe.seed,
             conditions,
-            budget: file.plan.budget.map(UsdPerHour::usd_per_hour),
-            redundancy: file.plan.redundancy,
+            budget: plan.budget.map(UsdPerHour::usd_per_hour),
+            redundancy: plan.redundancy,
             max_instances,
             base,
             axes,
@@ -330,20 +304,100 @@ impl Question {
             engines,
             instances,
             prices,
-            pools_by_prompt: file.plan.pools_by_prompt,
-            autoscaled: file.plan.autoscaled,
+            disaggregated: plan.disaggregated,
+            kv_transfer,
+            pools_by_prompt: plan.pools_by_prompt,
+            autoscaled: plan.autoscaled,
             most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
             requests,
             moments,
-            steady,
-            extent,
-            seeded,
+            steady: (probe.workload.iter()).all(|s| is_steady(&s.arrival)),
+            extent: Extent::of(&probe, 1.0),
+            seeded: !(probe.workload.iter()).all(|s| matches!(s.arrival, Arrival::Trace { .. })),
             notes,
             world: world.clone(),
         })
     }
+}
+
+/// Whether a load goes on as it is.
+fn is_steady(arrival: &Arrival) -> bool {
+    matches!(
+        arrival,
+        Arrival::Poisson { .. } | Arrival::Gamma { .. } | Arrival::Constant { .. }
+    )
+}
+
+/// The objectives as written, at least one.
+fn conditions(written: Vec<String>) -> Result<Vec<Condition>, String> {
+    if written.is_empty() {
+        return Err("give at least one, e.g. slo = [\"ttft.p99 < 500 ms\"]".into());
+    }
+    let read = written.iter().map(|c| Condition::parse(c));
+    read.collect::<Result<_, _>>()
+        .map_err(|e: Error| e.to_string())
+}
+
+/// What is the same in every candidate, and what differs.
+struct Fixed {
+    table: Table,
+    axes: Vec<Axis>,
+    instances: Vec<String>,
+}
+
+/// Parts the sections of a question, or the key at fault and why.
+fn fixed(
+    model: Table,
+    mut hardware: Table,
+    layout: Table,
+    router: Table,
+) -> Result<Fixed, (String, String)> {
+    let instances = match hardware.remove("instance") {
+        None => Vec::new(),
+        Some(v) => names(v).ok_or_else(|| {
+            (
+                "hardware.instance".to_owned(),
+                "must be instance types, e.g. [\"g5.*\", \"p5.48xlarge\"]".to_owned(),
+            )
+        })?,
+    };
+    for key in ["accelerator", "count", "step_profile"] {
+        if hardware.contains_key(key) {
+            return Err((
+                format!("hardware.{key}"),
+                "a plan chooses among instance types of the catalog; leave it out".into(),
+            ));
+        }
+    }
+    if layout.contains_key("replicas") {
+        return Err((
+            "layout.replicas".into(),
+            "is what a plan finds; leave it out".into(),
+        ));
+    }
+    let mut table = Table::new();
+    let mut axes = Vec::new();
+    for (section, keys) in [
+        ("model", model),
+        ("hardware", hardware),
+        ("layout", layout),
+        (
+            "router",
+            with_default(router, "policy", "least_outstanding"),
+        ),
+    ] {
+        let constant = split(section, keys, &mut axes)?;
+        if !constant.is_empty() {
+            table.insert(section.into(), Value::Table(constant));
+        }
+    }
+    Ok(Fixed {
+        table,
+        axes,
+        instances,
+    })
 }
 
 /// The prices that the question names, or the key at fault and why.
@@ -379,7 +433,7 @@ impl Question {
     /// What tells this question from others: its text, its requests, and the version of servetwin.
     pub fn fingerprint(&self) -> String {
         let mut all = format!(
-            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {}\n",
+            "{}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {}\n{:?} {} {} {} {:?}\n",
             env!("CARGO_PKG_VERSION"),
             self.base,
             self.axes,
@@ -392,6 +446,8 @@ impl Question {
             self.prices,
             self.pools_by_prompt,
             self.autoscaled,
+            self.disaggregated,
+            self.kv_transfer,
         );
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))
@@ -552,39 +608,11 @@ fn defaults(kind: &str, longest: u32) -> BTreeMap<&'static str, Vec<u32>> {
     }
 }
 
-/// Whether `name` is what `pattern` allows: `*` stands for any text.
-pub(super) fn allows(pattern: &str, name: &str) -> bool {
-    let Some((head, tail)) = pattern.split_once('*') else {
-        return pattern == name;
-    };
-    let Some(rest) = name.strip_prefix(head) else {
-        return false;
-    };
-    tail.is_empty()
-        || (0..=rest.len()).any(|i| rest.is_char_boundary(i) && allows(tail, &rest[i..]))
-}
-
 /// The catalog's name of the model of a scenario, without reading its file.
 pub(super) fn model_name(scenario: &Scenario) -> String {
     match scenario.model.as_ref().map(|m| &m.source) {
         Some(ModelSource::Catalog(name)) => name.clone(),
         Some(ModelSource::Config(path)) => path.display().to_string(),
         None => "the model".into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_stand_for_names() {
-        assert!(
-            allows("g5.*", "g5.2xlarge")
-                && allows("*", "x")
-                && allows("p5.48xlarge", "p5.48xlarge")
-        );
-        assert!(allows("*.48xlarge", "p5.48xlarge") && allows("p*n.*", "p5en.48xlarge"));
-        assert!(!allows("g5.*", "g6.2xlarge") && !allows("*.12xlarge", "p5.48xlarge"));
     }
 }

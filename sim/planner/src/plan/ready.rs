@@ -7,7 +7,7 @@ use hwmodels::StepModel;
 use rayon::prelude::*;
 use sim::report::draws::draw;
 
-use super::question::Question;
+use super::question::{Question, Redundancy};
 use super::report::{Aside, Rejection};
 use super::space::Candidate;
 use crate::Error;
@@ -21,12 +21,38 @@ pub struct Ready {
     pub candidate: Candidate,
     /// Its replicas.
     pub fleet: Fleet,
+    /// What a replica's memory and engine limit; one that prefills where prefill and decode are apart.
+    pub limits: Limits,
+    /// The same of one that decodes, where they are apart.
+    pub decode: Option<Limits>,
+}
+
+/// What a replica's memory and engine limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
     /// KV tokens of a data-parallel rank.
     pub kv_tokens: u64,
     /// Sequences that a rank runs at once; none: no limit but memory.
     pub max_seqs: Option<u32>,
     /// Token budget of a step; none: no limit but the prompt.
     pub step_tokens: Option<u32>,
+}
+
+impl Limits {
+    /// Those in start-up's decisions, with blocks of `block_tokens`.
+    fn of(decided: &toml::Table, block_tokens: u32) -> Limits {
+        let number = |keys: &[&str]| {
+            let value = keys.iter().find_map(|k| decided.get(*k)?.as_integer());
+            value.and_then(|n| u32::try_from(n).ok())
+        };
+        let blocks = decided.get("kv_blocks").and_then(toml::Value::as_integer);
+        let blocks = u64::try_from(blocks.unwrap_or(0)).unwrap_or(0);
+        Limits {
+            kv_tokens: blocks.saturating_mul(u64::from(block_tokens)),
+            max_seqs: number(&SEQS),
+            step_tokens: number(&TOKENS),
+        }
+    }
 }
 
 /// The names under which engines know the number of sequences, and the token budget, of a step.
@@ -44,31 +70,44 @@ impl Ready {
         drawn: &BTreeMap<String, f64>,
     ) -> Result<Ready, Error> {
         question.world.check()?;
-        let mut scenario = candidate.scenario(question, 1)?;
-        if let Some(hardware) = &mut scenario.hardware {
-            hardware
-                .params
-                .extend(drawn.iter().map(|(k, v)| (k.clone(), *v)));
-        }
-        let mut fleet = Fleet::start(scenario)?;
-        fleet.cancel = question.world.cancel.clone();
-        let decided = &fleet.decided;
-        let number = |keys: &[&str]| {
-            let value = keys.iter().find_map(|k| decided.get(*k)?.as_integer());
-            value.and_then(|n| u32::try_from(n).ok())
+        let start = |counts: &[u32]| -> Result<Fleet, Error> {
+            let mut scenario = candidate.scenario(question, counts)?;
+            if let Some(hardware) = &mut scenario.hardware {
+                let drawn = drawn.iter().map(|(k, v)| (k.clone(), *v));
+                hardware.params.extend(drawn.clone());
+                for pool in scenario
+                    .pools
+                    .iter_mut()
+                    .filter_map(|p| p.hardware.as_mut())
+                {
+                    pool.params.extend(drawn.clone());
+                }
+            }
+            Fleet::start(scenario)
         };
-        let blocks = decided
-            .get("kv_blocks")
-            .and_then(toml::Value::as_integer)
-            .unwrap_or(0);
-        let block_tokens = fleet.info.replicas.first().map_or(1, |r| r.block_tokens);
+        let cell = candidate.apart.map(|a| a.counts(1));
+        let mut fleet = start(cell.as_ref().map_or(&[1], |c| c.as_slice()))?;
+        fleet.cancel = question.world.cancel.clone();
+        if let Some(a) = &candidate.apart {
+            fleet.beyond = Some(start(&a.counts(2))?.simulation.serving);
+        }
+        let block = |i: usize| fleet.info.replicas.get(i).map_or(1, |r| r.block_tokens);
+        let of_pool = |name: &str, i: usize| {
+            let decided = fleet.decided.get(name).and_then(toml::Value::as_table);
+            decided.map(|d| Limits::of(d, block(i)))
+        };
+        let (limits, decode) = match candidate.apart {
+            None => (Limits::of(&fleet.decided, block(0)), None),
+            Some(_) => {
+                let missing = || Error::Failed("a pool has not started".to_owned());
+                let prefill = of_pool("prefill", 0).ok_or_else(missing)?;
+                (prefill, Some(of_pool("decode", 1).ok_or_else(missing)?))
+            }
+        };
         Ok(Ready {
             candidate: candidate.clone(),
-            kv_tokens: u64::try_from(blocks)
-                .unwrap_or(0)
-                .saturating_mul(u64::from(block_tokens)),
-            max_seqs: number(&SEQS),
-            step_tokens: number(&TOKENS),
+            limits,
+            decode,
             fleet,
         })
     }
@@ -90,19 +129,53 @@ impl Ready {
         &self.fleet.replica().step
     }
 
-    /// How it stands against the objectives with `replicas` replicas under `load`.
+    /// How long steps of those that decode take.
+    pub fn decode_step(&self) -> &Arc<dyn StepModel> {
+        &self.fleet.decode_replica().step
+    }
+
+    /// How it stands against the objectives with `counts` replicas of each kind under `load`.
     ///
     /// # Errors
     /// The simulator's own.
     pub fn standing(
         &self,
         question: &Question,
-        replicas: u32,
+        counts: &[u32],
         load: Playback,
         extent: Extent,
     ) -> Result<Standing, Error> {
-        let record = self.fleet.run(replicas, load, extent)?;
+        if counts.contains(&0) {
+            return Ok(Standing {
+                margin_ratio: f64::NEG_INFINITY,
+                ..Standing::default()
+            });
+        }
+        let record = self.fleet.run(counts, load, extent)?;
         Ok(Standing::of(&record, &question.conditions, question.steady))
+    }
+
+    /// How `units` stand under `load` when `what` is lost, in the worst way to lose it.
+    ///
+    /// # Errors
+    /// The simulator's own.
+    pub fn losing(
+        &self,
+        question: &Question,
+        units: u32,
+        what: Redundancy,
+        load: impl Fn() -> Playback,
+        extent: Extent,
+    ) -> Result<Standing, Error> {
+        let mut worst: Option<Standing> = None;
+        for counts in self.candidate.losing(units, what) {
+            let s = self.standing(question, &counts, load(), extent)?;
+            let key = |s: &Standing| (s.holds, s.margin_ratio);
+            if worst.as_ref().is_none_or(|w| key(&s) < key(w)) {
+                worst = Some(s);
+            }
+        }
+        Ok(worst.unwrap_or_default())
     }
 }
 
@@ -116,7 +189,7 @@ pub fn start_all(
     let started: Vec<Result<Ready, (String, Error)>> = candidates
         .par_iter()
         .map(|c| {
-            let what = || format!("{}, {}", c.instance, c.layout);
+            let what = || format!("{}, {}", c.instance, c.layouts());
             Ready::start(question, c, &BTreeMap::new()).map_err(|e| (what(), e))
         })
         .collect();
@@ -147,17 +220,26 @@ fn reason(e: &Error) -> String {
 fn share_steps(ready: &mut [Ready]) {
     let mut largest: BTreeMap<String, (u32, Arc<dyn StepModel>)> = BTreeMap::new();
     for r in ready.iter() {
-        let tokens = r.step_tokens.unwrap_or(0).max(r.max_seqs.unwrap_or(0));
-        let entry = largest
-            .entry(r.candidate.shape())
-            .or_insert_with(|| (tokens, r.step().clone()));
-        if tokens > entry.0 {
-            *entry = (tokens, r.step().clone());
+        for (kind, shape) in r.candidate.shapes().into_iter().enumerate() {
+            let limits = r.decode.filter(|_| kind > 0).unwrap_or(r.limits);
+            let tokens = limits
+                .step_tokens
+                .unwrap_or(0)
+                .max(limits.max_seqs.unwrap_or(0));
+            let step = &r.fleet.simulation.replicas[kind].step;
+            let entry = largest
+                .entry(shape)
+                .or_insert_with(|| (tokens, step.clone()));
+            if tokens > entry.0 {
+                *entry = (tokens, step.clone());
+            }
         }
     }
     for r in ready {
-        if let Some((_, step)) = largest.get(&r.candidate.shape()) {
-            r.fleet.simulation.replicas[0].step = step.clone();
+        for (kind, shape) in r.candidate.shapes().iter().enumerate() {
+            if let Some((_, step)) = largest.get(shape) {
+                r.fleet.simulation.replicas[kind].step = step.clone();
+            }
         }
     }
 }

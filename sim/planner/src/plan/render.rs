@@ -200,6 +200,18 @@ fn deployment(w: &Choice) -> String {
     } else {
         format!("; {}", settings.join(", "))
     };
+    if let Some(a) = &w.apart {
+        return format!(
+            "{} x {}, prefill and decode apart: {} of {} prefill, {} of {} decode, KV over {} GB/s of a replica{settings}.",
+            w.instances,
+            w.instance,
+            a.prefill_replicas,
+            a.prefill_layout,
+            a.decode_replicas,
+            a.decode_layout,
+            figure(a.link_bytes_per_s / 1e9)
+        );
+    }
     let s = if w.replicas == 1 { "" } else { "s" };
     format!(
         "{} x {}: {} replica{s} of {}{settings}.",
@@ -405,9 +417,10 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
             out,
             "price",
             &format!(
-                "the cheapest that holds costs {} to {} USD/h in 90 % of the draws",
+                "the cheapest that holds costs {} to {} USD/h in {:.0} % of such draws",
                 figure(low),
-                figure(high)
+                figure(high),
+                100.0 * d.coverage_ratio
             ),
         )?;
     }
@@ -424,7 +437,8 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
         out,
         "SLO",
         &format!(
-            "values of the first row in 90 % of the draws: {}",
+            "values of the first row in {:.0} % of such draws: {}",
+            100.0 * d.coverage_ratio,
             values.join(", ")
         ),
     )?;

@@ -64,11 +64,13 @@ pub struct Choice {
     pub instance: String,
     /// Instances.
     pub instances: u32,
-    /// Layout of a replica.
+    /// Layout of a replica; where prefill and decode are apart, what an instance or the smallest group of them holds.
     pub layout: String,
+    /// The two kinds of replicas; null where each prefills and decodes.
+    pub apart: Option<PrefillDecode>,
     /// Replicas on them.
     pub replicas: u32,
-    /// Accelerators of a replica.
+    /// Accelerators of a replica; of one that prefills where prefill and decode are apart.
     pub devices_per_replica: u32,
     /// Replicas that must be there for the objectives to hold: the others are spare, or fill the instances.
     pub replicas_needed: u32,
@@ -86,6 +88,25 @@ pub struct Choice {
     pub whole_load: bool,
     /// Most requests per second that the replicas finish by the bound of their step model and memory.
     pub bound_requests_per_s: f64,
+}
+
+/// Replicas that prefill and replicas that decode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PrefillDecode {
+    /// Replicas that prefill.
+    pub prefill_replicas: u32,
+    /// Layout of one of them.
+    pub prefill_layout: String,
+    /// Replicas that decode.
+    pub decode_replicas: u32,
+    /// Layout of one of them.
+    pub decode_layout: String,
+    /// What a replica can send or receive of KV, the smaller of both kinds [bytes/s].
+    pub link_bytes_per_s: f64,
+    /// KV of a token [bytes].
+    pub kv_bytes_per_token: f64,
+    /// Which of the three allows no more requests than `bound_requests_per_s`: the replicas that prefill, those that decode, or the link.
+    pub bound_by: String,
 }
 
 /// What the winner does, and where it ends.
@@ -230,9 +251,11 @@ pub struct Doubt {
     pub holds_ratio: f64,
     /// Share of the draws in which it holds and no other finalist holds for less [ratio].
     pub cheapest_ratio: f64,
-    /// Price of the cheapest finalist that holds: the interval of 90 % of the draws [USD/h]; null where in a draw none held.
+    /// Chance that one more draw lies in an interval below [ratio]: 0.9 from 19 draws on, (n - 1) / (n + 1) of fewer.
+    pub coverage_ratio: f64,
+    /// Price of the cheapest finalist that holds: the interval in which one more draw lies with that chance [USD/h]; null where in a draw none held.
     pub usd_per_hour: Option<(f64, f64)>,
-    /// Value of each objective's statistic on the winner: the interval of 90 % of the draws [ms].
+    /// Value of each objective's statistic on the winner: the interval in which one more draw lies with that chance [ms].
     pub values_ms: Vec<Option<(f64, f64)>>,
     /// Deployments that were compared.
     pub finalists: Vec<Finalist>,

@@ -139,16 +139,25 @@ impl<'a> Search<'a> {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// How one replica stands under its share of a short stretch, when `units` have lost what may be lost.
+    /// How one replica, or one cell, stands under its share of a short stretch, when `units` have lost what may be lost.
     fn scout_run(&self, at: usize, units: u32) -> Result<Standing, Error> {
         let ready = &self.ready[at];
-        let replicas = ready.candidate.surviving(units, self.question);
-        if replicas == 0 {
+        let c = &ready.candidate;
+        let left = c.surviving(units, self.question);
+        let (counts, share, n) = match &c.apart {
+            None => (vec![1], left, SCOUT_REQUESTS),
+            // A cell with nothing lost: what it misses then, it misses.
+            Some(a) => {
+                let n = (a.prefill + a.decode).div_ceil(2) as usize;
+                (a.counts(1).to_vec(), c.cells(units), n * SCOUT_REQUESTS)
+            }
+        };
+        if left == 0 {
             return Ok(missed());
         }
-        let load = self.question.requests.share(replicas, SCOUT_REQUESTS);
+        let load = self.question.requests.share(share, n);
         self.count(load.len_hint().unwrap_or(0));
-        let mut standing = ready.standing(self.question, 1, load, Extent::default())?;
+        let mut standing = ready.standing(self.question, &counts, load, Extent::default())?;
         // Too short to tell a growing queue from chance.
         standing.growing = false;
         Ok(standing)
@@ -156,20 +165,23 @@ impl<'a> Search<'a> {
 
     /// How the deployment stands under a stretch of `n` requests, or under the whole load, when `units` have lost what may be lost.
     pub fn fleet_run(&self, at: usize, units: u32, n: Option<usize>) -> Result<Standing, Error> {
-        let ready = &self.ready[at];
-        let replicas = ready.candidate.surviving(units, self.question);
-        if replicas == 0 {
-            return Ok(missed());
-        }
         let requests = &self.question.requests;
         let whole = n.is_none_or(|n| n >= requests.len());
-        let (load, extent) = if whole {
-            (requests.all(1.0), self.question.extent)
+        let extent = if whole {
+            self.question.extent
         } else {
-            (requests.stretch(n.unwrap_or(0), 1.0), Extent::default())
+            Extent::default()
         };
-        self.count(load.len_hint().unwrap_or(0));
-        ready.standing(self.question, replicas, load, extent)
+        let load = || {
+            let load = match n.filter(|_| !whole) {
+                None => requests.all(1.0),
+                Some(n) => requests.stretch(n, 1.0),
+            };
+            self.count(load.len_hint().unwrap_or(0));
+            load
+        };
+        let what = self.question.redundancy;
+        self.ready[at].losing(self.question, units, what, load, extent)
     }
 
     /// Scouts a candidate at a price of at most `price`: the smallest units that may hold, with their margin; none where none may.
@@ -428,18 +440,22 @@ impl<'a> Search<'a> {
     /// Why candidates were set aside.
     fn reasons(&self, settled: &BTreeMap<usize, Settled>) -> Vec<Rejection> {
         let mut out = Vec::new();
-        let mut dear: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+        let mut dear: BTreeMap<(String, String), (usize, f64)> = BTreeMap::new();
         let left = (self.ready.iter().enumerate()).filter(|(at, _)| !settled.contains_key(at));
         for (at, r) in left {
             let c = &r.candidate;
-            let what = format!("{}, {}", c.instance, c.layout);
+            let what = format!("{}, {}", c.instance, c.layouts());
+            let by = match self.bounds[at].by {
+                "" => String::new(),
+                by => format!(" ({by} can do no more)"),
+            };
             let mut aside =
                 |kind: Aside, why: &str| Rejection::count(&mut out, kind, &what, why, 1);
             if let Some(why) = &self.bounds[at].impossible {
                 aside(Aside::Slow, why);
             } else if self.floor[at] > self.ceiling(at) {
                 let n = self.question.max_instances;
-                let why = format!("cannot carry the load with {n} instances even at its best");
+                let why = format!("cannot carry the load with {n} instances even at its best{by}");
                 aside(Aside::Small, &why);
             } else if self.scouted.contains_key(&at) {
                 aside(
@@ -457,14 +473,14 @@ impl<'a> Search<'a> {
                     "misses the objectives for the price of the best",
                 );
             } else {
-                let entry = dear.entry(what).or_insert((0, f64::INFINITY));
+                let entry = dear.entry((what, by)).or_insert((0, f64::INFINITY));
                 entry.0 += 1;
                 entry.1 = entry.1.min(self.cost(at, self.floor[at]));
             }
         }
-        for (what, (n, usd)) in dear {
+        for ((what, by), (n, usd)) in dear {
             let usd = sim::report::text::figure(usd);
-            let why = format!("costs at least {usd} USD/h even at its best");
+            let why = format!("costs at least {usd} USD/h even at its best{by}");
             Rejection::count(&mut out, Aside::Dear, &what, &why, n);
         }
         out

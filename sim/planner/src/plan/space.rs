@@ -9,12 +9,11 @@ use serde::Deserialize as _;
 use sim::scenario::Scenario;
 use toml::Value;
 
-use super::question::{Axis, Question, allows, model_name};
+use super::apart::Apart;
+use super::pattern::allows;
+use super::question::{Axis, Question, Redundancy, model_name};
 use super::report::{Aside, Rejection};
 use crate::Error;
-
-/// Most candidates of a question.
-pub const MOST_CANDIDATES: usize = 200_000;
 
 /// One deployment of one or more replicas, whose number is what is searched.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +30,10 @@ pub struct Candidate {
     pub instances_per_replica: u32,
     /// Accelerators of a replica.
     pub devices: u32,
-    /// Layout of a replica.
+    /// Layout of a replica; of one that prefills where prefill and decode are apart.
     pub layout: Layout,
+    /// Prefill and decode apart: the replicas of a cell, which then stands in place of a replica.
+    pub apart: Option<Apart>,
     /// What it differs in from others of its instance type and layout, e.g. `max_num_seqs 128`.
     pub settings: Vec<(String, String)>,
     /// The keys that make it, as overrides of the question's base.
@@ -42,7 +43,34 @@ pub struct Candidate {
 impl Candidate {
     /// Replicas of `units`: of whole instances where one holds several replicas, else of replicas.
     pub fn replicas(&self, units: u32) -> u32 {
+        self.counts(units)
+            .iter()
+            .fold(0, |n, c| n.saturating_add(*c))
+    }
+
+    /// Cells of `units`: replicas, or the groups of those that prefill and decode.
+    pub fn cells(&self, units: u32) -> u32 {
         units.saturating_mul(self.per_instance.max(1))
+    }
+
+    /// Replicas of each kind of `units`: one number, or those that prefill and those that decode.
+    pub fn counts(&self, units: u32) -> Vec<u32> {
+        let cells = self.cells(units);
+        match &self.apart {
+            None => vec![cells],
+            Some(a) => a.counts(cells).to_vec(),
+        }
+    }
+
+    /// What is left of `units`, for each way to lose `what`.
+    pub fn losing(&self, units: u32, what: Redundancy) -> Vec<Vec<u32>> {
+        match &self.apart {
+            None => vec![vec![
+                self.cells(units)
+                    .saturating_sub(what.spare(self.per_instance)),
+            ]],
+            Some(a) => a.losing(self.cells(units), what),
+        }
     }
 
     /// Instances of `units`.
@@ -67,20 +95,31 @@ impl Candidate {
             .clamp(0.0, 1e9) as u32
     }
 
-    /// Units whose surviving replicas are at least `replicas`.
-    pub fn units_of(&self, replicas: u32, question: &Question) -> u32 {
-        let with_spare = replicas.saturating_add(question.redundancy.spare(self.per_instance));
-        with_spare.div_ceil(self.per_instance.max(1)).max(1)
+    /// Units whose surviving cells are at least `cells`.
+    pub fn units_of(&self, cells: u32, question: &Question) -> u32 {
+        let what = question.redundancy;
+        if self.apart.is_none() {
+            let with_spare = cells.saturating_add(what.spare(self.per_instance));
+            return with_spare.div_ceil(self.per_instance.max(1)).max(1);
+        }
+        let mut units = cells.div_ceil(self.per_instance.max(1)).max(1);
+        while units < question.max_instances && self.losing(units, what).concat().contains(&0) {
+            units += 1;
+        }
+        units
     }
 
     /// Replicas of `units` that are left when what may be lost is lost.
     pub fn surviving(&self, units: u32, question: &Question) -> u32 {
-        self.replicas(units)
-            .saturating_sub(question.redundancy.spare(self.per_instance))
+        let left = self.losing(units, question.redundancy);
+        let sums = left
+            .iter()
+            .map(|l| l.iter().fold(0u32, |n, c| n.saturating_add(*c)));
+        sums.min().unwrap_or(0)
     }
 
-    /// What shares a step model but for its largest step: instance type, layout, dtypes, engine.
-    pub fn shape(&self) -> String {
+    /// What shares a step model but for its largest step, of each kind of replica: instance type, layout, dtypes, engine.
+    pub fn shapes(&self) -> Vec<String> {
         let own = |o: &&String| {
             !o.starts_with("engine.max_") && !o.starts_with("router.") && !o.starts_with("layout.")
         };
@@ -90,25 +129,42 @@ impl Candidate {
             .filter(own)
             .map(String::as_str)
             .collect();
-        format!("{} {} {}", self.instance, self.layout, keys.join(" "))
+        let layouts = std::iter::once(self.layout).chain(self.apart.map(|a| a.decode_layout));
+        layouts
+            .map(|layout| format!("{} {layout} {}", self.instance, keys.join(" ")))
+            .collect()
+    }
+
+    /// Its replicas' layouts in words.
+    pub fn layouts(&self) -> String {
+        match &self.apart {
+            None => self.layout.to_string(),
+            Some(a) => a.in_words(self.layout),
+        }
     }
 
     /// The deployment in words, without its number of replicas.
     pub fn label(&self) -> String {
-        let mut out = format!("{}, {}", self.instance, self.layout);
+        let mut out = format!("{}, {}", self.instance, self.layouts());
         for (key, value) in &self.settings {
             out += &format!(", {key} {value}");
         }
         out
     }
 
-    /// Its scenario with `replicas` replicas.
+    /// Its scenario with `counts` replicas of each kind.
     ///
     /// # Errors
     /// A combination that no scenario can have.
-    pub fn scenario(&self, question: &Question, replicas: u32) -> Result<Scenario, Error> {
+    pub fn scenario(&self, question: &Question, counts: &[u32]) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
-        overrides.push(format!("layout.replicas={replicas}"));
+        match &self.apart {
+            None => overrides.push(format!(
+                "layout.replicas={}",
+                counts.first().copied().unwrap_or(1)
+            )),
+            Some(a) => overrides.extend(a.overrides(counts, question.kv_transfer.as_ref())),
+        }
         Ok(question
             .world
             .scenario(&question.base, &question.origin, &overrides)?)
@@ -155,25 +211,7 @@ impl Space {
             rejected: Vec::new(),
             combinations: 0,
         };
-        let fixed_price = probe
-            .hardware
-            .as_ref()
-            .and_then(|h| h.price)
-            .map(|p| p.usd_per_hour());
-        let date = probe.hardware.as_ref().and_then(|h| h.price_date.clone());
-        let price_of = |i: &Instance| -> Option<(f64, Option<String>)> {
-            let catalog = fixed_price.or_else(|| match &date {
-                Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
-                None => i.price().map(|p| p.usd.usd_per_hour()),
-            });
-            match &question.prices {
-                None => Some((catalog?, None)),
-                Some(prices) => {
-                    let (usd, region) = prices.lowest(i, catalog)?;
-                    Some((usd, Some(region.to_owned())))
-                }
-            }
-        };
+        let price_of = price_of(question, &probe);
         let instances = allowed(question, &price_of, &mut space.rejected)?;
         let (layout_axes, plain): (Vec<&Axis>, Vec<&Axis>) = question
             .axes
@@ -189,62 +227,43 @@ impl Space {
                     .accelerator(&instance.accelerator)
                     .map_err(|e| Error::input(e.to_string()))?;
                 if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
-                    space.reject(
-                        Aside::Place,
-                        &instance.name,
-                        &format!("{kind} does not run on {}", chip.name),
-                        1,
-                    );
+                    let why = format!("{kind} does not run on {}", chip.name);
+                    space.reject(Aside::Place, &instance.name, &why, 1);
                     continue;
                 }
-                let ranks = instance.ranks(chip);
                 let layouts = if question.own_layouts {
-                    usual_layouts(ranks, model.arch)
+                    usual_layouts(instance.ranks(chip), model.arch)
                 } else {
                     given_layouts(&probe, &layout_axes)?
                 };
                 let axes: Vec<&Axis> = plain.iter().copied().chain(engine).collect();
                 let variants = combinations(&axes, question.most_candidates)?;
+                let mut placed = Vec::new();
                 for layout in layouts {
                     space.combinations += variants.len();
-                    let placement =
-                        match Placement::new(&catalog, model.arch, &instance.name, layout, kind) {
-                            Ok(p) => p,
-                            Err(e) => {
-                                // Layouts of our own choice need not suit every model.
-                                if question.own_layouts {
-                                    space.combinations -= variants.len();
-                                } else {
-                                    space.reject(
-                                        Aside::Place,
-                                        &format!("{}, {layout}", instance.name),
-                                        &e.to_string(),
-                                        variants.len(),
-                                    );
-                                }
-                                continue;
-                            }
-                        };
-                    if placement.nodes > question.max_instances {
-                        let why = format!(
-                            "a replica takes {} instances, more than max_instances = {}",
-                            placement.nodes, question.max_instances
-                        );
-                        space.reject(
-                            Aside::Place,
-                            &format!("{}, {layout}", instance.name),
-                            &why,
-                            variants.len(),
-                        );
+                    let found = Placement::new(&catalog, model.arch, &instance.name, layout, kind);
+                    let found = found.map_err(|e| e.to_string());
+                    // Layouts of our own choice need not suit every model.
+                    if question.own_layouts && found.is_err() {
+                        space.combinations -= variants.len();
                         continue;
                     }
-                    space.add(
-                        &placement,
-                        &price,
-                        &variants,
-                        &model,
-                        question.most_candidates,
-                    )?;
+                    match found.and_then(|p| allowed_nodes(p, question.max_instances)) {
+                        Ok(p) => {
+                            space.add(&p, None, &price, &variants, &model, question)?;
+                            placed.push(p);
+                        }
+                        Err(why) => {
+                            let what = format!("{}, {layout}", instance.name);
+                            space.reject(Aside::Place, &what, &why, variants.len());
+                        }
+                    }
+                }
+                if question.disaggregated && Apart::is_modelled(kind) {
+                    space.add_apart(&placed, &price, &variants, &model, question)?;
+                } else if question.disaggregated {
+                    let why = format!("prefill and decode apart are not modelled for {kind}");
+                    space.reject(Aside::Place, &instance.name, &why, variants.len());
                 }
             }
         }
@@ -263,14 +282,59 @@ impl Space {
         Ok(space)
     }
 
+    /// Adds the cells of any two of the placements whose prefill and decode are apart.
+    fn add_apart(
+        &mut self,
+        placed: &[Placement],
+        price: &(f64, Option<String>),
+        variants: &[Vec<(&Axis, &Value)>],
+        model: &Arch<'_>,
+        question: &Question,
+    ) -> Result<(), Error> {
+        // Stages and data-parallel ranks are a cluster's own way of more throughput; connectors of KV know replicas without them.
+        let plain = |p: &&Placement| p.layout.pp == 1 && p.layout.dp == 1;
+        for prefill in placed.iter().filter(plain) {
+            for decode in placed.iter().filter(plain) {
+                for cell in Apart::cells(prefill.layout, decode.layout, prefill.node_ranks) {
+                    self.combinations += variants.len();
+                    if cell.instances > question.max_instances {
+                        let what = format!(
+                            "{}, {}",
+                            prefill.instance.name,
+                            cell.in_words(prefill.layout)
+                        );
+                        let why = format!(
+                            "a cell takes {} instances, more than max_instances = {}",
+                            cell.instances, question.max_instances
+                        );
+                        self.reject(Aside::Place, &what, &why, variants.len());
+                        continue;
+                    }
+                    self.add(
+                        prefill,
+                        Some((cell, decode)),
+                        price,
+                        variants,
+                        model,
+                        question,
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn add(
         &mut self,
         placement: &Placement,
+        apart: Option<(Apart, &Placement)>,
         (usd, region): &(f64, Option<String>),
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
-        most: usize,
+        question: &Question,
     ) -> Result<(), Error> {
+        let most = question.most_candidates;
+        let cell = apart.map(|(cell, _)| cell);
         let layout = placement.layout;
         for variant in variants {
             if self.candidates.len() >= most {
@@ -278,8 +342,10 @@ impl Space {
                     "the question has more than {most} candidates; give fewer alternatives"
                 )));
             }
-            if let Some(why) = too_heavy(placement, variant, model) {
-                let what = format!("{}, {layout}", placement.instance.name);
+            let of_decode = apart.and_then(|(_, decode)| too_heavy(decode, variant, model));
+            if let Some(why) = too_heavy(placement, variant, model).or(of_decode) {
+                let words = cell.map_or_else(|| layout.to_string(), |c| c.in_words(layout));
+                let what = format!("{}, {words}", placement.instance.name);
                 self.reject(Aside::Start, &what, &why, 1);
                 continue;
             }
@@ -312,10 +378,14 @@ impl Space {
                 index: self.candidates.len(),
                 instance: placement.instance.name.clone(),
                 usd_per_hour: *usd,
-                per_instance: placement.replicas_per_node,
-                instances_per_replica: placement.nodes,
+                per_instance: match cell {
+                    None => placement.replicas_per_node,
+                    Some(c) => u32::from(c.instances == 1),
+                },
+                instances_per_replica: cell.map_or(placement.nodes, |c| c.instances),
                 devices: placement.devices(),
                 layout,
+                apart: cell,
                 settings,
                 overrides,
             });
@@ -383,6 +453,40 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
                 known.join(", ")
             ))
         })
+}
+
+/// A placement that takes no more instances than are allowed, or why not.
+fn allowed_nodes(placement: Placement, most: u32) -> Result<Placement, String> {
+    if placement.nodes > most {
+        return Err(format!(
+            "a replica takes {} instances, more than max_instances = {most}",
+            placement.nodes
+        ));
+    }
+    Ok(placement)
+}
+
+/// What an instance type costs: the question's price, its file's, or the catalog's.
+fn price_of<'a>(
+    question: &'a Question,
+    probe: &Scenario,
+) -> impl Fn(&Instance) -> Option<(f64, Option<String>)> + use<'a> {
+    let hardware = probe.hardware.as_ref();
+    let fixed = hardware.and_then(|h| h.price).map(|p| p.usd_per_hour());
+    let date = hardware.and_then(|h| h.price_date.clone());
+    move |i: &Instance| {
+        let catalog = fixed.or_else(|| match &date {
+            Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
+            None => i.price().map(|p| p.usd.usd_per_hour()),
+        });
+        match &question.prices {
+            None => Some((catalog?, None)),
+            Some(prices) => {
+                let (usd, region) = prices.lowest(i, catalog)?;
+                Some((usd, Some(region.to_owned())))
+            }
+        }
+    }
 }
 
 /// An instance type's price [USD/h] and the region that it is of, where they are known.

@@ -12,8 +12,8 @@ use sim::scenario::document::{self, Document};
 use sim::scenario::{Scenario, relative};
 use toml::{Spanned, Value};
 
-use super::journal::fnv1a;
 use crate::Error;
+use crate::hash::fnv1a;
 
 /// Most runs of a sweep.
 pub const MOST_RUNS: u64 = 1_000_000;

@@ -12,16 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::result::Row;
 use crate::Error;
+use crate::hash::fnv1a;
 
 /// Longest journal that is read [bytes].
 const MAX_BYTES: u64 = 16 << 30;
-
-/// 64-bit FNV-1a.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,9 @@
+//! The importer of `llm-d`.
+#![no_main]
+
+mod importer;
+
+use deploy::import::Kind;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| importer::importer(Kind::LlmD, data));

@@ -1,0 +1,167 @@
+//! What every target writes in the same way: names, the machine, the router, and what is left unsaid.
+
+use hwmodels::catalog::Catalog;
+use sim::scenario::{ModelSource, RouterPolicy, Scenario};
+
+/// A file to apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its name.
+    pub name: &'static str,
+    /// Its text.
+    pub text: String,
+}
+
+/// A scenario as files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// The files.
+    pub files: Vec<File>,
+    /// Keys of the scenario that the target cannot say, with why or where else to say them.
+    pub not_said: Vec<String>,
+}
+
+impl Exported {
+    /// Adds a file.
+    pub(super) fn file(&mut self, name: &'static str, text: String) {
+        self.files.push(File { name, text });
+    }
+
+    /// Says what the target cannot say.
+    pub(super) fn cannot(&mut self, what: impl Into<String>) {
+        self.not_said.push(what.into());
+    }
+}
+
+/// Where the pods go.
+pub fn selector(s: &Scenario, indent: usize) -> String {
+    let pad = " ".repeat(indent);
+    let Some(h) = &s.hardware else {
+        return String::new();
+    };
+    match &h.machine {
+        None => format!(
+            "{pad}nodeSelector:\n{pad}  node.kubernetes.io/instance-type: {}\n",
+            yaml(&h.instance)
+        ),
+        Some(m) => format!(
+            "{pad}nodeSelector:\n{pad}  nvidia.com/gpu.product: {}\n",
+            yaml(&m.accelerator)
+        ),
+    }
+}
+
+/// The router that stands before a Service's pods is its own.
+pub fn router(s: &Scenario, out: &mut Exported) {
+    if s.router.policy != RouterPolicy::RoundRobin {
+        out.cannot("router.policy: a Service knows no such policy; put a gateway before it");
+    }
+    if s.router.timeout.is_some() {
+        out.cannot("router.timeout: it is the gateway's");
+    }
+}
+
+/// A machine of one's own says its accelerator by a label, and its devices by a pod's.
+pub fn own_machine(s: &Scenario, out: &mut Exported) {
+    if let Some(m) = s.hardware.as_ref().and_then(|h| h.machine.as_ref())
+        && m.count != ranks(s)
+    {
+        out.cannot(format!(
+            "hardware.count: import with --instance {}x{}",
+            m.count, m.accelerator
+        ));
+    }
+}
+
+/// The machine, which a command cannot say.
+pub fn machine(s: &Scenario, out: &mut Exported) {
+    if let Some(h) = &s.hardware {
+        let name = match &h.machine {
+            Some(m) => format!("{}x{}", m.count, m.accelerator),
+            None => h.instance.clone(),
+        };
+        out.cannot(format!("hardware: import with --instance {name}"));
+    }
+}
+
+/// The model's name on the Hugging Face hub where the catalog knows it.
+pub fn model_id(s: &Scenario) -> String {
+    match s.model.as_ref().map(|m| &m.source) {
+        Some(ModelSource::Catalog(name)) => {
+            let catalog = Catalog::builtin();
+            let arch = catalog.model(name).ok();
+            let hub = arch.and_then(|a| a.aliases.iter().find(|alias| alias.contains('/')));
+            hub.unwrap_or(name).clone()
+        }
+        Some(ModelSource::Config(path)) => {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+            folder.map_or_else(|| "./model".to_owned(), |p| p.display().to_string())
+        }
+        None => String::new(),
+    }
+}
+
+/// The scenario's name as Kubernetes takes one: lower case letters, digits and dashes.
+pub fn label(s: &Scenario) -> String {
+    let mut out = String::new();
+    for c in s.name.to_ascii_lowercase().chars().take(50) {
+        match c {
+            'a'..='z' | '0'..='9' => out.push(c),
+            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
+            _ => {}
+        }
+    }
+    let out = out.trim_matches('-').to_owned();
+    match out.chars().next() {
+        Some('a'..='z') => out,
+        Some(_) => format!("llm-{out}"),
+        None => "llm".to_owned(),
+    }
+}
+
+/// Devices of a replica.
+pub fn ranks(s: &Scenario) -> u32 {
+    s.layout
+        .tp
+        .saturating_mul(s.layout.pp)
+        .saturating_mul(s.layout.dp)
+}
+
+/// Devices of a node: the instance type's, or the machine's.
+pub fn devices_of_node(s: &Scenario) -> u32 {
+    let Some(h) = &s.hardware else { return 1 };
+    match &h.machine {
+        Some(machine) => machine.count.max(1),
+        None => Catalog::builtin()
+            .instance(&h.instance)
+            .map_or(1, |i| i.devices.max(1)),
+    }
+}
+
+/// The accelerator's name in the catalog.
+pub fn accelerator(s: &Scenario) -> String {
+    let Some(h) = &s.hardware else {
+        return String::new();
+    };
+    match &h.machine {
+        Some(machine) => machine.accelerator.clone(),
+        None => Catalog::builtin()
+            .instance(&h.instance)
+            .map_or_else(|_| String::new(), |i| i.accelerator.clone()),
+    }
+}
+
+/// Text as YAML takes it.
+pub fn yaml(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let starts = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
+    let word = matches!(
+        text.to_ascii_lowercase().as_str(),
+        "true" | "false" | "yes" | "no" | "on" | "off" | "null" | "y" | "n"
+    );
+    match starts && !word && text.chars().all(plain) {
+        true => text.to_owned(),
+        // A JSON string is a YAML string.
+        false => serde_json::Value::from(text).to_string(),
+    }
+}
