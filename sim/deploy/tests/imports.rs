@@ -1,5 +1,6 @@
 //! Whole deployments, written as their guides write them, become the scenarios that a person has written of them.
 
+use deploy::export::{Target, export};
 use deploy::import::{Options, import};
 use deploy::report::Fate;
 use deploy::{Imported, Source};
@@ -347,6 +348,28 @@ fn beside(autoscaler: &str) -> Imported {
     import(&[file], &Options::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A pod that asks for a part of a device stands on one, there and back.
+#[test]
+fn mig_parts_are_imported_and_exported() {
+    let text = SERVES
+        .replace("g6e.xlarge", "p4d.24xlarge")
+        .replace("nvidia.com/gpu: 1", "nvidia.com/mig-4g.20gb: 1");
+    let imported = import(&[Source::new("all.yaml", text)], &Options::default());
+    let imported = imported.unwrap_or_else(|e| panic!("{e}"));
+    let got = scenario(&imported.scenario);
+    let hardware = got.hardware.as_ref().unwrap();
+    assert_eq!(hardware.mig.as_deref(), Some("4g.20gb"));
+    assert_eq!(got.layout.devices(), 1);
+    let files = export(&got, Target::Kubernetes).unwrap_or_else(|e| panic!("{e}"));
+    let written = &files.files[0].text;
+    assert!(written.contains("nvidia.com/mig-4g.20gb: 1"), "{written}");
+    let e = export(&got, Target::Vllm)
+        .err()
+        .expect("whole devices")
+        .to_string();
+    assert!(e.contains("MIG") && e.contains("kubernetes"), "{e}");
+}
+
 const KEDA: &str = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: llm}\nspec:\n  scaleTargetRef: {name: llm}\n  minReplicaCount: 1\n  maxReplicaCount: \
     6\n  cooldownPeriod: 120\n  fallback: {failureThreshold: 3, replicas: 4}\n  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: \
     {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}}}\n  triggers:\n  - type: prometheus\n    metricType: AverageValue\n    metadata: \
@@ -453,7 +476,7 @@ fn an_exported_autoscaler_comes_back() {
                periodSeconds: 60}]}}\n";
     for autoscaler in [hpa, KEDA] {
         let first = scenario(&beside(autoscaler).scenario);
-        let exported = deploy::export::export(&first, deploy::export::Target::Kubernetes).unwrap();
+        let exported = export(&first, Target::Kubernetes).unwrap();
         let files: Vec<Source> = (exported.files.iter())
             .map(|f| Source::new(f.name, f.text.clone()))
             .collect();
@@ -468,7 +491,7 @@ fn an_exported_autoscaler_comes_back() {
             exported.not_said
         );
         // A target without objects says so.
-        let script = deploy::export::export(&first, deploy::export::Target::Vllm).unwrap();
+        let script = export(&first, Target::Vllm).unwrap();
         assert!(script.not_said.iter().any(|n| n.starts_with("autoscaler")));
     }
 }

@@ -12,12 +12,22 @@ use super::shared::{
 use super::{autoscalers, compose, triton, vllm};
 use crate::place::printable;
 
+/// Name of the resource that a device is to Kubernetes.
+fn resource(s: &Scenario) -> String {
+    match s.hardware.as_ref().and_then(|h| h.mig.as_ref()) {
+        Some(profile) => format!("nvidia.com/mig-{profile}"),
+        None => "nvidia.com/gpu".to_owned(),
+    }
+}
+
 /// A container's image, program and arguments, and variables.
 struct Container {
     image: String,
     command: Vec<String>,
     args: Vec<String>,
     variables: Vec<(String, String)>,
+    /// `nvidia.com/gpu`, or that of a MIG profile.
+    resource: String,
     devices: u32,
     port: u16,
 }
@@ -51,8 +61,8 @@ impl Container {
         );
         let _ = writeln!(
             out,
-            "{pad}resources:\n{pad}  limits:\n{pad}    nvidia.com/gpu: {}",
-            self.devices
+            "{pad}resources:\n{pad}  limits:\n{pad}    {}: {}",
+            self.resource, self.devices
         );
         out
     }
@@ -79,6 +89,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
             command: Vec::new(),
             args: Vec::new(),
             variables: compose::variables(s, out),
+            resource: resource(s),
             devices,
             port: 80,
         },
@@ -90,6 +101,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
                 .chain(vllm::arguments(s, out))
                 .collect(),
             variables: Vec::new(),
+            resource: resource(s),
             devices,
             port: 8000,
         },
@@ -145,6 +157,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
                 format!("--gpu_per_node={node}"),
             ],
             variables: Vec::new(),
+            resource: resource(s),
             devices: node,
             port: 8000,
         },
@@ -157,6 +170,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
                 .chain(multi_node(size, "0"))
                 .collect(),
             variables: Vec::new(),
+            resource: resource(s),
             devices: node,
             port: 8000,
         },
@@ -176,6 +190,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
                 .collect(),
         },
         variables: Vec::new(),
+        resource: resource(s),
         devices: node,
         port: 8000,
     };

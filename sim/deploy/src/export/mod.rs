@@ -59,6 +59,14 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
     let (Some(_), Some(_)) = (&one.model, &one.hardware) else {
         return Err(fault("the scenario has no model on hardware ([step], a fitted profile), so there is nothing to deploy".to_owned()));
     };
+    let is_cut = one.hardware.as_ref().is_some_and(|h| h.mig.is_some());
+    if is_cut && target != Target::Kubernetes {
+        return Err(fault(format!(
+            "the scenario has MIG parts (hardware.mig), and {} writes whole devices; export to {}",
+            target.name(),
+            Target::Kubernetes.name()
+        )));
+    }
     let mut out = Exported::default();
     match target {
         Target::Vllm => vllm::script(scenario, &mut out),

@@ -66,6 +66,11 @@ pub const POD: Table = Table {
             Whole,
         ),
         says(
+            "containers[].resources.limits[\"nvidia.com/mig-3g.20gb\"]",
+            "`hardware.mig`, and devices of a pod; so with every profile, and among requests",
+            Whole,
+        ),
+        says(
             "containers[].resources.limits[\"amd.com/gpu\"]",
             "devices of a pod",
             Whole,
@@ -203,6 +208,9 @@ const PRODUCT_LABELS: [&str; 4] = [
     "eks.amazonaws.com/instance-gpu-name",
 ];
 /// Resources that are devices.
+/// How the resource of a MIG profile begins: `nvidia.com/mig-3g.20gb`.
+const MIG: &str = "nvidia.com/mig-";
+
 const DEVICES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron"];
 
 /// Imports a pod's containers and where it runs.
@@ -389,19 +397,19 @@ pub fn devices(container: Tree<'_>, prefix: &str, draft: &mut Draft) {
         let Some(node) = container.node.at(&["resources", kind]) else {
             continue;
         };
-        for entry in node
-            .entries()
-            .iter()
-            .filter(|e| e.key.starts_with("nvidia.com/mig-"))
-        {
-            let place = Place::new(container.file, entry.line);
-            draft.fault(Fault::new(
-                place,
-                entry.key.clone(),
-                "slices of a device (MIG) are not modelled; import a deployment on whole devices",
-            ));
-        }
-        for name in DEVICES {
+        let parts: Vec<String> = (node.entries().iter())
+            .filter(|e| e.key.starts_with(MIG))
+            .map(|e| e.key.clone())
+            .collect();
+        for name in DEVICES.map(str::to_owned).into_iter().chain(parts) {
+            let name = name.as_str();
+            if let (Some(profile), Some((_, origin))) = (
+                name.strip_prefix(MIG),
+                container.text(prefix, &["resources", kind, name]),
+            ) && draft.get("hardware.mig").is_none()
+            {
+                draft.set("hardware.mig", profile, &origin);
+            }
             if let Some((n, origin)) = container.whole(prefix, &["resources", kind, name], draft) {
                 match draft.facts.pod_devices.clone() {
                     None => draft.facts.pod_devices = Some((n, origin)),
