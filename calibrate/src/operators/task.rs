@@ -78,7 +78,6 @@ impl<R: Row> Task<'_, R> {
             starts: if known.is_some() { 1 } else { 3 },
             tolerance: 1e-6,
             step: 1e-4,
-            ..Options::default()
         };
         let result = bounded(
             |x| {
