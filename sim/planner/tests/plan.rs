@@ -515,7 +515,10 @@ fn prefill_and_decode_apart_win_where_prompts_hold_up_decodes() {
     let q = documents(4.0, 25, "none");
     let found = answer(&q, NO_DRAWS, &|_| {}).unwrap();
     let (report, w) = (&found.report, found.report.winner.as_ref().unwrap());
-    let apart = w.apart.as_ref().expect(&report.render());
+    let apart = w
+        .apart
+        .as_ref()
+        .unwrap_or_else(|| panic!("{}", report.render()));
     assert!(apart.prefill_replicas >= 1 && apart.decode_replicas >= 1);
     assert!(report.render().contains("prefill and decode apart"));
     // Together no layout holds for the price.

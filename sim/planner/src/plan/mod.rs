@@ -1,6 +1,6 @@
 //! `servetwin plan`: from a model, a load and objectives to a deployment.
 //!
-//! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the candidates; [`ready`]: candidates that start on their hardware
+//! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the [`candidate`]s; [`ready`]: candidates that start on their hardware
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
@@ -11,6 +11,7 @@
 pub mod apart;
 pub mod autoscaled;
 pub mod bounds;
+pub mod candidate;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
@@ -135,7 +136,7 @@ pub fn merge(
             );
         }
     }
-    let chosen: Vec<space::Candidate> = (space.candidates.into_iter())
+    let chosen: Vec<candidate::Candidate> = (space.candidates.into_iter())
         .filter(|c| wanted.contains(&c.index))
         .collect();
     let ready = start_all(question, &chosen, &mut Vec::new());

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use super::candidate::Candidate;
 use super::question::Question;
 use super::ready::{Ready, start_all};
 use super::report::{Pool, Split};
 use super::search::{Found, Search, Settled};
-use super::space::Candidate;
 use crate::Error;
 
 /// Quantiles of the prompt length at which the load is split.

@@ -243,12 +243,7 @@ impl Question {
             run,
             kv_transfer,
         } = file;
-        if kv_transfer.is_some() && !plan.disaggregated {
-            return Err(at(
-                "kv_transfer",
-                "is the link between prefill and decode; write plan.disaggregated = true to have them apart".into(),
-            ));
-        }
+        linked(&plan, kv_transfer.is_some()).map_err(|e| at("kv_transfer", e))?;
         let conditions = conditions(slo.into_vec()).map_err(|e| at("slo", e))?;
         let max_instances = plan.max_instances.unwrap_or(MOST_INSTANCES);
         if !(1..=4096).contains(&max_instances) {
@@ -320,6 +315,14 @@ impl Question {
             world: world.clone(),
         })
     }
+}
+
+/// Refuses a link where nothing is to be joined.
+fn linked(plan: &PlanFile, is_given: bool) -> Result<(), String> {
+    if is_given && !plan.disaggregated {
+        return Err("is the link between prefill and decode; write plan.disaggregated = true to have them apart".into());
+    }
+    Ok(())
 }
 
 /// Whether a load goes on as it is.

@@ -7,9 +7,9 @@ use hwmodels::StepModel;
 use rayon::prelude::*;
 use sim::report::draws::draw;
 
+use super::candidate::Candidate;
 use super::question::{Question, Redundancy};
 use super::report::{Aside, Rejection};
-use super::space::Candidate;
 use crate::Error;
 use crate::conditions::Standing;
 use crate::fleet::{Extent, Fleet};

@@ -1,0 +1,164 @@
+//! A candidate: a deployment in any number of units.
+
+use hwmodels::Layout;
+use sim::scenario::Scenario;
+
+use super::apart::Apart;
+use super::question::{Question, Redundancy};
+use crate::Error;
+
+/// One deployment of one or more replicas, whose number is what is searched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its place in the space.
+    pub index: usize,
+    /// Instance type.
+    pub instance: String,
+    /// Price of an instance [USD/h].
+    pub usd_per_hour: f64,
+    /// Replicas that one instance holds; 0: a replica spans several.
+    pub per_instance: u32,
+    /// Instances that one replica takes.
+    pub instances_per_replica: u32,
+    /// Accelerators of a replica.
+    pub devices: u32,
+    /// Layout of a replica; of one that prefills where prefill and decode are apart.
+    pub layout: Layout,
+    /// Prefill and decode apart: the replicas of a cell, which then stands in place of a replica.
+    pub apart: Option<Apart>,
+    /// What it differs in from others of its instance type and layout, e.g. `max_num_seqs 128`.
+    pub settings: Vec<(String, String)>,
+    /// The keys that make it, as overrides of the question's base.
+    pub overrides: Vec<String>,
+}
+
+impl Candidate {
+    /// Replicas of `units`: of whole instances where one holds several replicas, else of replicas.
+    pub fn replicas(&self, units: u32) -> u32 {
+        self.counts(units)
+            .iter()
+            .fold(0, |n, c| n.saturating_add(*c))
+    }
+
+    /// Cells of `units`: replicas, or the groups of those that prefill and decode.
+    pub fn cells(&self, units: u32) -> u32 {
+        units.saturating_mul(self.per_instance.max(1))
+    }
+
+    /// Replicas of each kind of `units`: one number, or those that prefill and those that decode.
+    pub fn counts(&self, units: u32) -> Vec<u32> {
+        let cells = self.cells(units);
+        match &self.apart {
+            None => vec![cells],
+            Some(a) => a.counts(cells).to_vec(),
+        }
+    }
+
+    /// What is left of `units`, for each way to lose `what`.
+    pub fn losing(&self, units: u32, what: Redundancy) -> Vec<Vec<u32>> {
+        match &self.apart {
+            None => vec![vec![
+                self.cells(units)
+                    .saturating_sub(what.spare(self.per_instance)),
+            ]],
+            Some(a) => a.losing(self.cells(units), what),
+        }
+    }
+
+    /// Instances of `units`.
+    pub fn instances(&self, units: u32) -> u32 {
+        if self.per_instance > 0 {
+            units
+        } else {
+            units.saturating_mul(self.instances_per_replica)
+        }
+    }
+
+    /// Price of `units` [USD/h].
+    pub fn cost(&self, units: u32) -> f64 {
+        f64::from(self.instances(units)) * self.usd_per_hour
+    }
+
+    /// Units that cost at most `usd_per_hour`.
+    pub fn units_for(&self, usd_per_hour: f64) -> u32 {
+        // A hair more, so that rounding does not cost a unit.
+        (usd_per_hour * (1.0 + 1e-9) / self.cost(1))
+            .floor()
+            .clamp(0.0, 1e9) as u32
+    }
+
+    /// Units whose surviving cells are at least `cells`.
+    pub fn units_of(&self, cells: u32, question: &Question) -> u32 {
+        let what = question.redundancy;
+        if self.apart.is_none() {
+            let with_spare = cells.saturating_add(what.spare(self.per_instance));
+            return with_spare.div_ceil(self.per_instance.max(1)).max(1);
+        }
+        let mut units = cells.div_ceil(self.per_instance.max(1)).max(1);
+        while units < question.max_instances && self.losing(units, what).concat().contains(&0) {
+            units += 1;
+        }
+        units
+    }
+
+    /// Replicas of `units` that are left when what may be lost is lost.
+    pub fn surviving(&self, units: u32, question: &Question) -> u32 {
+        let left = self.losing(units, question.redundancy);
+        let sums = left
+            .iter()
+            .map(|l| l.iter().fold(0u32, |n, c| n.saturating_add(*c)));
+        sums.min().unwrap_or(0)
+    }
+
+    /// What shares a step model but for its largest step, of each kind of replica: instance type, layout, dtypes, engine.
+    pub fn shapes(&self) -> Vec<String> {
+        let own = |o: &&String| {
+            !o.starts_with("engine.max_") && !o.starts_with("router.") && !o.starts_with("layout.")
+        };
+        let keys: Vec<&str> = self
+            .overrides
+            .iter()
+            .filter(own)
+            .map(String::as_str)
+            .collect();
+        let layouts = std::iter::once(self.layout).chain(self.apart.map(|a| a.decode_layout));
+        layouts
+            .map(|layout| format!("{} {layout} {}", self.instance, keys.join(" ")))
+            .collect()
+    }
+
+    /// Its replicas' layouts in words.
+    pub fn layouts(&self) -> String {
+        match &self.apart {
+            None => self.layout.to_string(),
+            Some(a) => a.in_words(self.layout),
+        }
+    }
+
+    /// The deployment in words, without its number of replicas.
+    pub fn label(&self) -> String {
+        let mut out = format!("{}, {}", self.instance, self.layouts());
+        for (key, value) in &self.settings {
+            out += &format!(", {key} {value}");
+        }
+        out
+    }
+
+    /// Its scenario with `counts` replicas of each kind.
+    ///
+    /// # Errors
+    /// A combination that no scenario can have.
+    pub fn scenario(&self, question: &Question, counts: &[u32]) -> Result<Scenario, Error> {
+        let mut overrides = self.overrides.clone();
+        match &self.apart {
+            None => overrides.push(format!(
+                "layout.replicas={}",
+                counts.first().copied().unwrap_or(1)
+            )),
+            Some(a) => overrides.extend(a.overrides(counts, question.kv_transfer.as_ref())),
+        }
+        Ok(question
+            .world
+            .scenario(&question.base, &question.origin, &overrides)?)
+    }
+}
