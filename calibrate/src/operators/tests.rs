@@ -84,7 +84,7 @@ fn a_fit_recovers_the_parameters_that_made_the_times() {
         predict: &time,
         tolerance: 1.0,
     };
-    let o = task.run("test").unwrap();
+    let o = task.run("test", None).unwrap();
     let held_out = o.report[0].held_out.unwrap();
     assert_eq!(held_out.n, 24);
     assert!(held_out.median_ape < 1.0, "{held_out:?}");
