@@ -47,12 +47,26 @@ pub struct Kernels {
     pub fused_quantisation: bool,
     /// Whether rotary embedding and the write of new keys and values are one kernel.
     pub fused_rotary: bool,
-    /// Kernels of 8-bit experts that one rank holds all of; spread over ranks they are CUTLASS's in any case.
+    /// Kernels of 8-bit experts that one rank holds all of, which are CUTLASS's in any case when they are spread over ranks; and of MXFP4 experts.
     pub experts: Experts,
     /// Whose kernels cut the distribution of the next token.
     pub sampler: Sampler,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Which steps replay captured graphs, and which parts of them.
+    pub graph_mode: GraphMode,
+}
+
+/// Which steps of vLLM V1 replay captured CUDA graphs (`cudagraph_mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphMode {
+    /// Decode steps as a whole; of steps with prefill, what lies between the attention kernels.
+    #[default]
+    FullAndPiecewise,
+    /// Of every step what lies between the attention kernels, which the host launches layer by layer.
+    Piecewise,
+    /// Decode steps as a whole; steps with prefill are launched kernel by kernel.
+    FullDecodeOnly,
 }
 
 impl Kernels {
@@ -68,6 +82,7 @@ impl Kernels {
             experts: Experts::Cutlass,
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
+            graph_mode: GraphMode::default(),
         }
     }
 }
@@ -85,6 +100,7 @@ impl Default for Kernels {
             experts: Experts::Triton,
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
+            graph_mode: GraphMode::default(),
         }
     }
 }
@@ -510,7 +526,7 @@ impl OperatorModel {
         let arithmetic = Arithmetic::of(&self.device, shape.weights, shape.activations);
         let params = match (arithmetic, self.experts(shape.ep)) {
             (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Cutlass) => &self.moe_fp8_cutlass,
-            (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => &self.moe_fp8,
+            (Arithmetic::Fp8 | Arithmetic::Int8, _) => &self.moe_fp8,
             _ => &self.moe_bf16,
         };
         let time = moe::time(
@@ -522,9 +538,11 @@ impl OperatorModel {
             routing,
         );
         let of = moe::quantities(shape, f64::from(tokens));
-        let surface = self
-            .surfaces
-            .moe(shape.weights, arithmetic, shape.block_scales);
+        let surface = self.surfaces.moe(
+            self.kernels.experts.measured_as(shape.weights),
+            arithmetic,
+            shape.block_scales,
+        );
         let flops = 6.0 * of[0] * of[1] * of[2] * of[3];
         surface.scale(time, of, self.floor(0.0, flops, arithmetic))
     }

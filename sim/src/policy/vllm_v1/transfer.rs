@@ -12,7 +12,7 @@ pub(super) enum Remote {
     No,
     /// There: no blocks are set aside for it yet. The tokens that it covers.
     Wanted(u32),
-    /// On its way into blocks that are set aside.
+    /// On its way into blocks that are set aside, from there or from the host's memory.
     Coming(u32),
     /// Here, and the request has not run since.
     Here(u32),
@@ -42,13 +42,15 @@ impl VllmV1 {
             self.receiving.remove(i);
             seq.remote = Remote::No;
             seq.state = State::Running;
-            seq.started = true;
             seq.computed = tokens;
             let n = (seq.num_tokens() - tokens).min(*budget);
             self.waiting_count -= 1;
-            self.waiting_tokens -= u64::from(seq.prompt);
             self.running.push(id);
-            plan.admitted.push(id);
+            // A preempted one, whose KV came from the host, has run before.
+            if !std::mem::replace(&mut seq.started, true) {
+                self.waiting_tokens -= u64::from(seq.prompt);
+                plan.admitted.push(id);
+            }
             self.schedule(id, n, plan);
             *budget -= n;
         }
