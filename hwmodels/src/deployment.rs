@@ -164,6 +164,7 @@ fn engine_cost<'a>(spec: &DeploymentSpec<'a>, profile: &Profile) -> (EngineCost,
             sizes = given;
         }
     }
+    cost = cost.with_graphs(spec.kernels.graph_mode);
     // The overlap scheduler is the PyTorch executor's, the default backend since 1.0; engines of TensorRT are enqueued from C++.
     if spec.engine == EngineKind::TrtLlm && cost.overlap {
         cost = cost.launched_from_python();

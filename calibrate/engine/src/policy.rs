@@ -84,6 +84,7 @@ impl Policy {
             },
             has_model: true,
             kv_bytes_per_token: 0.0,
+            host_link: 0.0,
             pp,
             dp: 1,
             cuda_graphs: None,

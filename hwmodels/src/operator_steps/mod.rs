@@ -310,7 +310,7 @@ impl OperatorSteps {
         // Negative where kernels in a graph overlap; they cannot hide more than there is of them.
         let gaps = (c.kernel_gap * self.kernels_per_layer * self.layers).max(-device.total());
         let per_layer = if in_graph {
-            0.0
+            c.piece_launch
         } else if c.graph_max_seqs > 0 {
             c.mixed_launch
         } else {

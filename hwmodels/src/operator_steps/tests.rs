@@ -1,6 +1,7 @@
 use super::*;
 use crate::engine::EngineKind;
 use crate::ops::collective::LinkClass;
+use crate::ops::{Experts, GraphMode};
 
 fn accelerator() -> Accelerator {
     crate::Catalog::builtin()
@@ -224,4 +225,63 @@ fn steps_beyond_the_table_continue_it() {
         m.step(&b).latency
     };
     assert!(step(4096) > 1.8 * step(2048) && step(4096) < 2.6 * step(2048));
+}
+
+#[test]
+fn marlin_prefills_gpt_oss_at_half_the_rate_of_triton_and_decodes_alike() {
+    let catalog = crate::Catalog::builtin();
+    let name = &accelerator().name;
+    let choice = crate::profiles::Choice::Auto;
+    let found = crate::profiles::resolve(name, None, EngineKind::VllmV1, &choice).unwrap();
+    let on = |experts| {
+        OperatorSteps::new(&OperatorStepsSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: catalog.model("gpt-oss-120b").unwrap(),
+            layout: Layout {
+                tp: 4,
+                ..Layout::SINGLE
+            },
+            weights: Dtype::Mxfp4,
+            kv_cache: Dtype::Bf16,
+            cost: EngineCost::prior(EngineKind::VllmV1),
+            profile: &found.profile,
+            max_tokens: 8192,
+            routing: Routing::Balanced,
+            kernels: Kernels {
+                experts,
+                ..Kernels::default()
+            },
+            graph_sizes: &[],
+        })
+    };
+    let (triton, marlin) = (on(Experts::Triton), on(Experts::Marlin));
+    let mut prompt = BatchStats::default();
+    prompt.add_prefill(8192, 0, true);
+    let ratio = |b: &BatchStats| marlin.step(b).latency / triton.step(b).latency;
+    let (prefill, decode) = (ratio(&prompt), ratio(&decodes(16, 1024)));
+    assert!((1.2..1.8).contains(&prefill), "{prefill}");
+    assert!((0.8..1.2).contains(&decode), "{decode}");
+}
+
+#[test]
+fn graphs_in_pieces_take_as_long_as_their_launches() {
+    let steps = |mode| {
+        let mut m = model(4, 1, EngineKind::VllmV1);
+        m.cost = m.cost.with_graphs(mode);
+        m.step(&decodes(1, 100)).latency
+    };
+    let (whole, pieces) = (
+        steps(GraphMode::FullAndPiecewise),
+        steps(GraphMode::Piecewise),
+    );
+    // A small model on four ranks: the device is done long before the host.
+    assert!(pieces > 1.5 * whole, "{pieces} {whole}");
+    // A long step hides its launches.
+    let mut prompt = BatchStats::default();
+    prompt.add_prefill(2048, 0, true);
+    let mut m = model(1, 1, EngineKind::VllmV1);
+    let before = m.step(&prompt).latency;
+    m.cost = m.cost.with_graphs(GraphMode::FullDecodeOnly);
+    assert!(m.step(&prompt).latency - before < 1e-9);
 }

@@ -10,7 +10,8 @@ use crate::layout::Layout;
 use crate::model::{AttentionKind, ModelArch, Moe};
 use crate::ops::collective::{AllReduceImpl, CollectiveModel, Group, Launch};
 use crate::ops::{
-    DecodeShape, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel, PrefillShape, Routing,
+    DecodeShape, Experts, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel,
+    PrefillShape, Routing,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -220,12 +221,22 @@ impl LayerWalk {
     pub(super) fn experts(&self, moe: &Moe) -> MoeShape {
         let ranks = self.layout.stage_ranks().max(1);
         let ep = self.layout.ep.max(1);
+        let tp = (ranks / ep).max(1);
+        let (hidden, inner) = (self.model.hidden, moe.expert_intermediate);
+        // Marlin takes whole tiles alone, so vLLM pads MXFP4 experts: the stream to 256, a rank's inner size to 128 (GPT-OSS: 2880 to 3072).
+        let (hidden, inner) = match (self.kernels.experts, self.weights) {
+            (Experts::Marlin, Dtype::Mxfp4) => (
+                hidden.next_multiple_of(256),
+                inner.div_ceil(tp).next_multiple_of(128) * tp,
+            ),
+            _ => (hidden, inner),
+        };
         MoeShape {
-            hidden: self.model.hidden,
-            intermediate: moe.expert_intermediate,
+            hidden,
+            intermediate: inner,
             experts: moe.experts,
             top_k: moe.top_k,
-            tp: (ranks / ep).max(1),
+            tp,
             ep,
             weights: self.weights,
             activations: Self::activations(self.weights),

@@ -33,12 +33,26 @@ pub struct Kernels {
     pub fused_quantisation: bool,
     /// Whether rotary embedding and the write of new keys and values are one kernel.
     pub fused_rotary: bool,
-    /// Kernels of 8-bit experts that one rank holds all of; spread over ranks they are CUTLASS's in any case.
+    /// Kernels of 8-bit experts that one rank holds all of, which are CUTLASS's in any case when they are spread over ranks; and of MXFP4 experts.
     pub experts: Experts,
     /// Whose kernels cut the distribution of the next token.
     pub sampler: Sampler,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Which steps replay captured graphs, and which parts of them.
+    pub graph_mode: GraphMode,
+}
+
+/// Which steps of vLLM V1 replay captured CUDA graphs (`cudagraph_mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphMode {
+    /// Decode steps as a whole; of steps with prefill, what lies between the attention kernels.
+    #[default]
+    FullAndPiecewise,
+    /// Of every step what lies between the attention kernels, which the host launches layer by layer.
+    Piecewise,
+    /// Decode steps as a whole; steps with prefill are launched kernel by kernel.
+    FullDecodeOnly,
 }
 
 impl Kernels {
@@ -54,6 +68,7 @@ impl Kernels {
             experts: Experts::Cutlass,
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
+            graph_mode: GraphMode::default(),
         }
     }
 }
@@ -71,6 +86,7 @@ impl Default for Kernels {
             experts: Experts::Triton,
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
+            graph_mode: GraphMode::default(),
         }
     }
 }

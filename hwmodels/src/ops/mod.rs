@@ -31,7 +31,7 @@ mod surfaces;
 pub use arithmetic::Arithmetic;
 pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
 pub use device::{Device, OpTime};
-pub use kernels::{Kernels, Products};
+pub use kernels::{GraphMode, Kernels, Products};
 pub use model::{OpShape, OperatorModel};
 pub use moe::{Experts, MoeShape, Routing};
 pub use param::ParamSpec;

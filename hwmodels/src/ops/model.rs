@@ -269,7 +269,7 @@ impl OperatorModel {
         let arithmetic = Arithmetic::of(&self.device, shape.weights, shape.activations);
         let params = match (arithmetic, self.experts(shape.ep)) {
             (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Cutlass) => &self.moe_fp8_cutlass,
-            (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => &self.moe_fp8,
+            (Arithmetic::Fp8 | Arithmetic::Int8, _) => &self.moe_fp8,
             _ => &self.moe_bf16,
         };
         let time = moe::time(
@@ -281,9 +281,11 @@ impl OperatorModel {
             routing,
         );
         let of = moe::quantities(shape, f64::from(tokens));
-        let surface = self
-            .surfaces
-            .moe(shape.weights, arithmetic, shape.block_scales);
+        let surface = self.surfaces.moe(
+            self.kernels.experts.measured_as(shape.weights),
+            arithmetic,
+            shape.block_scales,
+        );
         let flops = 6.0 * of[0] * of[1] * of[2] * of[3];
         surface.scale(time, of, self.floor(0.0, flops, arithmetic))
     }

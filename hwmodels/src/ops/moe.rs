@@ -115,6 +115,19 @@ pub enum Experts {
     Triton,
     /// TensorRT-LLM's CUTLASS kernels, which FlashInfer carries and vLLM takes for block-scaled 8-bit experts spread over ranks.
     Cutlass,
+    /// Marlin's kernels for MXFP4 weights and 16-bit activations; other formats as under Triton. No table has them at the shapes of models in this
+    /// format: they take the surface of Marlin's int4 kernels, which differ in how a weight is widened alone.
+    Marlin,
+}
+
+impl Experts {
+    /// The format whose measured kernels are those of `weights`.
+    pub fn measured_as(self, weights: Dtype) -> Dtype {
+        match (self, weights) {
+            (Experts::Marlin, Dtype::Mxfp4) => Dtype::Int4,
+            (_, weights) => weights,
+        }
+    }
 }
 
 impl MoeParams {
@@ -144,7 +157,7 @@ impl MoeParams {
 pub fn prefix(arithmetic: Arithmetic, experts: Experts) -> &'static str {
     match (arithmetic, experts) {
         (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Cutlass) => "moe.fp8_cutlass",
-        (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton) => "moe.fp8",
+        (Arithmetic::Fp8 | Arithmetic::Int8, Experts::Triton | Experts::Marlin) => "moe.fp8",
         _ => "moe.bf16",
     }
 }

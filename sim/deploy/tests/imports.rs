@@ -364,8 +364,7 @@ fn mig_parts_are_imported_and_exported() {
     let written = &files.files[0].text;
     assert!(written.contains("nvidia.com/mig-4g.20gb: 1"), "{written}");
     let e = export(&got, Target::Vllm)
-        .err()
-        .expect("whole devices")
+        .expect_err("whole devices")
         .to_string();
     assert!(e.contains("MIG") && e.contains("kubernetes"), "{e}");
 }

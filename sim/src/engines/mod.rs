@@ -14,5 +14,8 @@ mod trt_llm;
 mod vllm_v0;
 mod vllm_v1;
 
-pub use params::{EngineCommon, EngineParams, VllmFrontEnd, VllmRelease, VllmV1Keys, memory_key};
+pub use params::{
+    CudagraphMode, EngineCommon, EngineParams, MoeBackend, VllmFrontEnd, VllmRelease, VllmV1Keys,
+    memory_key,
+};
 pub use start::{Engine, Start, Started, Storage};

@@ -129,6 +129,29 @@ pub enum VllmFrontEnd {
     Dynamo,
 }
 
+/// Whose kernels compute vLLM's routed experts (`--moe-backend`; before that flag, `VLLM_MXFP4_USE_MARLIN=1` meant Marlin).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MoeBackend {
+    /// What vLLM takes for device and format.
+    #[default]
+    Auto,
+    /// Marlin for MXFP4 weights.
+    Marlin,
+}
+
+/// Which steps replay captured CUDA graphs, and which parts of them, under vLLM's names. `NONE` is `cuda_graphs = false` here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum CudagraphMode {
+    /// Decode steps as a whole; of steps with prefill, what lies between the attention kernels.
+    FullAndPiecewise,
+    /// Of every step, what lies between the attention kernels.
+    Piecewise,
+    /// Decode steps as a whole; steps with prefill are launched kernel by kernel.
+    FullDecodeOnly,
+}
+
 /// vLLM's parameters as its command line names them; what is left out gets vLLM's default for the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -170,14 +193,25 @@ pub struct VllmV1Keys {
     pub watermark: f64,
     /// Tokens per KV block [tokens]. Default: 16.
     pub block_size: u32,
+    /// Host memory for KV, all ranks of a replica together [GiB] (`--kv-offloading-size`): full blocks are copied there as they are computed, and what
+    /// was evicted or preempted is loaded from there, at the rate of the device's host link, and not computed again. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_offloading_size: Option<f64>,
     /// Batch sizes for which decode graphs are captured; larger batches run without. Sizes beyond
     /// `max_num_batched_tokens` are left out. Default: 1, 2, 4, multiples of 8 to 256, of 16 to 512.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cudagraph_capture_sizes: Option<Vec<u32>>,
+    /// Which steps replay captured graphs, and which parts of them (`cudagraph_mode` of `--compilation-config`). Default: "FULL_AND_PIECEWISE" from 0.11
+    /// on, "PIECEWISE" before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cudagraph_mode: Option<CudagraphMode>,
     /// What takes requests in. Default: "api_server". With `hardware.step_profile` or `[step]` it is a delay without limit.
     pub front_end: VllmFrontEnd,
     /// Processes of the API server, each of which takes in one request at a time. Default: 1.
     pub api_server_count: u32,
+    /// Whose kernels compute routed experts: "marlin" takes MXFP4 weights (GPT-OSS) through Marlin's, which prefill at half the rate of Triton's
+    /// (`--moe-backend marlin`; in releases without the flag `VLLM_MXFP4_USE_MARLIN=1`). Default: "auto", which is Triton on Hopper.
+    pub moe_backend: MoeBackend,
 }
 
 impl Default for VllmV1Keys {
@@ -200,9 +234,12 @@ impl Default for VllmV1Keys {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             block_size: 16,
+            kv_offloading_size: None,
             cudagraph_capture_sizes: None,
+            cudagraph_mode: None,
             front_end: VllmFrontEnd::ApiServer,
             api_server_count: 1,
+            moe_backend: MoeBackend::Auto,
         }
     }
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::memory::{MemorySettings, VllmRelease};
-use hwmodels::ops::{Kernels, Sampler};
+use hwmodels::ops::{Experts, GraphMode, Kernels, Sampler};
 use hwmodels::units::plain;
 use hwmodels::{EngineKind, ModelArch};
 
-use super::params::{VllmFrontEnd, VllmV1Keys};
+use super::params::{CudagraphMode, MoeBackend, VllmFrontEnd, VllmV1Keys};
 use super::start::{Engine, Start, Started, Storage, graph_sizes};
 use crate::policy::check::ParamError;
 use crate::policy::data_parallel;
-use crate::policy::vllm_v1::{VllmV1Params, VllmVersion};
+use crate::policy::vllm_v1::{HostKv, VllmV1Params, VllmVersion};
 use crate::simulation::EngineSpec;
 use crate::workload::spec::MAX_TOKENS;
 
@@ -26,6 +26,15 @@ const RULES_OF_0_33: u32 = 22;
 
 /// First minor release of vLLM that schedules asynchronously unless told otherwise (recalled from its release notes).
 const ASYNC_BY_DEFAULT: u32 = 14;
+
+/// First minor release that captures decode steps as a whole unless told otherwise (its release notes).
+const WHOLE_GRAPHS: u32 = 11;
+
+/// One GiB [bytes].
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Most host memory for KV [GiB].
+const MOST_HOST_GIB: f64 = 1e6;
 
 /// Most processes that may take requests in.
 const MOST_API_SERVERS: u32 = 1024;
@@ -80,7 +89,10 @@ impl Engine for VllmV1Keys {
                 &fallback
             }
         };
-        let params = resolve(self, settings, start)?;
+        let params = VllmV1Params {
+            host_kv: host_kv(self, start)?,
+            ..resolve(self, settings, start)?
+        };
         let limits = StepLimits {
             tokens: params.max_num_batched_tokens,
             seqs: params.max_num_seqs,
@@ -95,6 +107,17 @@ impl Engine for VllmV1Keys {
             overlap: Some(params.async_scheduling),
             kernels: Kernels {
                 sampler: sampler(self.version.minor),
+                experts: match self.moe_backend {
+                    MoeBackend::Auto => Kernels::default().experts,
+                    MoeBackend::Marlin => Experts::Marlin,
+                },
+                graph_mode: match self.cudagraph_mode {
+                    Some(CudagraphMode::FullAndPiecewise) => GraphMode::FullAndPiecewise,
+                    Some(CudagraphMode::Piecewise) => GraphMode::Piecewise,
+                    Some(CudagraphMode::FullDecodeOnly) => GraphMode::FullDecodeOnly,
+                    None if self.version.minor < WHOLE_GRAPHS => GraphMode::Piecewise,
+                    None => GraphMode::FullAndPiecewise,
+                },
                 ..Kernels::default()
             },
             graph_sizes: graph_sizes(
@@ -123,6 +146,29 @@ impl Engine for VllmV1Keys {
     fn vllm(&self) -> VllmRelease {
         self.version.in_full()
     }
+}
+
+/// What the host's memory holds of each rank's KV, and how fast it comes from there.
+fn host_kv(p: &VllmV1Keys, start: &Start) -> Result<Option<HostKv>, ParamError> {
+    let fail = |message: String| Err(ParamError::new(NAME, "kv_offloading_size", message));
+    let Some(gib) = p.kv_offloading_size else {
+        return Ok(None);
+    };
+    if !(gib > 0.0 && gib <= MOST_HOST_GIB) {
+        return fail(format!(
+            "must be above 0 and at most {MOST_HOST_GIB} GiB, got {gib}"
+        ));
+    }
+    let block = f64::from(p.block_size) * start.kv_bytes_per_token;
+    if block <= 0.0 || start.host_link <= 0.0 {
+        return fail(
+            "needs a model and a device of the catalog: how large a block is and how fast it comes from the host is not known here".into(),
+        );
+    }
+    Ok(Some(HostKv {
+        blocks: (gib * GIB / f64::from(start.dp.max(1)) / block) as u64,
+        block_s: block / start.host_link,
+    }))
 }
 
 /// One engine, or as many engine cores as there are data-parallel ranks.
@@ -223,6 +269,7 @@ fn resolve(p: &VllmV1Keys, s: &MemorySettings, start: &Start) -> Result<VllmV1Pa
         num_gpu_blocks: blocks,
         // The run sets it from the workload.
         shared_content: false,
+        host_kv: None,
     })
 }
 

@@ -3,6 +3,7 @@
 //! There is no prefill phase and no decode phase: each step moves a request's computed tokens toward the tokens it has.
 //! Phase A serves `running` in order of admission; phase B admits from `waiting`, unless phase A had to preempt.
 
+mod offload;
 mod remote;
 mod transfer;
 
@@ -12,7 +13,10 @@ use super::{Blocked, Given, Load, RemoteKv, Scheduled, Scheduler, SeqParams, Ste
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
+use offload::HostTier;
 use remote::Remote;
+
+pub use offload::HostKv;
 
 /// Release whose rules apply where they differ (1.2).
 #[derive(
@@ -96,6 +100,8 @@ pub struct VllmV1Params {
     pub num_gpu_blocks: u64,
     /// Whether requests of the run can share prompt content ([`crate::workload::Workload::shares_content`]).
     pub shared_content: bool,
+    /// KV that the host's memory holds, too; `None`: none.
+    pub host_kv: Option<HostKv>,
 }
 
 impl Default for VllmV1Params {
@@ -119,6 +125,7 @@ impl Default for VllmV1Params {
             block_size: 16,
             num_gpu_blocks: 10_000,
             shared_content: false,
+            host_kv: None,
         }
     }
 }
@@ -215,6 +222,9 @@ struct Seq {
     /// Scheduled before, i.e. a preempted request when it waits.
     started: bool,
     remote: Remote,
+    /// Content of its blocks as told, and how many full ones the host got: with [`VllmV1Params::host_kv`] alone.
+    hashes: Vec<u64>,
+    offloaded: u32,
 }
 
 impl Seq {
@@ -277,6 +287,7 @@ pub struct VllmV1 {
     set_aside: Vec<ReqId>,
     /// Waiting requests that hold blocks for KV from another replica, in order (WAITING_FOR_REMOTE_KVS).
     receiving: Vec<ReqId>,
+    host: Option<HostTier>,
 }
 
 impl VllmV1 {
@@ -296,6 +307,7 @@ impl VllmV1 {
             tickets: 0,
             set_aside: Vec::new(),
             receiving: Vec::new(),
+            host: params.host_kv.map(HostTier::new),
             params,
         }
     }
@@ -395,7 +407,7 @@ impl VllmV1 {
     }
 
     /// Phase B: admissions.
-    fn admit_waiting(&mut self, budget: &mut u32, plan: &mut StepPlan) {
+    fn admit_waiting(&mut self, now: SimTime, budget: &mut u32, plan: &mut StepPlan) {
         self.admit_received(budget, plan);
         while *budget > 0 && (self.running.len() as u32) < self.params.max_num_seqs {
             let Some((id, ticket)) = self.waiting.pop() else {
@@ -411,6 +423,14 @@ impl VllmV1 {
                 }
                 self.set_aside.push(id);
                 break;
+            }
+            match self.load_from_host(id, now, plan) {
+                Some(true) => continue,
+                Some(false) => {
+                    self.set_aside.push(id);
+                    break;
+                }
+                None => {}
             }
             if !self.try_admit(id, budget, plan) {
                 let refused_for_budget = !self.params.enable_chunked_prefill
@@ -482,7 +502,8 @@ impl VllmV1 {
     fn schedule(&mut self, id: ReqId, n: u32, plan: &mut StepPlan) {
         let seq = &self.seqs[id as usize];
         let after = seq.computed + n;
-        self.kv.publish(id, after.min(seq.num_tokens()));
+        let known = after.min(seq.num_tokens());
+        self.kv.publish(id, known);
         plan.entries.push(Scheduled {
             id,
             tokens: n,
@@ -490,6 +511,7 @@ impl VllmV1 {
             samples: after >= seq.num_tokens() + seq.pending,
             decode: n == 1 && seq.computed >= seq.prompt && after >= seq.num_tokens(),
         });
+        self.offload(id, known);
     }
 
     fn forget(&mut self, id: ReqId) {
@@ -524,6 +546,10 @@ impl Scheduler for VllmV1 {
             max_tokens: params.max_tokens,
             priority: params.priority,
             arrival: params.arrival,
+            hashes: match self.host {
+                Some(_) => params.block_hashes.clone(),
+                None => Vec::new(),
+            },
             ..Seq::default()
         };
         self.kv.register(id, params.block_hashes);
@@ -533,12 +559,13 @@ impl Scheduler for VllmV1 {
         Ok(())
     }
 
-    fn plan(&mut self, _now: SimTime, plan: &mut StepPlan) -> bool {
+    fn plan(&mut self, now: SimTime, plan: &mut StepPlan) -> bool {
         plan.clear();
+        self.end_loads(now);
         loop {
             let (mut budget, preempted) = (self.budget, plan.preempted.len());
             if self.serve_running(&mut budget, plan) {
-                self.admit_waiting(&mut budget, plan);
+                self.admit_waiting(now, &mut budget, plan);
             } else {
                 plan.blocked = Blocked::KvFull;
             }
@@ -645,6 +672,10 @@ impl Scheduler for VllmV1 {
 
     fn take_failed(&mut self, _out: &mut Vec<ReqId>) {
         // What can never run is refused by `add`.
+    }
+
+    fn next_wake(&self) -> Option<SimTime> {
+        self.host.as_ref().and_then(HostTier::next_end)
     }
 
     fn load(&self) -> Load {

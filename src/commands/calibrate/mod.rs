@@ -186,11 +186,15 @@ fn serving(
         }
         files.commit()?;
     }
+    let fitted_on: Vec<String> = (plan.fitted_rows(&rows))
+        .map(|r| format!("fitted on: {} {} {}\n", r.set, r.case, r.metric))
+        .collect();
     let report = Report::new(rows, &BTreeMap::new());
     if json {
         return print_json(&report);
     }
     let mut text = report.to_string();
+    text.extend(fitted_on);
     for p in &profiles {
         for (name, v) in &p.params {
             let error = v

@@ -17,8 +17,6 @@ use crate::text::shell::Word;
 
 const ADAPTERS: &str = "LoRA adapters take memory and time that are not simulated";
 const DRAFTS: &str = "speculative decoding is not simulated: steps verify one token a request";
-const TRANSFER: &str =
-    "KV transfer and offloading are not simulated: KV lives in device memory alone";
 const CONTEXT: &str = "context parallelism is not simulated";
 const BALANCE: &str =
     "experts stay where they are: rebalancing and overlap of micro-batches are not simulated";
@@ -114,7 +112,7 @@ pub const TABLE: Table = Table {
         ),
         says(
             "--compilation-config -O",
-            "`engine.cudagraph_capture_sizes` and `engine.cuda_graphs`, where it holds cudagraph_capture_sizes or a cudagraph_mode of NONE",
+            "`engine.cudagraph_capture_sizes`, `engine.cudagraph_mode` and `engine.cuda_graphs`, where it holds cudagraph_capture_sizes or a cudagraph_mode",
             Text,
         ),
         not_modelled("--speculative-config -sc", DRAFTS),
@@ -133,7 +131,12 @@ pub const TABLE: Table = Table {
             "how KV goes from prefill to decode, where they are apart (llm-d); elsewhere KV that moves is not simulated",
             Text,
         ),
-        not_modelled("--kv-offloading-size", TRANSFER),
+        sets("--kv-offloading-size", "engine.kv_offloading_size", Number),
+        says(
+            "--moe-backend",
+            "`engine.moe_backend` where it is marlin",
+            Text,
+        ),
         not_modelled(
             "--cpu-offload-gb",
             "weights in the host's memory are not simulated",
@@ -274,7 +277,6 @@ pub const TABLE: Table = Table {
         "--kv-events-config",
         "--io-processor-plugin",
         "--logits-processors",
-        "--moe-backend",
         "--pt-load-map-location",
     ],
     idle_flags: &[
@@ -524,6 +526,13 @@ fn formats(args: &Args, draft: &mut Draft) {
             ),
         }
     }
+    if let Some(g) = args.get("--moe-backend") {
+        if g.value == "marlin" {
+            draft.set("engine.moe_backend", "marlin", &g.origin);
+        } else {
+            draft.used(&g.origin, "kernels are those of the profile's tables");
+        }
+    }
     if let Some(g) = args.get("--kv-cache-dtype") {
         match g.value.as_str() {
             "auto" | "bfloat16" | "float16" | "half" => {
@@ -607,6 +616,11 @@ fn compilation(g: &Given, draft: &mut Draft) {
                     !mode.eq_ignore_ascii_case("NONE"),
                     &g.origin,
                 );
+                let mode = mode.to_ascii_uppercase();
+                if ["FULL_AND_PIECEWISE", "PIECEWISE", "FULL_DECODE_ONLY"].contains(&mode.as_str())
+                {
+                    draft.set("engine.cudagraph_mode", mode, &g.origin);
+                }
             }
             _ => others.push(key.as_str()),
         }
@@ -622,7 +636,10 @@ fn compilation(g: &Given, draft: &mut Draft) {
 
 /// Takes away what the V0 scheduler has not.
 fn only_v0(draft: &mut Draft) {
-    const V1_ONLY: [&str; 8] = [
+    const V1_ONLY: [&str; 11] = [
+        "kv_offloading_size",
+        "moe_backend",
+        "cudagraph_mode",
         "async_scheduling",
         "cudagraph_capture_sizes",
         "api_server_count",

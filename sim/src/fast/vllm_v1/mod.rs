@@ -33,6 +33,9 @@ pub fn applies(p: &VllmV1Params) -> Result<(), &'static str> {
     if p.shared_content {
         return Err("requests share prompt content");
     }
+    if p.host_kv.is_some() {
+        return Err("KV is kept in the host's memory, too");
+    }
     if p.long_prefill_token_threshold > 0 {
         return Err("long_prefill_token_threshold is set");
     }

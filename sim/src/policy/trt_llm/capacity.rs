@@ -169,7 +169,7 @@ impl TrtLlm {
             let Some(&victim) = self.started[i..].last() else {
                 break;
             };
-            if self.seqs[victim as usize].in_flight {
+            if self.seqs[victim as usize].flights > 0 {
                 // Its blocks come free only when its step ends.
                 self.seqs[victim as usize].pause_due = true;
                 break;

@@ -8,12 +8,12 @@ impl TrtLlm {
         self.contexts.clear();
         self.generations.clear();
         let p = &self.config.params;
-        let budget = p.max_num_tokens;
+        let (budget, overlap) = (p.max_num_tokens, self.config.overlaps());
         let (mut tokens, mut context_tokens, mut size) = (0u32, 0u64, 0u32);
         for k in 0..self.fitting.len() {
             let id = self.fitting[k];
             let s = &self.seqs[id as usize];
-            if s.in_flight {
+            if s.held_back(overlap) {
                 continue;
             }
             if s.generating() {

@@ -44,7 +44,10 @@ struct Seq {
     context: u32,
     /// Tokens of the context chunk chosen for this step [tokens].
     chunk: u32,
-    in_flight: bool,
+    /// Steps in flight that hold it; two at most, and two only under the overlap scheduler.
+    flights: u8,
+    /// Tokens that they will give.
+    pending: u32,
     /// Leading blocks that it found in the cache when it started.
     reused: u32,
     /// It has held KV before.
@@ -61,6 +64,14 @@ struct Seq {
 impl Seq {
     fn generating(&self) -> bool {
         self.state == State::Started && self.done >= self.context
+    }
+
+    /// Whether no further step may hold it now. Without the overlap scheduler that is so while one does. With it the next step is chosen while
+    /// one runs (3.1): a request whose last token is on its way (`GENERATION_TO_COMPLETE`) keeps its place and its KV, but is left out.
+    fn held_back(&self, overlap: bool) -> bool {
+        let sure_to_end = self.generated + self.pending >= self.max_new;
+        self.remote == transfer::Remote::Coming
+            || self.flights > 0 && (!overlap || self.pause_due || sure_to_end)
     }
 }
 
@@ -163,7 +174,9 @@ impl TrtLlm {
 
     /// Returns the blocks of `id`; what was computed can be reused.
     fn give_back(&mut self, id: ReqId) {
-        self.kv.publish(id, self.seqs[id as usize].done);
+        let s = &self.seqs[id as usize];
+        // A token that is still being computed is in nobody's content yet.
+        self.kv.publish(id, s.done.min(s.prompt + s.generated));
         self.kv.release(id);
     }
 
@@ -245,35 +258,44 @@ impl TrtLlm {
                     plan.admitted.push(id);
                 }
             }
-            let s = &mut self.seqs[id as usize];
-            s.in_flight = true;
-            let samples = s.done + s.chunk == s.context;
-            plan.entries.push(Scheduled {
-                id,
-                tokens: s.chunk,
-                context: s.done,
-                samples,
-                decode: false,
-            });
-            plan.stats.add_prefill(s.chunk, s.done, samples);
+            let samples = {
+                let s = &self.seqs[id as usize];
+                s.done + s.chunk == s.context
+            };
+            let entry = self.fly(id, self.seqs[id as usize].chunk, samples, false);
+            plan.stats.add_prefill(entry.tokens, entry.context, samples);
+            plan.entries.push(entry);
         }
         for k in 0..self.generations.len() {
             let id = self.generations[k];
-            let s = &mut self.seqs[id as usize];
-            let grown = self.kv.grow(id, s.done + 1);
+            let grown = self.kv.grow(id, self.seqs[id as usize].done + 1);
             debug_assert!(grown, "the capacity scheduler promised a block to {id}");
             if !grown {
                 continue;
             }
-            s.in_flight = true;
-            plan.entries.push(Scheduled {
-                id,
-                tokens: 1,
-                context: s.done,
-                samples: true,
-                decode: true,
-            });
-            plan.stats.add_decode(s.done + 1);
+            let entry = self.fly(id, 1, true, true);
+            plan.stats.add_decode(entry.context + 1);
+            plan.entries.push(entry);
+        }
+    }
+
+    /// Puts `id` into the step being launched. Under the overlap scheduler the tokens of the step count at once: the next one is chosen before
+    /// it ends.
+    fn fly(&mut self, id: ReqId, tokens: u32, samples: bool, decode: bool) -> Scheduled {
+        let overlap = self.config.overlaps();
+        let s = &mut self.seqs[id as usize];
+        let context = s.done;
+        s.flights += 1;
+        s.pending += u32::from(samples);
+        if overlap {
+            s.done += tokens;
+        }
+        Scheduled {
+            id,
+            tokens,
+            context,
+            samples,
+            decode,
         }
     }
 }
@@ -323,12 +345,13 @@ impl Scheduler for TrtLlm {
             if s.state != State::Started {
                 continue;
             }
-            s.in_flight = false;
-            s.done = e.context + e.tokens;
+            s.flights -= 1;
+            s.pending -= u32::from(e.samples);
+            s.done = s.done.max(e.context + e.tokens);
             s.generated += given.to(i, e);
             if e.samples && !e.decode {
                 // Context blocks can be reused once the whole context is there.
-                self.kv.publish(e.id, s.done);
+                self.kv.publish(e.id, e.context + e.tokens);
             }
         }
         for &id in given.stopped {
@@ -341,7 +364,7 @@ impl Scheduler for TrtLlm {
             let s = &self.seqs[e.id as usize];
             if s.left {
                 self.drop_seq(e.id);
-            } else if s.pause_due && s.state == State::Started {
+            } else if s.pause_due && s.state == State::Started && s.flights == 0 {
                 self.pause(e.id);
                 self.lost.push(e.id);
             }
@@ -356,7 +379,7 @@ impl Scheduler for TrtLlm {
             return;
         }
         let s = &mut self.seqs[id as usize];
-        if s.state == State::Started && s.in_flight {
+        if s.state == State::Started && s.flights > 0 {
             s.left = true;
         } else {
             self.drop_seq(id);
@@ -406,7 +429,7 @@ impl Scheduler for TrtLlm {
     }
 
     fn depth(&self) -> u32 {
-        self.config.micro_batches
+        self.config.depth()
     }
 }
 

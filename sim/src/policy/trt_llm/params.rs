@@ -79,7 +79,8 @@ pub struct TrtLlmParams {
     pub batch_scheduler_policy: BatchSchedulerPolicy,
     /// Requests that may wait to start; one more is answered 503. 0 (default): unlimited.
     pub max_queue_size: u32,
-    /// Whether host work of a step hides behind the device's next one (the PyTorch backend, the default since 1.0, does so unless
+    /// Whether the next step is chosen and prepared while one runs, so that host work hides behind the device's, and what arrives or ends during a step
+    /// is seen one step later (the PyTorch backend, the default since 1.0, does so unless
     /// `disable_overlap_scheduler` is set; the C++ executor of compiled engines, which is meant here, does not). Default off.
     pub overlap_scheduler: bool,
     /// Whether cuBLASLt multiplies (`--gemm_plugin auto`), choosing a kernel for each shape (default). Without the plugin TensorRT chooses
@@ -287,6 +288,20 @@ impl TrtLlmParams {
 }
 
 impl TrtLlmConfig {
+    /// Whether the next step is chosen while one runs: the overlap scheduler, which the executor has without pipeline stages.
+    pub(super) fn overlaps(&self) -> bool {
+        self.params.overlap_scheduler && self.micro_batches == 1
+    }
+
+    /// Steps in flight at once.
+    pub(super) fn depth(&self) -> u32 {
+        if self.overlaps() {
+            2
+        } else {
+            self.micro_batches
+        }
+    }
+
     /// Requests that may run or wait for KV.
     pub(in crate::policy) fn max_requests(&self) -> usize {
         (u64::from(self.params.max_batch_size) * u64::from(self.micro_batches)) as usize

@@ -74,6 +74,40 @@ fn prompts_wait_for_others_only_while_requests_decode_3_3() {
     );
 }
 
+fn overlapped() -> TrtLlmParams {
+    TrtLlmParams {
+        overlap_scheduler: true,
+        ..params()
+    }
+}
+
+#[test]
+fn the_overlap_scheduler_sees_a_step_late_what_arrives_and_what_ends_3_1() {
+    let first_of_the_last = |p: &TrtLlmParams, reqs: &[Req]| {
+        let r = go(p, 4096, reqs);
+        r.fates.last().unwrap().first_token.unwrap()
+    };
+    // The step after the one during which it arrives has been chosen already.
+    let late = [req(0, 16, 60), req(5 * STEP + STEP / 2, 16, 4)];
+    assert_eq!(
+        first_of_the_last(&overlapped(), &late),
+        first_of_the_last(&params(), &late) + STEP
+    );
+    // The place of the one that ends with its fourth token is free a step later.
+    let in_line = [req(0, 16, 4), req(0, 16, 60), req(0, 16, 4)];
+    let two = |p: TrtLlmParams| TrtLlmParams {
+        max_batch_size: 2,
+        ..p
+    };
+    assert_eq!(
+        first_of_the_last(&two(overlapped()), &in_line),
+        first_of_the_last(&two(params()), &in_line) + STEP
+    );
+    // Alone, nothing is lost: a decode is chosen while the step before it runs, and none after the last token.
+    let alone = |p: &TrtLlmParams| go(p, 4096, &[req(0, 16, 10)]).rows.len();
+    assert_eq!(alone(&overlapped()), alone(&params()));
+}
+
 #[test]
 fn defaults_are_those_of_the_llm_api_3_4() {
     let p = TrtLlmParams::default();
@@ -429,10 +463,12 @@ fn any_params() -> impl Strategy<Value = TrtLlmParams> {
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
         0..3u8,
     )
         .prop_map(
-            |(batch, tokens, block, chunked, equal, reuse, policy)| TrtLlmParams {
+            |(batch, tokens, block, chunked, equal, reuse, overlap, policy)| TrtLlmParams {
+                overlap_scheduler: overlap,
                 max_batch_size: batch,
                 max_num_tokens: tokens,
                 tokens_per_block: 8 << block,

@@ -81,7 +81,7 @@ impl TrtLlm {
         s.generated = remote.outputs;
         s.done = remote.tokens;
         // No step may hold it until its KV is there.
-        s.in_flight = true;
+        s.flights = 1;
         self.queued -= 1;
         self.insert_started(id);
     }
@@ -99,7 +99,7 @@ impl TrtLlm {
             return;
         }
         s.remote = Remote::No;
-        s.in_flight = false;
+        s.flights = 0;
         let done = s.done;
         self.kv.publish(id, done);
         if self.seqs[id as usize].pause_due {

@@ -8,7 +8,7 @@ pub(super) enum Remote {
     No,
     /// There: no blocks are set aside for it yet. The tokens that it covers.
     Wanted(u32),
-    /// On its way into blocks that are set aside.
+    /// On its way into blocks that are set aside, from there or from the host's memory.
     Coming(u32),
     /// Here, and the request has not run since.
     Here(u32),

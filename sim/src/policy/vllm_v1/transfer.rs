@@ -29,13 +29,15 @@ impl VllmV1 {
             self.receiving.remove(i);
             seq.remote = Remote::No;
             seq.state = State::Running;
-            seq.started = true;
             seq.computed = tokens;
             let n = (seq.num_tokens() - tokens).min(*budget);
             self.waiting_count -= 1;
-            self.waiting_tokens -= u64::from(seq.prompt);
             self.running.push(id);
-            plan.admitted.push(id);
+            // A preempted one, whose KV came from the host, has run before.
+            if !std::mem::replace(&mut seq.started, true) {
+                self.waiting_tokens -= u64::from(seq.prompt);
+                plan.admitted.push(id);
+            }
             self.schedule(id, n, plan);
             *budget -= n;
         }

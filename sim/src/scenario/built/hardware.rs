@@ -148,6 +148,7 @@ impl Scenario {
             model_tokens: arch.max_positions,
             kv_bytes_per_token: arch.kv_bytes_per_token(settings.kv_cache),
             settings: Some(&settings),
+            host_link: site.chip.host_bandwidth * f64::from(self.layout.tp * self.layout.pp),
             ..self.start_of(plan.as_ref())
         })?;
         let deployment = self.deployment(&catalog, model, hardware, arch, &settings, &started)?;
@@ -566,6 +567,7 @@ impl Scenario {
             model_tokens: MAX_TOKENS,
             has_model: self.model.is_some(),
             kv_bytes_per_token: 0.0,
+            host_link: 0.0,
             pp: self.layout.pp,
             dp: self.layout.dp,
             cuda_graphs: self.engine.common.cuda_graphs,
