@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::mig;
+use crate::mig::profile::Profile;
 use crate::units::{ByteSize, BytesPerSec, FlopsPerSec};
 
 /// One device of one kind, as its datasheet gives it.
@@ -167,7 +167,7 @@ impl AcceleratorEntry {
                 "must be at least 1, and units at least ranks_per_device",
             );
         }
-        if let Some(bad) = self.mig.iter().find(|p| mig::Profile::parse(p).is_none()) {
+        if let Some(bad) = self.mig.iter().find(|p| Profile::parse(p).is_none()) {
             return at(
                 "mig",
                 &format!("must name profiles like `3g.20gb`, got `{bad}`"),

@@ -5,76 +5,12 @@
 //! then it goes on behind them. So what preemption or eviction threw away is read over PCIe and not computed again. Copies to the host run on the
 //! other direction of the link and beside the step: they cost nothing here.
 
-use std::collections::BTreeMap;
-
 use super::remote::Remote;
 use super::{State, VllmV1};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kv::chain;
 use crate::policy::StepPlan;
 use crate::request::ReqId;
-
-/// The host's share of the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostKv {
-    /// Blocks that it holds.
-    pub blocks: u64,
-    /// Time to load one block [s].
-    pub block_s: f64,
-}
-
-/// What lies in the host's memory, and what is on its way from there.
-#[derive(Debug)]
-pub(super) struct HostTier {
-    config: HostKv,
-    /// When each block was last used, by content, and the reverse.
-    used_at: BTreeMap<u64, u64>,
-    by_use: BTreeMap<u64, u64>,
-    uses: u64,
-    /// Loads under way: when they end, for whom, and in which use of the id.
-    loads: Vec<(SimTime, ReqId, u64)>,
-    /// When the link is free again.
-    link_free: SimTime,
-}
-
-impl HostTier {
-    pub(super) fn new(config: HostKv) -> HostTier {
-        HostTier {
-            config,
-            used_at: BTreeMap::new(),
-            by_use: BTreeMap::new(),
-            uses: 0,
-            loads: Vec::new(),
-            link_free: SimTime::ZERO,
-        }
-    }
-
-    fn holds(&self, block: u64) -> bool {
-        self.used_at.contains_key(&block)
-    }
-
-    /// `block` is there from now on, as the one used last.
-    fn touch(&mut self, block: u64) {
-        if self.config.blocks == 0 {
-            return;
-        }
-        self.uses += 1;
-        if let Some(before) = self.used_at.insert(block, self.uses) {
-            self.by_use.remove(&before);
-        }
-        self.by_use.insert(self.uses, block);
-        if self.used_at.len() as u64 > self.config.blocks
-            && let Some((_, oldest)) = self.by_use.pop_first()
-        {
-            self.used_at.remove(&oldest);
-        }
-    }
-
-    /// When the next load ends.
-    pub(super) fn next_end(&self) -> Option<SimTime> {
-        self.loads.iter().map(|l| l.0).min()
-    }
-}
 
 impl VllmV1 {
     /// Content of block `k` of `id`: told, or its own.
@@ -175,7 +111,7 @@ const OWN: u64 = 0x6b76_5f6f_776e_2121;
 mod tests {
     use super::*;
     use crate::policy::testkit::{Checks, Req, Run, STEP, req, run};
-    use crate::policy::vllm_v1::VllmV1Params;
+    use crate::policy::vllm_v1::{HostKv, VllmV1Params};
 
     /// Eight blocks of 16 tokens on the device, one sequence at a time.
     fn go(host_kv: Option<HostKv>, reqs: &[Req]) -> Run {
