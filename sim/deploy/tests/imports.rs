@@ -366,7 +366,7 @@ fn mig_parts_are_imported_and_exported() {
     let e = export(&got, Target::Vllm)
         .expect_err("whole devices")
         .to_string();
-    assert!(e.contains("MIG") && e.contains("kubernetes"), "{e}");
+    assert!(e.contains("MIG") && e.contains("k8s"), "{e}");
 }
 
 const KEDA: &str = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: llm}\nspec:\n  scaleTargetRef: {name: llm}\n  minReplicaCount: 1\n  maxReplicaCount: \
