@@ -19,9 +19,9 @@ pub struct HostKv {
 pub(super) struct HostTier {
     pub config: HostKv,
     /// When each block was last used, by content, and the reverse.
-    pub used_at: BTreeMap<u64, u64>,
-    pub by_use: BTreeMap<u64, u64>,
-    pub uses: u64,
+    used_at: BTreeMap<u64, u64>,
+    by_use: BTreeMap<u64, u64>,
+    uses: u64,
     /// Loads under way: when they end, for whom, and in which use of the id.
     pub loads: Vec<(SimTime, ReqId, u64)>,
     /// When the link is free again.
