@@ -246,7 +246,7 @@ impl VllmV1 {
                 continue;
             }
             if let Remote::Wanted(tokens) = seq.remote {
-                if self.set_blocks_aside(id, tokens, plan) {
+                if self.receive(id, tokens, plan) {
                     continue;
                 }
                 self.set_aside.push(id);

@@ -63,11 +63,9 @@ impl VllmV1 {
             return None;
         }
         let tokens = (hits + blocks) * self.params.block_size;
-        if !self.set_blocks_aside(id, tokens, plan) {
+        if self.set_blocks_aside(id, tokens, plan).is_none() {
             return Some(false);
         }
-        // The load is the host's, not another replica's: nobody else is to move anything.
-        plan.moves.pop();
         for k in hits..hits + blocks {
             let content = self.content(id, k);
             if let Some(host) = &mut self.host {

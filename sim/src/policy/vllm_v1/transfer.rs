@@ -43,8 +43,26 @@ impl VllmV1 {
         }
     }
 
-    /// Sets blocks aside for KV that another replica has made, which may come from then on (6.2). False: there are too few.
-    pub(super) fn set_blocks_aside(&mut self, id: ReqId, tokens: u32, plan: &mut StepPlan) -> bool {
+    /// Lets KV come that another replica has made (6.2). False: there are too few blocks for it.
+    pub(super) fn receive(&mut self, id: ReqId, tokens: u32, plan: &mut StepPlan) -> bool {
+        let Some(hits) = self.set_blocks_aside(id, tokens, plan) else {
+            return false;
+        };
+        plan.moves.push(KvMove {
+            id,
+            tokens: tokens.saturating_sub(hits * self.params.block_size),
+            inwards: true,
+        });
+        true
+    }
+
+    /// Sets blocks aside for the KV of `tokens` tokens that is to come from elsewhere. The blocks of them that are here; `None`: there are too few.
+    pub(super) fn set_blocks_aside(
+        &mut self,
+        id: ReqId,
+        tokens: u32,
+        plan: &mut StepPlan,
+    ) -> Option<u32> {
         let all = self.seqs[id as usize].num_tokens();
         let hits = self.kv.hits(id, all);
         let keep = if self.running.is_empty() {
@@ -54,16 +72,11 @@ impl VllmV1 {
         };
         if !self.kv.can_admit(id, all, hits, keep) || !self.kv.admit(id, all, hits) {
             plan.blocked = Blocked::KvFull;
-            return false;
+            return None;
         }
         self.seqs[id as usize].remote = Remote::Coming(tokens);
         self.receiving.push(id);
-        plan.moves.push(KvMove {
-            id,
-            tokens: tokens.saturating_sub(hits * self.params.block_size),
-            inwards: true,
-        });
-        true
+        Some(hits)
     }
 
     /// The KV that `id` waited for is there.
