@@ -1,0 +1,7 @@
+//! Tests of the hardware models from outside, a file for each subject.
+//!
+//! They are one program, since each program of tests takes long to link.
+
+mod kv_tokens;
+mod operators;
+mod surfaces;

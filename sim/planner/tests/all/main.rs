@@ -1,0 +1,8 @@
+//! Tests of the planner from outside, a file for each subject.
+//!
+//! They are one program, since each program of tests takes long to link.
+
+mod decisions;
+mod plan;
+mod schemas;
+mod sweep;

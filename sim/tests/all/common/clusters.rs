@@ -1,0 +1,129 @@
+//! What tests of runs in a cluster have in common: a small scenario, and what holds of every run.
+
+use sim::kernel::time::SimTime;
+use sim::kube::record::ClusterRecord;
+use sim::record::RunRecord;
+use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
+
+/// Replicas of constant step times: one request takes 10 steps of 0.1 s; four run at once.
+pub const PLAIN: &str = r#"
+[step]
+base = "100 ms"
+[engine]
+kind = "vllm_v1"
+kv_blocks = 1000
+max_num_seqs = 4
+max_model_len = 4096
+[[workload]]
+arrival = { kind = "constant", rate = "1 req/s" }
+prompt = 16
+output = 10
+[run]
+duration = "600 s"
+[slo]
+ttft = "2 s"
+[cluster]
+node_group = [{ name = "gpu", max = 4, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }]
+pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
+"#;
+
+pub fn scenario(overrides: &[&str]) -> Scenario {
+    let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
+    Scenario::parse(PLAIN, "plain.toml", &overrides).unwrap_or_else(|e| panic!("{e}"))
+}
+
+pub fn run(scenario: &Scenario) -> RunRecord {
+    let options = RunOptions {
+        check: true,
+        ..RunOptions::default()
+    };
+    let record = scenario.run(&options).unwrap_or_else(|e| panic!("{e}"));
+    check_books(&record);
+    record
+}
+
+pub fn ran(overrides: &[&str]) -> RunRecord {
+    run(&scenario(overrides))
+}
+
+pub fn cluster(record: &RunRecord) -> &ClusterRecord {
+    record.cluster.as_ref().expect("a cluster")
+}
+
+/// Seconds, exactly for what was written in them.
+pub fn secs(t: SimTime) -> f64 {
+    t.0 as f64 / 1e9
+}
+
+/// What holds of every run in a cluster.
+pub fn check_books(record: &RunRecord) {
+    assert!(record.counts.conserved(), "{:?}", record.counts);
+    let c = cluster(record);
+    let rows = record.request_rows.as_ref().expect("rows");
+    assert_eq!(
+        rows.len() as u64,
+        record.counts.offered,
+        "one row for each request"
+    );
+    let mut ids: Vec<u32> = rows.iter().map(|r| r.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), rows.len(), "each request ends once");
+    let served: Vec<_> = c
+        .replicas
+        .iter()
+        .flat_map(|r| r.served.iter().map(move |s| (r, s)))
+        .collect();
+    for row in rows.iter().filter(|r| r.first_scheduled != SimTime::NEVER) {
+        let (replica, (_, ready, _)) = served
+            .iter()
+            .find(|(_, (engine, _, _))| *engine == row.replica)
+            .expect("an engine that the cluster started");
+        assert!(
+            row.first_scheduled >= *ready,
+            "served before it was ready: {row:?}"
+        );
+        assert!(
+            row.end <= replica.gone || replica.gone == SimTime::NEVER,
+            "served after it was gone: {row:?}"
+        );
+    }
+    // Cost is the sum over lifetimes, worked out another way.
+    let mut usd = 0.0;
+    for node in c.nodes.iter().filter(|n| !n.is_refused) {
+        let end = node.gone.min(c.end);
+        usd += (secs(end) - secs(node.requested)) / 3600.0 * node.usd_per_hour.unwrap_or(0.0);
+    }
+    if let Some(told) = c.usd() {
+        assert!((told - usd).abs() < 1e-6, "{told} {usd}");
+    }
+    for pod in c
+        .pods
+        .iter()
+        .filter(|p| p.ready != SimTime::NEVER && p.restarts == 0)
+    {
+        let phases = pod.phases(c.node_of(pod), c.end);
+        let whole: u64 = phases.iter().map(|d| d.0).sum();
+        assert_eq!(
+            whole,
+            pod.ready.since(pod.created).0,
+            "phases add up to the start: {pod:?}"
+        );
+    }
+}
+
+#[track_caller]
+pub fn refused(overrides: &[&str], words: &[&str]) {
+    let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
+    let e = match Scenario::parse(PLAIN, "plain.toml", &overrides) {
+        Err(e) => e.to_string(),
+        Ok(s) => match s.build() {
+            Err(e) => e.to_string(),
+            Ok(_) => panic!("accepted: {overrides:?}"),
+        },
+    };
+    for word in words {
+        assert!(e.contains(word), "`{word}` is not in: {e}");
+    }
+}
