@@ -19,7 +19,7 @@ use crate::simulate::ScenarioArgs;
   servetwin export scenarios/qwen3-32b-8xh100-azure-tp2x4.toml --to k8s
   servetwin export scenarios/llama2-7b-p4d-tgi-tp1x8.toml --to tgi-compose -o deploy/
 
-Targets: vllm, k8s, lws, tgi-compose, triton-helm, trtllm, dynamo (docs/import-export.md).")]
+Targets: vllm, k8s, lws, tgi-compose, triton-helm, trtllm, dynamo, llm-d (docs/import-export.md).")]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,
@@ -45,13 +45,13 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let exported = deploy::export(&scenario, args.to).map_err(|e| BadInput(e.to_string()))?;
     match &args.output {
         Some(dir) => {
-            let names: Vec<&str> = exported.files.iter().map(|f| f.name).collect();
+            let names: Vec<&str> = exported.files.iter().map(|f| f.name.as_str()).collect();
             output::check_dir(dir, &names)?;
             std::fs::create_dir_all(dir)
                 .map_err(|e| BadInput(format!("cannot create {}: {e}", dir.display())))?;
             let mut set = FileSet::new();
             for file in &exported.files {
-                set.write(&dir.join(file.name), |out| {
+                set.write(&dir.join(&file.name), |out| {
                     out.write_all(file.text.as_bytes())
                 })?;
             }

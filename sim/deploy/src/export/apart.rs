@@ -1,7 +1,7 @@
-//! Prefill and decode apart: each side of such a scenario as a scenario of its own.
+//! Pools: each of them as a scenario of its own.
 
 use sim::cluster::pools::Role;
-use sim::scenario::Scenario;
+use sim::scenario::{PoolChoice, Scenario};
 
 /// A scenario whose prefill and decode are apart.
 pub struct Sides {
@@ -11,46 +11,69 @@ pub struct Sides {
     pub decode: Scenario,
 }
 
-/// Both sides; none where replicas do both.
+/// What a scenario's replicas are.
+pub enum Parts {
+    /// All alike.
+    One,
+    /// Prefill and decode apart.
+    Sides(Box<Sides>),
+    /// Pools that each do whole requests, by name.
+    Pools(Vec<(String, Scenario)>),
+}
+
+/// Takes a scenario apart.
 ///
 /// # Errors
-/// Pools that are something else, in words.
-pub fn sides(s: &Scenario) -> Result<Option<Sides>, String> {
+/// Pools that no target can say, in words.
+pub fn parts(s: &Scenario) -> Result<Parts, String> {
     let Some(first) = s.pools.first() else {
-        return Ok(None);
+        return Ok(Parts::One);
     };
+    if s.pools.iter().all(|p| p.role == Role::Both) {
+        let own = |p: &PoolChoice| {
+            let mut own = alone(s, p);
+            own.name = format!("{}-{}", s.name, p.name);
+            (p.name.clone(), own)
+        };
+        return Ok(Parts::Pools(s.pools.iter().map(own).collect()));
+    }
     let of = |role: Role| {
         let mut all = s.pools.iter().filter(|p| p.role == role);
         all.next().filter(|_| all.next().is_none())
     };
     let (Some(prefill), Some(decode), 2) = (of(Role::Prefill), of(Role::Decode), s.pools.len())
     else {
-        let why = "the scenario has pools that are not one that prefills and one that decodes, and files are written for one deployment; export each [[pool]] as a scenario of its own";
+        let why = "the scenario has pools that are neither one that prefills and one that decodes nor all of whole requests, which no target says; export each [[pool]] as a scenario of its own";
         return Err(why.into());
     };
-    let alike = |p: &&sim::scenario::PoolChoice| {
+    let alike = |p: &PoolChoice| {
         (&p.model, &p.hardware) == (&first.model, &first.hardware)
             && p.min_prompt.is_none()
             && p.max_prompt.is_none()
     };
-    if !s.pools.iter().all(|p| alike(&p)) {
+    if !s.pools.iter().all(alike) {
         let why = "the pools that prefill and decode differ in model, machine or the prompts that they take, which no target says; export each [[pool]] as a scenario of its own";
         return Err(why.into());
     }
-    let side = |p: &sim::scenario::PoolChoice| {
-        let mut own = s.clone();
-        own.pools = Vec::new();
-        own.kv_transfer = None;
-        own.model = p.model.clone();
-        own.hardware = p.hardware.clone();
-        own.step = p.step;
-        own.layout = p.layout;
-        own.replicas = p.replicas;
-        own.engine = p.engine.clone();
-        own
-    };
-    Ok(Some(Sides {
-        prefill: side(prefill),
-        decode: side(decode),
-    }))
+    Ok(Parts::Sides(Box::new(Sides {
+        prefill: alone(s, prefill),
+        decode: alone(s, decode),
+    })))
+}
+
+/// The scenario with the pool's replicas alone.
+fn alone(s: &Scenario, p: &PoolChoice) -> Scenario {
+    let mut own = s.clone();
+    own.pools = Vec::new();
+    own.kv_transfer = None;
+    own.model = p.model.clone();
+    own.hardware = p.hardware.clone();
+    own.step = p.step;
+    own.layout = p.layout;
+    own.replicas = p.replicas;
+    own.engine = p.engine.clone();
+    if p.role == Role::Both {
+        own.router.policy = p.router.clone();
+    }
+    own
 }

@@ -18,6 +18,7 @@ mod vllm;
 use hwmodels::EngineKind;
 use sim::scenario::{ModelSource, Scenario};
 
+use apart::{Parts, Sides};
 pub use shared::{Exported, File};
 pub use target::Target;
 
@@ -28,10 +29,49 @@ use crate::place::{Error, Fault, Place};
 /// # Errors
 /// A scenario whose engine the target does not run, or that is no deployment (constant step times, a fitted profile).
 pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
-    let fault = |message: String| Error::from(Fault::new(Place::option("export"), "", message));
-    let sides = apart::sides(scenario).map_err(fault)?;
-    let one = sides.as_ref().map_or(scenario, |s| &s.decode);
-    let kind = one.engine.params.kind();
+    let mut out = Exported::default();
+    match apart::parts(scenario).map_err(fault)? {
+        Parts::One => replicas(scenario, None, target, &mut out)?,
+        Parts::Sides(sides) => {
+            replicas(&sides.decode, Some(&sides), target, &mut out)?;
+            if (scenario.kv_transfer).is_some_and(|t| t != Default::default()) {
+                out.cannot("kv_transfer: the link is the machine's");
+            }
+        }
+        Parts::Pools(pools) => {
+            if !matches!(target, Target::Kubernetes | Target::LeaderWorkerSet) {
+                return Err(fault(format!(
+                    "the scenario has several pools, and {} writes one kind of replica; export to {} or {}, or each [[pool]] as a scenario of its own",
+                    target.name(),
+                    Target::Kubernetes.name(),
+                    Target::LeaderWorkerSet.name()
+                )));
+            }
+            for (name, own) in &pools {
+                let mut part = Exported::default();
+                replicas(own, None, target, &mut part)?;
+                out.pool(name, part);
+            }
+            out.cannot("[[pool]]: which pool gets a request is your gateway's to say");
+            return Ok(out);
+        }
+    }
+    load::files(scenario, &mut out);
+    Ok(out)
+}
+
+fn fault(message: String) -> Error {
+    Error::from(Fault::new(Place::option("export"), "", message))
+}
+
+/// Replicas of one kind, or with `sides` prefill and decode apart, the latter being `s`.
+fn replicas(
+    s: &Scenario,
+    sides: Option<&Sides>,
+    target: Target,
+    out: &mut Exported,
+) -> Result<(), Error> {
+    let kind = s.engine.params.kind();
     let runs: &[EngineKind] = match target {
         Target::Vllm | Target::Dynamo | Target::LlmD => &[EngineKind::VllmV1],
         Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi],
@@ -56,10 +96,10 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
             Target::LlmD.name()
         )));
     }
-    let (Some(_), Some(_)) = (&one.model, &one.hardware) else {
+    let (Some(_), Some(_)) = (&s.model, &s.hardware) else {
         return Err(fault("the scenario has no model on hardware ([step], a fitted profile), so there is nothing to deploy".to_owned()));
     };
-    let is_cut = one.hardware.as_ref().is_some_and(|h| h.mig.is_some());
+    let is_cut = s.hardware.as_ref().is_some_and(|h| h.mig.is_some());
     if is_cut && target != Target::Kubernetes {
         return Err(fault(format!(
             "the scenario has MIG parts (hardware.mig), and {} writes whole devices; export to {}",
@@ -67,29 +107,21 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
             Target::Kubernetes.name()
         )));
     }
-    let mut out = Exported::default();
     match target {
-        Target::Vllm => vllm::script(scenario, &mut out),
-        Target::Kubernetes => kubernetes::deployment(scenario, &mut out),
-        Target::LeaderWorkerSet => kubernetes::leader_worker_set(scenario, &mut out),
-        Target::TgiCompose => compose::files(scenario, &mut out),
-        Target::TritonHelm => triton::helm(scenario, &mut out),
-        Target::TrtLlm => triton::build(scenario, &mut out),
-        Target::Dynamo => kubernetes::dynamo(one, sides.as_ref(), &mut out),
-        Target::LlmD => llm_d::values(one, sides.as_ref(), &mut out),
+        Target::Vllm => vllm::script(s, out),
+        Target::Kubernetes => kubernetes::deployment(s, out),
+        Target::LeaderWorkerSet => kubernetes::leader_worker_set(s, out),
+        Target::TgiCompose => compose::files(s, out),
+        Target::TritonHelm => triton::helm(s, out),
+        Target::TrtLlm => triton::build(s, out),
+        Target::Dynamo => kubernetes::dynamo(s, sides, out),
+        Target::LlmD => llm_d::values(s, sides, out),
     }
     if !matches!(target, Target::Kubernetes | Target::LeaderWorkerSet) {
-        autoscalers::none(scenario, &mut out);
+        autoscalers::none(s, out);
     }
-    if scenario
-        .kv_transfer
-        .is_some_and(|t| t != Default::default())
-    {
-        out.cannot("kv_transfer: the link is the machine's");
-    }
-    general(one, &mut out);
-    load::files(one, &mut out);
-    Ok(out)
+    general(s, out);
+    Ok(())
 }
 
 /// What no target says.

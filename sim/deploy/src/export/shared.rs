@@ -7,7 +7,7 @@ use sim::scenario::{ModelSource, RouterPolicy, Scenario};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// Its text.
     pub text: String,
 }
@@ -23,13 +23,23 @@ pub struct Exported {
 
 impl Exported {
     /// Adds a file.
-    pub(super) fn file(&mut self, name: &'static str, text: String) {
+    pub(super) fn file(&mut self, name: &str, text: String) {
+        let name = name.to_owned();
         self.files.push(File { name, text });
     }
 
     /// Says what the target cannot say.
     pub(super) fn cannot(&mut self, what: impl Into<String>) {
         self.not_said.push(what.into());
+    }
+
+    /// Adds the files of the pool `name`, which stands in their names.
+    pub(super) fn pool(&mut self, name: &str, own: Exported) {
+        for file in own.files {
+            self.file(&format!("{name}-{}", file.name), file.text);
+        }
+        let not_said = (own.not_said.into_iter()).map(|what| format!("pool {name}: {what}"));
+        self.not_said.extend(not_said);
     }
 }
 
