@@ -44,6 +44,64 @@ const SECONDS: f64 = 120.0;
 /// Replicas at most, and nodes of one accelerator.
 const MOST: u32 = 4;
 
+/// What scales the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scaler {
+    /// HorizontalPodAutoscaler on requests that run and wait, 1 to 4 replicas.
+    Hpa,
+    /// KEDA on requests in hand, 0 to 4 replicas: from zero and back to it.
+    Keda,
+}
+
+impl Scaler {
+    /// Load as stretches of a rate [req/s] and a length [s]. HPA: little to do, four times as much as one replica carries, little again.
+    /// KEDA: the same, but between them nothing for so long that no replica is left.
+    fn load(self) -> &'static [(f64, f64)] {
+        match self {
+            Scaler::Hpa => &[(3.0, 20.0), (18.0, 45.0), (2.0, 55.0)],
+            Scaler::Keda => &[(3.0, 20.0), (18.0, 40.0), (0.0, 35.0), (3.0, 25.0)],
+        }
+    }
+
+    /// Replicas at first.
+    fn replicas(self) -> u32 {
+        match self {
+            Scaler::Hpa => 1,
+            Scaler::Keda => 0,
+        }
+    }
+
+    fn section(self) -> String {
+        let behavior = r#"behavior = { scaleDown = { stabilizationWindowSeconds = 9, policies = [{ type = "Pods", value = 1, periodSeconds = 6 }] } }"#;
+        let flags = format!(r#"flags = {{ sync-period = "{PERIOD_S} s" }}"#);
+        match self {
+            Scaler::Hpa => format!(
+                r#"[autoscaler.hpa]
+minReplicas = 1
+maxReplicas = {MOST}
+metrics = [
+    {{ type = "Pods", metric = "vllm:num_requests_running", averageValue = 5, rule = "avg_over_time", window = "4 s" }},
+    {{ type = "Pods", metric = "vllm:num_requests_waiting", averageValue = 4, rule = "avg_over_time", window = "4 s" }},
+]
+{behavior}
+{flags}
+"#
+            ),
+            Scaler::Keda => format!(
+                r#"[autoscaler.keda]
+minReplicaCount = 0
+maxReplicaCount = {MOST}
+pollingInterval = {PERIOD_S}
+cooldownPeriod = 9
+triggers = [{{ metric = "llm_d_epp_inflight", threshold = 6 }}]
+{behavior}
+{flags}
+"#
+            ),
+        }
+    }
+}
+
 /// The loads that the step model is fitted on, each on one replica.
 fn fitted() -> [Case; 2] {
     let case = |name, pace| Case {
@@ -61,11 +119,15 @@ fn fitted() -> [Case; 2] {
     ]
 }
 
-/// What both sides play: little to do, four times as much as one replica carries, little again.
-fn scenario(model: &str) -> String {
+/// What both sides play, `lead` after the controllers have begun [s].
+fn scenario(model: &str, scaler: Scaler, lead: f64) -> String {
+    let idle = (lead > 0.0).then_some((0.0, lead));
+    let steps: Vec<String> = (idle.iter().chain(scaler.load()))
+        .map(|(rate, seconds)| format!(r#"{{ rate = "{rate} req/s", duration = "{seconds} s" }}"#))
+        .collect();
     format!(
         r#"name = "autoscale"
-description = "The bundled engine under an HPA, in seconds rather than minutes."
+description = "The bundled engine under an autoscaler, in seconds rather than minutes."
 
 [model]
 config = {model}
@@ -85,15 +147,15 @@ policy = "least_outstanding"
 
 [[workload]]
 name = "load"
-arrival = {{ kind = "steps", steps = [{{ rate = "3 req/s", duration = "20 s" }}, {{ rate = "18 req/s", duration = "45 s" }}, {{ rate = "2 req/s", duration = "55 s" }}] }}
+arrival = {{ kind = "steps", steps = [{steps}] }}
 prompt = {{ kind = "uniform", min = 16, max = 96 }}
 output = {{ kind = "uniform", min = 16, max = 64 }}
 
 [run]
-duration = "{SECONDS} s"
+duration = "{seconds} s"
 
 [cluster]
-replicas = 1
+replicas = {replicas}
 sample = "500 ms"
 
 [[cluster.node_group]]
@@ -114,17 +176,12 @@ scrape_interval = "1 s"
 evaluation_interval = "1 s"
 metrics_relist_interval = "2 s"
 
-[autoscaler.hpa]
-minReplicas = 1
-maxReplicas = {MOST}
-metrics = [
-    {{ type = "Pods", metric = "vllm:num_requests_running", averageValue = 5, rule = "avg_over_time", window = "4 s" }},
-    {{ type = "Pods", metric = "vllm:num_requests_waiting", averageValue = 4, rule = "avg_over_time", window = "4 s" }},
-]
-behavior = {{ scaleDown = {{ stabilizationWindowSeconds = 9, policies = [{{ type = "Pods", value = 1, periodSeconds = 6 }}] }} }}
-flags = {{ sync-period = "{PERIOD_S} s" }}
-"#,
+{section}"#,
         model = toml::Value::from(model),
+        steps = steps.join(", "),
+        seconds = SECONDS + lead,
+        replicas = scaler.replicas(),
+        section = scaler.section(),
     )
 }
 
@@ -154,7 +211,7 @@ struct Report<'a> {
 }
 
 /// Measures, simulates, compares.
-pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+pub(super) fn run(args: &Args, scaler: Scaler) -> anyhow::Result<u8> {
     let out =
         (args.out.clone()).unwrap_or_else(|| std::env::temp_dir().join("servetwin-autoscale"));
     let lab = Lab::new(out, PARAMS)?;
@@ -163,15 +220,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         args.seconds
     );
     fit(&lab, args.seconds)?;
-    let file = lab.out.join("autoscale.toml");
-    let text = scenario(&format!("{}/config.json", lab.model));
-    write_text(&file, &text)?;
-    let scenario = Scenario::load(&file, &[])?;
+    let load = |lead: f64| {
+        let file = lab.out.join("autoscale.toml");
+        let text = scenario(&format!("{}/config.json", lab.model), scaler, lead);
+        write_text(&file, &text)?;
+        anyhow::Ok(Scenario::load(&file, &[])?)
+    };
 
     let spinner = progress::spinner("the engine under the autoscaler");
-    let measured = measure(&lab, &scenario)?;
+    let measured = measure(&lab, &load(0.0)?)?;
     spinner.set_message("simulating it");
-    let predicted = predict(&scenario)?;
+    // The controllers had looked for so long when the first request could come: their periods fall at these instants of the load.
+    let predicted = predict(&load(measured.sent.as_secs())?)?;
     spinner.finish_and_clear();
 
     for (name, played) in [("measured", &measured), ("predicted", &predicted)] {

@@ -51,6 +51,7 @@ const AROUND_S: f64 = 2.0;
   servetwin demo
   servetwin demo --seconds 4 --repeats 1 --out demo/
   servetwin demo --autoscale
+  servetwin demo --autoscale=keda
 
 Needs a machine with little else to do: what others take of its cores is measured as the engine's time.")]
 pub struct Args {
@@ -70,8 +71,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Scale the engine's replicas by the autoscaler instead, beside the simulation of it: replicas, decisions and TTFT, measured and predicted.
-    #[arg(long, conflicts_with_all = ["only", "repeats", "params"])]
-    autoscale: bool,
+    #[arg(long, value_name = "SCALER", num_args = 0..=1, require_equals = true, default_missing_value = "hpa", conflicts_with_all = ["only", "repeats", "params"])]
+    autoscale: Option<autoscale::Scaler>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -96,8 +97,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             .into());
         }
     }
-    if args.autoscale {
-        return autoscale::run(&args);
+    if let Some(scaler) = args.autoscale {
+        return autoscale::run(&args, scaler);
     }
     let out = args
         .out
