@@ -258,7 +258,36 @@ def moe(data, system, engine):
             quantities, t.latency / 1e3, zip(t.hidden_size, t.inter_size, t.num_experts, t.moe_tp_size, t.moe_ep_size), axes, 1e-3)
 
 
-FAMILIES = {"gemm": gemm, "attention": attention, "mla": mla, "moe": moe}
+# Formats of the states of linear attention as each engine was timed: no faster than device memory is with these.
+STATES = {"vllm": "fp32", "trtllm": "bf16"}
+
+
+def linear(data, system, engine):
+    table, version = read(data, system, "linear_attention", engine, "gdn_perf")
+    if table is None:
+        return
+    table = table[(table.head_k_dim == 128) & (table.head_v_dim == 128) & (table.d_conv == 4)]
+    key = ["num_k_heads", "num_v_heads", "batch_size", "seq_len"]
+    # The convolution and the rule: a layer runs both.
+    kernels = table.assign(conv=table.kernel_source.str.contains("conv1d"))
+    for phase, op in (("generation", "linear_decode"), ("context", "linear_prefill")):
+        t = kernels[kernels.phase == phase].groupby(key + ["conv"]).latency.min().unstack().dropna().sum(axis=1).rename("latency").reset_index()
+        if len(t) < 20:
+            continue
+        k, v, b, n = (t[c] for c in key)
+        if op == "linear_decode":
+            quantities, axes = (b, v), (POWERS(0, 10), POWERS(1, 6))
+            lines = (f"{op} {x} {y} {STATES[engine]} {z}" for x, y, z in zip(k, v, b))
+        else:
+            t = t[n >= 16]
+            k, v, b, n = (t[c] for c in key)
+            quantities, axes = (n, b * n, v), (POWERS(4, 15), POWERS(4, 21), POWERS(1, 6))
+            lines = (f"{op} {x} {y} {STATES[engine]} {z} {w}" for x, y, z, w in zip(k, v, b, n))
+        axes = tuple(trim(a, np.log2(q)) for a, q in zip(axes, quantities))
+        yield version, Family(op, lines, quantities, t.latency / 1e3, zip(k, v, b), axes)
+
+
+FAMILIES = {"gemm": gemm, "attention": attention, "mla": mla, "moe": moe, "linear": linear}
 
 
 def errors(predicted, measured):

@@ -2,10 +2,11 @@
 //! seconds on standard output. `cargo run --release -p hwmodels --example kernel_base -- ACCELERATOR vllm_v1|trt_llm [with-surfaces]`.
 //!
 //! Lines: `gemm ARITHMETIC m n k`, `decode heads kv_heads head_dim KV window batch context`, `prefill heads kv_heads head_dim KV window batch tokens`,
-//! `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`; a window of 0 is none.
+//! `linear_decode key_heads value_heads STATE batch`, `linear_prefill key_heads value_heads STATE batch tokens`, `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`; a window of 0 is none.
 
 use std::io::{BufRead, Write};
 
+use hwmodels::linear_attention::LinearAttention;
 use hwmodels::ops::{
     Cache, DecodeShape, Kernels, MlaShape, MoeShape, OperatorModel, PrefillShape, PrefillWork,
     Routing,
@@ -18,6 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 fn dtype(word: &str) -> Result<Dtype, Failure> {
     Ok(match word {
         "bf16" => Dtype::Bf16,
+        "fp32" => Dtype::Fp32,
         "fp8" | "fp8_block" => Dtype::Fp8,
         "int8" => Dtype::Int8,
         "int4" => Dtype::Int4,
@@ -35,6 +37,19 @@ fn activations(weights: Dtype) -> Dtype {
 
 fn window(tokens: u32) -> Option<u32> {
     (tokens > 0).then_some(tokens)
+}
+
+/// Linear attention with heads of 128, as all tables have them.
+fn linear(key_heads: u32, value_heads: u32, state: Dtype) -> LinearAttention {
+    LinearAttention {
+        full_every: 4,
+        key_heads,
+        value_heads,
+        key_dim: 128,
+        value_dim: 128,
+        conv_kernel: 4,
+        state,
+    }
 }
 
 fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
@@ -77,6 +92,19 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
                 window: window(number(5)?),
             };
             ops.prefill_attention(&shape, &PrefillWork::of(&batch))
+        }
+        "linear_decode" => {
+            ops.linear_decode(&linear(number(1)?, number(2)?, format(3)?), number(4)?)
+        }
+        "linear_prefill" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(4)? {
+                batch.add_prefill(number(5)?, 0, true);
+            }
+            ops.linear_prefill(
+                &linear(number(1)?, number(2)?, format(3)?),
+                &PrefillWork::of(&batch),
+            )
         }
         "moe" => {
             let weights = format(1)?;

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe, Window};
 
 #[path = "hf_config_layers.rs"]
@@ -76,6 +77,11 @@ const LLAMA_LIKE: &[&str] = &[
     "minimax_m2",
     "glm4",
     "ministral",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_text",
+    "qwen3_5_moe",
+    "qwen3_5_moe_text",
 ];
 
 /// The fields of one configuration object.
@@ -342,6 +348,9 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         head_dim: read_head_dim(f, attention, hidden, heads)?,
         attention,
         window: read_window(f, family.name, layers)?,
+        linear: read_linear(f, layers)?,
+        // Qwen3-Next gates without saying so.
+        attention_gate: f.bool("attn_output_gate", family.name == "qwen3_next")?,
         intermediate: family.intermediate(f, hidden, moe)?,
         gated: !family.classic,
         moe,
@@ -419,6 +428,26 @@ fn read_moe(f: &Fields, layers: u32) -> Result<Option<Moe>, String> {
         shared_intermediate,
         dense_layers,
         moe_every,
+    }))
+}
+
+/// Linear attention by the gated delta rule, in every layer but each `full_attention_interval`-th.
+fn read_linear(f: &Fields, layers: u32) -> Result<Option<LinearAttention>, String> {
+    let Some(full_every) = layers::full_attention_interval(f.0, layers)? else {
+        return Ok(None);
+    };
+    let state = match f.str("mamba_ssm_dtype") {
+        Some("float32") => Dtype::Fp32,
+        _ => Dtype::Bf16,
+    };
+    Ok(Some(LinearAttention {
+        full_every,
+        key_heads: f.u32(&["linear_num_key_heads"])?,
+        value_heads: f.u32(&["linear_num_value_heads"])?,
+        key_dim: f.u32(&["linear_key_head_dim"])?,
+        value_dim: f.u32(&["linear_value_head_dim"])?,
+        conv_kernel: f.u32(&["linear_conv_kernel_dim"])?,
+        state,
     }))
 }
 

@@ -1,16 +1,23 @@
-//! What kinds of layers a configuration has: all but attention with a KV cache is refused, by the key that says so.
+//! What kinds of layers a configuration has: what cannot be modelled is refused, by the key that says so.
 //!
-//! A [`ModelArch`](crate::model::ModelArch) knows attention over everything, over a window, and through one latent. Layers of
-//! linear attention and state spaces keep a state of fixed size in place of KV: memory and step times of such models would be
-//! wrong, not rough.
+//! A [`ModelArch`](crate::model::ModelArch) knows attention over everything, over a window, through one latent, and linear attention by the
+//! gated delta rule in all but each n-th layer (Qwen3-Next, Qwen3.5). Other linear attention and state spaces keep a state of their own size:
+//! memory and step times of such models would be wrong, not rough.
 
 use serde_json::{Map, Value};
+
+/// The key that models of the gated delta rule alone have.
+const GATED_DELTA: &str = "linear_num_key_heads";
+/// The key that says how often a layer of full attention comes.
+const INTERVAL: &str = "full_attention_interval";
+/// What it is where nothing says it (transformers, `Qwen3NextConfig`).
+const USUAL_INTERVAL: u32 = 4;
 
 /// Keys that only configurations with such layers have, and what they stand for.
 const KEYS: [(&str, &str); 18] = [
     ("linear_attn_config", "linear attention"),
-    ("linear_num_key_heads", "linear attention"),
-    ("full_attention_interval", "linear attention between"),
+    (GATED_DELTA, "linear attention"),
+    (INTERVAL, "linear attention between"),
     ("attn_type_list", "linear attention"),
     ("mamba_d_state", "a state space (Mamba)"),
     ("mamba_d_ssm", "a state space (Mamba)"),
@@ -38,7 +45,11 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
             "`{key}` says {what}: only layers of attention with a KV cache of one shape can be modelled"
         ))
     };
+    let delta_rule = full_attention_interval(config, u32::MAX)?.is_some();
     for key in ["layer_types", "layers_block_type"] {
+        if delta_rule {
+            break;
+        }
         let Some(kinds) = config.get(key).and_then(Value::as_array) else {
             continue;
         };
@@ -67,14 +78,54 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
     for (key, what) in KEYS {
         match config.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(_) if delta_rule && matches!(key, GATED_DELTA | INTERVAL) => {}
             // One interval of one layer is attention throughout.
-            Some(v) if key == "full_attention_interval" && v.as_u64() == Some(1) => {}
+            Some(v) if key == INTERVAL && v.as_u64() == Some(1) => {}
             Some(Value::Array(kinds))
                 if key == "attn_type_list" && kinds.iter().all(|k| k.as_u64() == Some(1)) => {}
             Some(_) => return refuse(key, what.to_owned()),
         }
     }
     Ok(())
+}
+
+/// How often a layer of full attention comes between those of the gated delta rule; `None`: there are none of those.
+///
+/// # Errors
+/// Layers that come in no regular order, and an interval that is no number.
+pub(super) fn full_attention_interval(
+    config: &Map<String, Value>,
+    layers: u32,
+) -> Result<Option<u32>, String> {
+    if config.get(GATED_DELTA).is_none_or(Value::is_null) {
+        return Ok(None);
+    }
+    if let Some(kinds) = config.get("layer_types").and_then(Value::as_array) {
+        let linear = |v: &Value| v.as_str() == Some("linear_attention");
+        if !kinds.iter().any(linear) {
+            return Ok(None);
+        }
+        let first = kinds.iter().position(|k| !linear(k)).map_or(0, |i| i + 1);
+        let regular = first > 0
+            && (kinds.iter().enumerate()).all(|(i, k)| linear(k) != (i + 1).is_multiple_of(first))
+            && kinds
+                .iter()
+                .all(|k| linear(k) || k.as_str() == Some("full_attention"));
+        let interval = u32::try_from(first).ok().filter(|_| regular);
+        return interval.map(Some).ok_or_else(|| {
+            "`layer_types`: layers of linear attention can be modelled where every n-th layer, from the n-th on, is `full_attention` and all others are \
+             `linear_attention`"
+                .to_owned()
+        });
+    }
+    match config.get(INTERVAL) {
+        None | Some(Value::Null) => Ok(Some(USUAL_INTERVAL.min(layers))),
+        Some(v) => match v.as_u64().and_then(|n| u32::try_from(n).ok()) {
+            Some(1) => Ok(None),
+            Some(n) => Ok(Some(n)),
+            None => Err(format!("{INTERVAL} must be a whole number, got {v}")),
+        },
+    }
 }
 
 /// Whether a kind of layer, as `layer_types` names it, is attention with a KV cache.
@@ -117,16 +168,26 @@ mod tests {
         let base = r#""hidden_size":2048,"num_hidden_layers":4,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,
             "intermediate_size":5120,"vocab_size":151936,"max_position_embeddings":262144"#;
         for (model_type, keys, words) in [
-            // Qwen3-Next lists nothing: its library derives the layers from the interval.
+            // Linear attention of another kind than the gated delta rule.
             (
-                "qwen3_next",
-                r#""linear_num_key_heads":16,"linear_conv_kernel_dim":4,"full_attention_interval":4"#,
-                ["`linear_num_key_heads`", "linear attention"],
+                "kimi_linear",
+                r#""linear_attn_config":{"kda_layers":[1,2,3]}"#,
+                ["`linear_attn_config`", "linear attention"],
+            ),
+            (
+                "other",
+                r#""layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]"#,
+                ["`layer_types`", "3 of 4 layers `linear_attention`"],
             ),
             (
                 "qwen3_5_text",
-                r#""layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]"#,
-                ["`layer_types`", "3 of 4 layers `linear_attention`"],
+                r#""linear_num_key_heads":16,"layer_types":["linear_attention","full_attention","linear_attention","linear_attention"]"#,
+                ["`layer_types`", "every n-th layer"],
+            ),
+            (
+                "qwen3_next",
+                r#""linear_num_key_heads":16,"full_attention_interval":4"#,
+                ["`linear_num_value_heads`", "missing"],
             ),
             (
                 "nemotron_h",

@@ -112,6 +112,12 @@ impl Layout {
                 m.name
             ));
         }
+        if m.linear.is_some() && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+            return Err(format!(
+                "{} has layers of linear attention, which are modelled for vLLM V1 and TensorRT-LLM: set engine.kind to one of them",
+                m.name
+            ));
+        }
         self.check_attention_ranks(engine)?;
         if ep > 1 {
             let Some(moe) = moe else {

@@ -43,6 +43,7 @@ pub mod fitted;
 pub mod hf_config;
 pub mod instance;
 pub mod layout;
+pub mod linear_attention;
 pub mod link;
 pub mod memory;
 pub mod mig;

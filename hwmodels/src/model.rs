@@ -8,6 +8,10 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
+use crate::linear_attention::LinearAttention;
+
+/// Tokens to which vLLM rounds the blocks of a model with linear attention up.
+const BLOCK_STEP: u32 = 16;
 
 /// How attention keeps and reads its past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -79,6 +83,10 @@ pub struct ModelArch {
     pub attention: AttentionKind,
     /// Sliding window, where there is one.
     pub window: Option<Window>,
+    /// Layers of linear attention, where there are any.
+    pub linear: Option<LinearAttention>,
+    /// True when attention's output is gated by a projection as wide as the queries (Qwen3-Next, Qwen3.5).
+    pub attention_gate: bool,
     /// Inner size of the dense feed-forward block.
     pub intermediate: u32,
     /// True for gated feed-forward blocks (SwiGLU): three matrices instead of two.
@@ -173,7 +181,7 @@ impl ModelArch {
         (if self.gated { 3 } else { 2 }) * u64::from(self.hidden) * u64::from(inner)
     }
 
-    /// Attention parameters that each of `tp` ranks holds: heads are divided, key and value heads are
+    /// Parameters of full attention that each of `tp` ranks holds: heads are divided, key and value heads are
     /// replicated once there are more ranks than heads, MLA's down-projections are on every rank.
     pub(crate) fn attention_params(&self, tp: u32) -> u64 {
         let h = u64::from(self.hidden);
@@ -182,7 +190,9 @@ impl ModelArch {
         match self.attention {
             AttentionKind::Gqa => {
                 let kv = u64::from(self.kv_heads_per_rank(tp));
-                2 * h * heads * dim + 2 * h * kv * dim
+                // Queries and output, and the gates over it.
+                let wide = if self.attention_gate { 3 } else { 2 };
+                wide * h * heads * dim + 2 * h * kv * dim
             }
             AttentionKind::Mla {
                 q_lora_rank,
@@ -209,12 +219,17 @@ impl ModelArch {
         }
     }
 
+    /// Parameters of a layer of linear attention that each of `tp` ranks holds; 0 where there is none.
+    pub(crate) fn linear_params(&self, tp: u32) -> u64 {
+        (self.linear).map_or(0, |l| l.on_rank(tp).parameters(self.hidden))
+    }
+
     /// Key/value heads on each of `tp` ranks: divided, or replicated when there are fewer than ranks.
     pub fn kv_heads_per_rank(&self, tp: u32) -> u32 {
         self.kv_heads.div_ceil(tp.max(1)).max(1)
     }
 
-    /// Parameters of one layer, with routed experts (`moe`) or without.
+    /// Parameters of one layer with full attention, with routed experts (`moe`) or without.
     pub fn layer_params(&self, moe: bool) -> LayerParams {
         let h = u64::from(self.hidden);
         let heads = u64::from(self.heads);
@@ -280,11 +295,15 @@ impl ModelArch {
         let moe = u64::from(self.moe_layers_in(0..self.layers));
         let dense = u64::from(self.layers) - moe;
         let tables = if self.tied_embeddings { 1 } else { 2 };
-        moe * self.layer_params(true).total()
+        let linear = self.linear.map_or(0, |l| l.layers_in(0..self.layers));
+        let attention = u64::from(linear) * self.layer_params(false).attention;
+        u64::from(linear) * self.linear_params(1)
+            + moe * self.layer_params(true).total()
             + dense * self.layer_params(false).total()
             + tables * self.embedding_parameters()
             + u64::from(self.hidden)
             + self.other_parameters
+            - attention
     }
 
     /// Parameters of the decoder that one token goes through: all but the experts it is not routed to,
@@ -326,12 +345,12 @@ impl ModelArch {
         }
     }
 
-    /// KV bytes per token of the whole model, undivided: the sum over all layers, as if none had a window.
+    /// KV bytes per token of the whole model, undivided: the sum over all layers that keep KV, as if none had a window.
     pub fn kv_bytes_per_token(&self, kv: Dtype) -> f64 {
-        f64::from(self.layers) * self.kv_bytes_per_token_layer(kv, 1)
+        f64::from(self.kv_layers()) * self.kv_bytes_per_token_layer(kv, 1)
     }
 
-    /// KV bytes per token on one rank that holds `layers` layers of a stage of `tp` ranks.
+    /// KV bytes per token on one rank that holds `layers` layers with KV of a stage of `tp` ranks.
     pub fn kv_bytes_per_token_rank(&self, kv: Dtype, tp: u32, layers: u32) -> f64 {
         f64::from(layers) * self.kv_bytes_per_token_layer(kv, tp)
     }
@@ -343,8 +362,41 @@ impl ModelArch {
             (w.layers.min(self.layers), context.min(u64::from(w.tokens)))
         });
         per_layer
-            * (f64::from(self.layers - windowed) * context as f64
+            * (f64::from(self.kv_layers().saturating_sub(windowed)) * context as f64
                 + f64::from(windowed) * kept as f64)
+    }
+
+    /// Layers in `range` that keep KV.
+    pub fn kv_layers_in(&self, range: Range<u32>) -> u32 {
+        let linear = self.linear.map_or(0, |l| l.layers_in(range.clone()));
+        range.len() as u32 - linear
+    }
+
+    /// Layers that keep KV.
+    pub fn kv_layers(&self) -> u32 {
+        self.kv_layers_in(0..self.layers)
+    }
+
+    /// State of one sequence on one of `tp` ranks that holds `layers` [bytes]; 0 without linear attention.
+    pub fn state_bytes_rank(&self, tp: u32, layers: Range<u32>) -> f64 {
+        self.linear.map_or(0.0, |l| {
+            f64::from(l.layers_in(layers)) * l.on_rank(tp).state_bytes()
+        })
+    }
+
+    /// What vLLM makes of a block of `block` tokens and how many blocks a sequence holds beside those of its tokens. Layers of
+    /// one kind share a pool of pages of one size, so a block of attention must be as large as a state: it gets as many tokens
+    /// as that takes. Qwen3-Next on one device: 1 097 728 bytes of state over 2048 bytes of KV a token are 536, so 544 tokens.
+    /// The layers are grouped by as many as have attention, and each group of linear ones takes one block for a sequence
+    /// (vllm/model_executor/models/config.py, `HybridAttentionMambaModelConfig`; v1/core/kv_cache_utils.py).
+    pub fn vllm_blocks(&self, kv: Dtype, tp: u32, block: u32) -> (u32, u32) {
+        let Some(l) = self.linear else {
+            return (block, 0);
+        };
+        let state = l.on_rank(tp).state_bytes();
+        let tokens = (state / self.kv_bytes_per_token_layer(kv, tp)).ceil();
+        let least = (tokens.min(1e6) as u32).next_multiple_of(BLOCK_STEP);
+        (block.max(least), l.full_every - 1)
     }
 
     /// Checks that the shape is one that can be computed with.
@@ -422,6 +474,21 @@ impl ModelArch {
                 "window must be at least 1 token on at most {} layers",
                 self.layers
             ));
+        }
+        if let Some(l) = self.linear {
+            l.validate()?;
+            if l.full_every > self.layers {
+                return Err(format!(
+                    "full_attention_interval ({}) leaves none of the {} layers with full attention",
+                    l.full_every, self.layers
+                ));
+            }
+            if self.window.is_some() || self.attention != AttentionKind::Gqa {
+                return Err(
+                    "linear attention beside windows or latent attention is not modelled"
+                        .to_owned(),
+                );
+            }
         }
         // In floating point, since the product of hostile fields overflows integers.
         let experts = self.moe.map_or(0.0, |m| {

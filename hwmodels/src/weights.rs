@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::model::{LayerBytes, ModelArch, small_bytes};
 
 impl ModelArch {
-    /// Bytes of one layer's weights on one rank, the matrices in `weights`.
+    /// Bytes of one layer's weights on one rank, a layer of full attention, the matrices in `weights`.
     ///
     /// MXFP4 is a format of experts only: other matrices stay 16-bit. With `ep` ranks the experts are
     /// dealt out whole and each is divided over the remaining `dp * tp / ep` ranks.
@@ -44,6 +44,20 @@ impl ModelArch {
         }
         if dense > 0 {
             bytes += f64::from(dense) * self.layer_weight_bytes(false, weights, layout).total();
+        }
+        if let Some(l) = self.linear {
+            let linear = f64::from(l.layers_in(layers));
+            let format = if weights == Dtype::Mxfp4 {
+                2.0
+            } else {
+                weights.bytes()
+            };
+            let [own, full] = [
+                self.linear_params(layout.tp),
+                self.attention_params(layout.tp.max(1)),
+            ]
+            .map(|p| p as f64);
+            bytes += linear * (own - full) * format;
         }
         let tables =
             u32::from(first) + u32::from(last) - u32::from(first && last && self.tied_embeddings);

@@ -85,6 +85,7 @@ impl Policy {
             has_model: true,
             kv_bytes_per_token: 0.0,
             host_link: 0.0,
+            tp: 1,
             pp,
             dp: 1,
             cuda_graphs: None,
@@ -214,6 +215,7 @@ fn vllm_settings(params: &EngineParams) -> Option<MemorySettings> {
         max_num_seqs: MAX_NUM_SEQS,
         max_model_len: keys.max_model_len?,
         block_size: keys.block_size,
+        state_blocks: 0,
         cuda_graphs: false,
     })
 }

@@ -89,6 +89,9 @@ pub struct MemorySettings {
     pub max_model_len: u32,
     /// Tokens per KV block.
     pub block_size: u32,
+    /// KV blocks that a sequence holds beside those of its tokens: vLLM's for the state of layers of linear attention.
+    #[serde(default)]
+    pub state_blocks: u32,
     /// Whether decode graphs are captured.
     pub cuda_graphs: bool,
 }
@@ -131,6 +134,7 @@ impl MemorySettings {
             max_num_seqs: seqs,
             max_model_len,
             block_size,
+            state_blocks: 0,
             cuda_graphs: !matches!(engine, EngineKind::TgiNeuron | EngineKind::Static),
         }
     }
@@ -206,12 +210,14 @@ pub struct MemoryPlan {
     pub windowed_share: f64,
     /// Blocks of a sequence after which a windowed layer grows no further.
     pub window_blocks: u64,
+    /// Blocks of a sequence beside those of its tokens.
+    pub state_blocks: u32,
 }
 
 impl MemoryPlan {
     /// Blocks that a sequence of `tokens` holds, windowed layers counted with their window only.
     pub fn blocks_for(&self, tokens: u64) -> u64 {
-        let all = tokens.div_ceil(u64::from(self.block_size));
+        let all = tokens.div_ceil(u64::from(self.block_size)) + u64::from(self.state_blocks);
         if self.windowed_share <= 0.0 || all <= self.window_blocks {
             return all;
         }
@@ -402,6 +408,7 @@ fn plan(
         windowed_share: window.map_or(0.0, |w| f64::from(w.layers) / f64::from(model.layers)),
         // A window that starts inside a block keeps that block too.
         window_blocks: window.map_or(0, |w| u64::from(w.tokens.div_ceil(s.block_size)) + 1),
+        state_blocks: s.state_blocks,
     };
     // The least KV that the engine starts with.
     let (needed_blocks, limits_length) = match s.engine {
@@ -468,13 +475,21 @@ fn stage_use(
     s: &MemorySettings,
 ) -> Stage {
     let total = rank.usable_bytes as f64;
-    let count = layers.len() as u32;
     let last = layers.end == model.layers;
     let mut weights = model.stage_weight_bytes(layout, layers.clone(), s.weights);
     if s.weights == Dtype::Mxfp4 && matches!(s.engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
-        weights += mxfp4_padding(model, layout, layers);
+        weights += mxfp4_padding(model, layout, layers.clone());
     }
-    let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, count);
+    // A stage of linear layers alone keeps no KV; its states are those of whoever has some.
+    let with_kv = model.kv_layers_in(layers.clone()).max(1);
+    let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, with_kv);
+    let states = match s.engine {
+        // TensorRT-LLM keeps a state for each sequence that may run, apart from KV (`MambaCacheManager`).
+        EngineKind::TrtLlm => {
+            f64::from(s.max_num_seqs) * model.state_bytes_rank(layout.tp, layers.clone())
+        }
+        _ => 0.0,
+    };
     let tokens = f64::from(s.max_num_batched_tokens);
     let forward = forward_peak(model, layout, tokens, s.engine);
     let distributed = layout.devices() > 1;
@@ -509,7 +524,7 @@ fn stage_use(
             stage.activation = forward + logits;
             stage.runtime = CUDA_CONTEXT + communication;
         }
-        EngineKind::TrtLlm => stage.runtime = CUDA_CONTEXT + communication,
+        EngineKind::TrtLlm => stage.runtime = CUDA_CONTEXT + communication + states,
         EngineKind::Static => stage.runtime = VLLM_NON_TORCH + communication,
         EngineKind::LlamaCpp => stage.runtime = CUDA_CONTEXT,
         EngineKind::TgiNeuron => stage.runtime = NEURON_RUNTIME,
@@ -581,8 +596,12 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
     }
     let heads = f64::from(m.heads) / tp;
     let kv = f64::from(m.kv_heads_per_rank(layout.tp));
-    let attention = (2.0 * heads + 2.0 * kv) * f64::from(m.head_dim);
-    2.0 * tokens * (2.0 * f64::from(m.hidden) + width.max(attention))
+    let gates = if m.attention_gate { 3.0 } else { 2.0 };
+    let attention = (gates * heads + 2.0 * kv) * f64::from(m.head_dim);
+    let linear = m
+        .linear
+        .map_or(0.0, |l| f64::from(l.on_rank(layout.tp).projected()));
+    2.0 * tokens * (2.0 * f64::from(m.hidden) + width.max(attention).max(linear))
 }
 
 /// What vLLM's sampler holds at its peak in the profile run [bytes]: copies of the logits of `max_num_seqs` rows,

@@ -16,6 +16,7 @@ use crate::batch::BatchStats;
 use crate::dtype::Dtype;
 use crate::engine_cost::EngineCost;
 use crate::layout::Layout;
+use crate::linear_attention::LinearAttention;
 use crate::model::ModelArch;
 use crate::ops::collective::{CollectiveModel, Fabric};
 use crate::ops::{Cache, DecodeShape, Kernels, OperatorModel, PrefillShape, PrefillWork, Routing};
@@ -80,6 +81,8 @@ pub struct OperatorSteps {
     head: Table,
     attention: Attention,
     full_layers: f64,
+    /// What a rank computes of linear attention, and the layers that have it.
+    delta_rule: Option<(LinearAttention, f64)>,
     window_layers: f64,
     window: Option<u32>,
     /// See [`OperatorStepsSpec::graph_sizes`].
@@ -138,7 +141,10 @@ impl OperatorSteps {
             linear: Table::up_to(table),
             head: Table::up_to(table.min(4096)),
             attention,
-            full_layers: f64::from(m.layers - window_layers),
+            full_layers: f64::from(m.kv_layers().saturating_sub(window_layers)),
+            delta_rule: m
+                .linear
+                .map(|l| (l.on_rank(tp), f64::from(l.layers_in(0..m.layers)))),
             window_layers: f64::from(window_layers),
             window: m.window.map(|w| w.tokens),
             send_fixed,
@@ -162,6 +168,16 @@ impl OperatorSteps {
 
     #[inline]
     fn add_attention(&self, device: &mut Device, batch: &BatchStats) {
+        if let Some((shape, layers)) = &self.delta_rule {
+            if batch.decode_seqs > 0 {
+                let t = self.walk.ops.linear_decode(shape, batch.decode_seqs);
+                device.add_attention(t, *layers);
+            }
+            if batch.prefill_seqs > 0 {
+                let t = self.walk.ops.linear_prefill(shape, &PrefillWork::of(batch));
+                device.add_attention(t, *layers);
+            }
+        }
         if batch.decode_seqs > 0 {
             match self.attention {
                 Attention::Gqa(shape) => {

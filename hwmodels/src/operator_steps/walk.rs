@@ -7,6 +7,7 @@ use super::experts::SharedExperts;
 use crate::dtype::Dtype;
 use crate::evidence::Evidence;
 use crate::layout::Layout;
+use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe};
 use crate::ops::collective::{AllReduceImpl, CollectiveModel, Group, Launch};
 use crate::ops::{
@@ -129,6 +130,20 @@ impl LayerWalk {
         }
     }
 
+    /// Projections and gated norm of one layer of linear attention.
+    fn linear_block(&self, l: &LinearAttention, t: u32, d: &mut Device) {
+        let l = l.on_rank(self.tp);
+        let hidden = self.model.hidden;
+        let gates = 2 * l.value_heads;
+        d.add_gemm(self.gemm(t, l.projected() - gates, hidden));
+        // The two gates of each head stay in 16 bits.
+        d.add_gemm(self.ops.gemm(t, gates, hidden, Dtype::Bf16, Dtype::Bf16));
+        // The norm reads the output and its gates, and writes the next product's input.
+        let norm = (2.0 * 2.0 + self.product_input()) * f64::from(l.value_width()) * f64::from(t);
+        d.add_activations(self.ops.elementwise(norm, 1.0));
+        d.add_gemm(self.gemm(t, hidden, l.value_width()));
+    }
+
     /// Projections, element-wise kernels and output projection of one layer's attention.
     pub(super) fn attention_block(&self, t: u32, d: &mut Device) {
         let m = &self.model;
@@ -140,7 +155,13 @@ impl LayerWalk {
                 q_width = heads * m.head_dim;
                 kv_width = 2 * self.kv_heads() * m.head_dim;
                 out_width = q_width;
-                d.add_gemm(self.gemm(t, q_width + kv_width, m.hidden));
+                let gate = if m.attention_gate { q_width } else { 0 };
+                d.add_gemm(self.gemm(t, q_width + gate + kv_width, m.hidden));
+                if m.attention_gate {
+                    // The output is read with its gates and written.
+                    let bytes = (2.0 * 2.0 + self.product_input()) * f64::from(out_width) * tokens;
+                    d.add_activations(self.ops.elementwise(bytes, 1.0));
+                }
             }
             AttentionKind::Mla {
                 q_lora_rank,
@@ -267,15 +288,18 @@ impl LayerWalk {
         })
     }
 
-    /// One layer; `experts` chooses routed experts over the dense block.
-    pub(super) fn layer(&self, t: u32, experts: bool) -> Device {
+    /// One layer; `experts` chooses routed experts over the dense block, `linear` linear attention over full.
+    pub(super) fn layer(&self, t: u32, experts: bool, linear: Option<&LinearAttention>) -> Device {
         let m = &self.model;
         let mut d = Device::default();
         // A norm with its residual reads two streams and writes two, one of them the next product's input.
         let norm = (3.0 * 2.0 + self.product_input()) * f64::from(m.hidden) * f64::from(t);
         let norms = if m.parallel_block { 1.0 } else { 2.0 };
         d.add_activations(self.ops.elementwise(norm * norms, norms));
-        self.attention_block(t, &mut d);
+        match linear {
+            Some(l) => self.linear_block(l, t, &mut d),
+            None => self.attention_block(t, &mut d),
+        }
         if experts {
             self.moe(t, &mut d);
         } else {
@@ -294,11 +318,18 @@ impl LayerWalk {
         }
         let m = &self.model;
         let dense = m.moe.map_or(m.layers, |x| x.dense_layers.min(m.layers));
-        if dense > 0 {
-            d.add_scaled(&self.layer(t, false), f64::from(dense));
-        }
-        if m.layers > dense {
-            d.add_scaled(&self.layer(t, true), f64::from(m.layers - dense));
+        for (layers, experts) in [(0..dense, false), (dense..m.layers, true)] {
+            let linear = m.linear.map_or(0, |l| l.layers_in(layers.clone()));
+            let full = layers.len() as u32 - linear;
+            if full > 0 {
+                d.add_scaled(&self.layer(t, experts, None), f64::from(full));
+            }
+            if linear > 0 {
+                d.add_scaled(
+                    &self.layer(t, experts, m.linear.as_ref()),
+                    f64::from(linear),
+                );
+            }
         }
         d
     }
@@ -353,6 +384,9 @@ impl LayerWalk {
                 kv: self.kv_cache,
             }),
         );
+        if m.linear.is_some() {
+            note("linear attention", self.ops.evidence(&OpShape::Linear));
+        }
         if m.moe.is_some() {
             note(
                 "expert",

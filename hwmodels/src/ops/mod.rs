@@ -17,6 +17,7 @@
 mod arithmetic;
 pub mod attention;
 pub mod collective;
+mod delta_rule;
 mod device;
 pub mod elementwise;
 pub mod gemm;

@@ -6,7 +6,8 @@ use super::device::{Device, OpTime};
 use super::kernels::{Kernels, Products};
 use super::moe::{self, Experts, MoeShape, Routing};
 use super::surfaces::Surfaces;
-use super::{elementwise, gemm, sampling};
+use super::{delta_rule, elementwise, gemm, sampling};
+use crate::linear_attention::LinearAttention;
 use crate::{Accelerator, Dtype, Evidence, Profile};
 
 /// Share of the peak bandwidth that the best streaming kernel reached in any fit (decode attention on H100).
@@ -41,6 +42,8 @@ pub enum OpShape {
         /// Format of the KV cache.
         kv: Dtype,
     },
+    /// Linear attention.
+    Linear,
     /// Routed experts whose weights have this format.
     Moe {
         /// Format of the expert weights.
@@ -246,6 +249,24 @@ impl OperatorModel {
         self.surfaces.mla_prefill().scale(time, of, floor)
     }
 
+    /// Time of the kernels of one layer of linear attention over `seqs` decodes.
+    pub fn linear_decode(&self, l: &LinearAttention, seqs: u32) -> OpTime {
+        let seqs = f64::from(seqs);
+        let time = delta_rule::decode_time(&self.elementwise, &self.device, l, seqs);
+        let floor = self.floor(delta_rule::decode_bytes(l, seqs), 0.0, Arithmetic::Bf16);
+        let of = [seqs, f64::from(l.value_heads)];
+        self.surfaces.linear_decode().scale(time, of, floor)
+    }
+
+    /// Time of the kernels of one layer of linear attention over the chunks `work`.
+    pub fn linear_prefill(&self, l: &LinearAttention, work: &PrefillWork) -> OpTime {
+        let time = delta_rule::prefill_time(&self.elementwise, &self.device, l, work);
+        let floor = self.floor(0.0, delta_rule::prefill_flops(l, work), Arithmetic::Bf16);
+        let each = work.tokens / work.seqs.max(1.0);
+        let of = [each, work.tokens, f64::from(l.value_heads)];
+        self.surfaces.linear_prefill().scale(time, of, floor)
+    }
+
     fn prefill(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
         let params = match shape.kv_dtype {
             Dtype::Fp8 | Dtype::Int8 => &self.prefill_fp8,
@@ -321,6 +342,14 @@ impl OperatorModel {
                 let surface = self.surfaces.decode(kv, head_dim);
                 surface.is_some().then_some(Evidence::Fitted)
             }
+            OpShape::Linear => {
+                let known = self.surfaces.linear_decode().is_some();
+                return if known {
+                    Evidence::Fitted
+                } else {
+                    Evidence::Analytic
+                };
+            }
             OpShape::Moe { weights, .. } => {
                 let surface = self.surfaces.moe(weights, arithmetic(weights), false);
                 surface.is_some().then_some(Evidence::Fitted)
@@ -351,6 +380,7 @@ impl OperatorModel {
                     vec![(format!("{prefix}.head_dim"), f64::from(head_dim))],
                 )
             }
+            OpShape::Linear => return Evidence::Analytic,
             OpShape::Moe { weights, ep } => {
                 let a = Arithmetic::of(&self.device, weights, weights);
                 let prefix = moe::prefix(a, self.experts(ep));

@@ -59,6 +59,8 @@ pub(super) struct Surfaces {
     prefill: [[Maybe; 3]; 2],
     mla_decode: [Maybe; 2],
     mla_prefill: Maybe,
+    linear_decode: Maybe,
+    linear_prefill: Maybe,
     moe_bf16: Maybe,
     moe_fp8: Maybe,
     moe_fp8_block: Maybe,
@@ -80,6 +82,8 @@ impl Surfaces {
             prefill: pair("prefill"),
             mla_decode: ["kv16", "kv8"].map(|kv| of(&format!("mla_decode.{kv}"))),
             mla_prefill: of("mla_prefill"),
+            linear_decode: of("linear_decode"),
+            linear_prefill: of("linear_prefill"),
             moe_bf16: of("moe.bf16"),
             moe_fp8: of("moe.fp8"),
             moe_fp8_block: of("moe.fp8_block"),
@@ -134,6 +138,18 @@ impl Surfaces {
     #[inline]
     pub fn mla_prefill(&self) -> &Maybe {
         &self.mla_prefill
+    }
+
+    /// Of linear attention over decodes.
+    #[inline]
+    pub fn linear_decode(&self) -> &Maybe {
+        &self.linear_decode
+    }
+
+    /// Of linear attention over prompts.
+    #[inline]
+    pub fn linear_prefill(&self) -> &Maybe {
+        &self.linear_prefill
     }
 
     /// Of routed experts.

@@ -26,6 +26,8 @@ pub struct Start<'a> {
     pub kv_bytes_per_token: f64,
     /// Rate at which the devices that share a token's KV load it from the host together [bytes/s]; 0: not known.
     pub host_link: f64,
+    /// Tensor-parallel ranks.
+    pub tp: u32,
     /// Pipeline stages.
     pub pp: u32,
     /// Data-parallel ranks.

@@ -69,7 +69,7 @@ impl Engine for VllmV1Keys {
         if let Some(n) = self.max_num_seqs {
             s.max_num_seqs = n;
         }
-        s.block_size = self.block_size;
+        (s.block_size, s.state_blocks) = arch.vllm_blocks(s.kv_cache, start.tp, self.block_size);
         let unplanned = Start {
             kv_blocks: UNPLANNED_BLOCKS,
             ..*start
@@ -98,7 +98,7 @@ impl Engine for VllmV1Keys {
             seqs: params.max_num_seqs,
         };
         Ok(Started {
-            block_tokens: self.block_size,
+            block_tokens: params.block_size,
             kv_blocks: start.kv_blocks,
             sequence_tokens: params.max_model_len,
             // One block is a placeholder that no sequence gets.
@@ -126,7 +126,7 @@ impl Engine for VllmV1Keys {
                 self.cudagraph_capture_sizes.as_deref(),
                 |size| (size <= params.budget()).then_some(size),
             )?,
-            warnings: warnings(limits, params.max_model_len),
+            warnings: warnings(self, limits, &params),
             decided: decided(&params),
             engine: cores(params, start.dp),
         })
@@ -158,6 +158,12 @@ fn host_kv(p: &VllmV1Keys, start: &Start) -> Result<Option<HostKv>, ParamError> 
         return fail(format!(
             "must be above 0 and at most {MOST_HOST_GIB} GiB, got {gib}"
         ));
+    }
+    if start.settings.is_some_and(|s| s.state_blocks > 0) {
+        return fail(
+            "KV of models with linear attention in the host's memory is not modelled: leave it out"
+                .into(),
+        );
     }
     let block = f64::from(p.block_size) * start.kv_bytes_per_token;
     if block <= 0.0 || start.host_link <= 0.0 {
@@ -201,6 +207,7 @@ fn without_device(p: &VllmV1Keys) -> MemorySettings {
         max_num_seqs: p.max_num_seqs.unwrap_or(1024),
         max_model_len: p.max_model_len.unwrap_or(MAX_TOKENS),
         block_size: p.block_size,
+        state_blocks: 0,
         cuda_graphs: true,
     }
 }
@@ -235,7 +242,8 @@ fn resolve(p: &VllmV1Keys, s: &MemorySettings, start: &Start) -> Result<VllmV1Pa
     }
     let blocks = start.kv_blocks;
     if start.kv_given
-        && u64::from(s.max_model_len).div_ceil(u64::from(s.block_size)) > blocks.saturating_sub(1)
+        && u64::from(s.max_model_len).div_ceil(u64::from(s.block_size)) + u64::from(s.state_blocks)
+            > blocks.saturating_sub(1)
         && p.max_model_len.is_some()
     {
         return fail(
@@ -258,7 +266,8 @@ fn resolve(p: &VllmV1Keys, s: &MemorySettings, start: &Start) -> Result<VllmV1Pa
         enable_chunked_prefill: p.enable_chunked_prefill,
         long_prefill_token_threshold: p.long_prefill_token_threshold,
         scheduling_policy: p.scheduling_policy,
-        enable_prefix_caching: p.enable_prefix_caching,
+        // Where states stand beside KV, vLLM leaves it off unless told how to keep them (`mamba_cache_mode`), which is not modelled.
+        enable_prefix_caching: p.enable_prefix_caching && s.state_blocks == 0,
         async_scheduling,
         pipeline_parallel_size: start.pp,
         max_num_queued_reqs: p.max_num_queued_reqs,
@@ -266,6 +275,7 @@ fn resolve(p: &VllmV1Keys, s: &MemorySettings, start: &Start) -> Result<VllmV1Pa
         scheduler_reserve_full_isl: p.scheduler_reserve_full_isl,
         watermark: p.watermark,
         block_size: s.block_size,
+        state_blocks: s.state_blocks,
         num_gpu_blocks: blocks,
         // The run sets it from the workload.
         shared_content: false,
@@ -374,13 +384,20 @@ fn settle(p: &VllmV1Keys, s: &MemorySettings) -> Result<StepLimits, (&'static st
 }
 
 /// What vLLM logs about limits that it takes, though they make little sense.
-fn warnings(limits: StepLimits, max_model_len: u32) -> Vec<String> {
-    let most = u64::from(limits.seqs) * u64::from(max_model_len);
-    if u64::from(limits.tokens) <= most {
-        return Vec::new();
+fn warnings(keys: &VllmV1Keys, limits: StepLimits, params: &VllmV1Params) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let most = u64::from(limits.seqs) * u64::from(params.max_model_len);
+    if u64::from(limits.tokens) > most {
+        warnings.push(format!(
+            "max_num_batched_tokens ({}) exceeds max_num_seqs x max_model_len ({most}), more than a step can ever hold",
+            limits.tokens
+        ));
     }
-    vec![format!(
-        "max_num_batched_tokens ({}) exceeds max_num_seqs x max_model_len ({most}), more than a step can ever hold",
-        limits.tokens
-    )]
+    if params.block_size != keys.block_size {
+        warnings.push(format!(
+            "a block of attention is made as large as a state of linear attention: {} tokens in place of {}",
+            params.block_size, keys.block_size
+        ));
+    }
+    warnings
 }

@@ -20,6 +20,8 @@ pub struct KvConfig {
     pub reserved: u64,
     /// Tokens per block [tokens], at least 1.
     pub block_size: u32,
+    /// Blocks that a sequence holds beside those of its tokens, from its admission on; above 0 without prefix caching alone.
+    pub fixed_blocks: u32,
     /// Whether finished and preempted sequences leave content that can be hit.
     pub prefix_caching: bool,
     /// Whether sequences come with block hashes, i.e. can share content with each other. False: blocks are only counted.
@@ -61,6 +63,7 @@ pub struct KvManager {
 impl KvManager {
     /// A manager with all blocks free.
     pub fn new(config: KvConfig) -> KvManager {
+        debug_assert!(config.fixed_blocks == 0 || !config.prefix_caching);
         let usable = config.blocks.saturating_sub(config.reserved);
         let pool = if config.shared_content && config.prefix_caching {
             Pool::Named(BlockPool::new(
@@ -149,10 +152,10 @@ impl KvManager {
         self.usable - self.free()
     }
 
-    /// Blocks that hold `tokens` tokens.
+    /// Blocks of a sequence of `tokens` tokens.
     #[inline]
     pub fn blocks_for(&self, tokens: u32) -> u64 {
-        u64::from(tokens.div_ceil(self.config.block_size))
+        u64::from(tokens.div_ceil(self.config.block_size)) + u64::from(self.config.fixed_blocks)
     }
 
     /// Blocks that `id` holds.
@@ -266,7 +269,7 @@ impl KvManager {
     /// Gives `id` what it lacks to hold `tokens` tokens. False, and nothing changes, if there are too few blocks.
     #[inline]
     pub fn grow(&mut self, id: ReqId, tokens: u32) -> bool {
-        let need = tokens.div_ceil(self.config.block_size);
+        let need = tokens.div_ceil(self.config.block_size) + self.config.fixed_blocks;
         let seq = &mut self.seqs[id as usize];
         if need <= seq.blocks {
             return true;
@@ -383,9 +386,33 @@ mod tests {
             blocks: blocks + 1,
             reserved: 1,
             block_size: 16,
+            fixed_blocks: 0,
             prefix_caching: true,
             shared_content: shared,
         })
+    }
+
+    #[test]
+    fn a_sequence_holds_its_fixed_blocks_from_admission_on() {
+        let mut kv = KvManager::new(KvConfig {
+            blocks: 11,
+            reserved: 1,
+            block_size: 16,
+            fixed_blocks: 3,
+            prefix_caching: false,
+            shared_content: false,
+        });
+        kv.register(0, vec![]);
+        kv.register(1, vec![]);
+        assert!(kv.admit(0, 16, 0));
+        assert_eq!((kv.held(0), kv.free()), (4, 6));
+        // Four blocks of tokens and three beside them are one too many.
+        assert!(!kv.can_admit(1, 64, 0, 0));
+        assert!(kv.admit(1, 48, 0));
+        assert!(kv.grow(0, 16) && !kv.grow(0, 17), "nothing is left");
+        kv.release(1);
+        assert!(kv.grow(0, 17));
+        assert_eq!((kv.held(0), kv.free()), (5, 5));
     }
 
     #[test]
@@ -427,6 +454,7 @@ mod tests {
             blocks: 5,
             reserved: 1,
             block_size: 16,
+            fixed_blocks: 0,
             prefix_caching: false,
             shared_content: false,
         });

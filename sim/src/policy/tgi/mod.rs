@@ -99,6 +99,7 @@ impl Tgi {
                 blocks: config.max_batch_total_tokens / u64::from(config.block_size) + reserved,
                 reserved,
                 block_size: config.block_size,
+                fixed_blocks: 0,
                 prefix_caching: config.prefix_caching,
                 shared_content,
             }))

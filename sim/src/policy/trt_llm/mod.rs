@@ -112,6 +112,7 @@ impl TrtLlm {
             blocks: config.blocks,
             reserved: 0,
             block_size: config.params.tokens_per_block,
+            fixed_blocks: 0,
             prefix_caching: config.params.enable_kv_cache_reuse,
             shared_content,
         });

@@ -78,6 +78,7 @@ impl VllmV0 {
             blocks: config.blocks,
             reserved: 0,
             block_size: config.block_size,
+            fixed_blocks: 0,
             prefix_caching: config.enable_prefix_caching,
             shared_content,
         });

@@ -82,6 +82,8 @@ pub struct VllmV1Params {
     pub watermark: f64,
     /// Tokens per KV block [tokens].
     pub block_size: u32,
+    /// KV blocks that a sequence holds beside those of its tokens: for the state of layers of linear attention, where there are any.
+    pub state_blocks: u32,
     /// KV blocks, the null block included.
     pub num_gpu_blocks: u64,
     /// Whether requests of the run can share prompt content ([`crate::workload::Workload::shares_content`]).
@@ -109,6 +111,7 @@ impl Default for VllmV1Params {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             block_size: 16,
+            state_blocks: 0,
             num_gpu_blocks: 10_000,
             shared_content: false,
             host_kv: None,
@@ -156,6 +159,7 @@ impl VllmV1Params {
             blocks: self.num_gpu_blocks,
             reserved: 1,
             block_size: self.block_size,
+            fixed_blocks: self.state_blocks,
             prefix_caching: self.enable_prefix_caching,
             shared_content: self.shared_content,
         }
@@ -171,7 +175,8 @@ impl VllmV1Params {
             return Err(RejectReason::TooLong);
         }
         // The last token is sampled but never computed.
-        let blocks = u64::from(total.saturating_sub(1).div_ceil(self.block_size));
+        let blocks = u64::from(total.saturating_sub(1).div_ceil(self.block_size))
+            + u64::from(self.state_blocks);
         if blocks > self.num_gpu_blocks.saturating_sub(1) {
             return Err(RejectReason::NeverFits);
         }

@@ -568,6 +568,7 @@ impl Scenario {
             has_model: self.model.is_some(),
             kv_bytes_per_token: 0.0,
             host_link: 0.0,
+            tp: self.layout.tp,
             pp: self.layout.pp,
             dp: self.layout.dp,
             cuda_graphs: self.engine.common.cuda_graphs,
