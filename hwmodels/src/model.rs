@@ -321,6 +321,11 @@ impl ModelArch {
         f64::from(self.vocab.div_ceil(tp.max(1))) * f64::from(self.hidden) * small_bytes(weights)
     }
 
+    /// Whether layers with a window attend within chunks of the sequence, as long as the window, and not to the last tokens (Llama 4).
+    pub fn attends_in_chunks(&self) -> bool {
+        self.window.is_some() && self.family.starts_with("llama4")
+    }
+
     /// KV bytes per token of one layer on one of `tp` ranks (serving-policies 1.5).
     ///
     /// MLA keeps one latent and one rotary key per token on every rank, not divided; its packed FP8 form has a

@@ -85,6 +85,8 @@ pub struct OperatorSteps {
     delta_rule: Option<(LinearAttention, f64)>,
     window_layers: f64,
     window: Option<u32>,
+    /// The same for decodes: `None` where their kernels read everything all the same.
+    decode_window: Option<u32>,
     /// See [`OperatorStepsSpec::graph_sizes`].
     graph_sizes: Vec<u32>,
     /// What data-parallel ranks do together; `None`: there is one rank, and `linear` holds everything.
@@ -147,6 +149,10 @@ impl OperatorSteps {
                 .map(|l| (l.on_rank(tp), f64::from(l.layers_in(0..m.layers)))),
             window_layers: f64::from(window_layers),
             window: m.window.map(|w| w.tokens),
+            decode_window: m
+                .window
+                .filter(|_| spec.kernels.chunked_decodes || !m.attends_in_chunks())
+                .map(|w| w.tokens),
             send_fixed,
             send_per_token,
             graph_sizes: spec.graph_sizes.to_vec(),
@@ -187,7 +193,7 @@ impl OperatorSteps {
                     }
                     if self.window_layers > 0.0 {
                         let shape = DecodeShape {
-                            window: self.window,
+                            window: self.decode_window,
                             ..shape
                         };
                         let t = self.walk.ops.decode_attention(&shape, batch, Cache::Cold);

@@ -285,3 +285,41 @@ fn graphs_in_pieces_take_as_long_as_their_launches() {
     m.cost = m.cost.with_graphs(GraphMode::FullDecodeOnly);
     assert!(m.step(&prompt).latency - before < 1e-9);
 }
+
+/// Llama 4 attends within chunks of 8192 tokens in three of four layers; TensorRT-LLM's decodes read everything in all of them.
+#[test]
+fn decodes_of_chunked_layers_read_their_chunk_or_everything() {
+    let scout = crate::Catalog::builtin()
+        .model("llama-4-scout")
+        .unwrap()
+        .clone();
+    let kv = |context: u32, chunked_decodes: bool| {
+        let steps = OperatorSteps::new(&OperatorStepsSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: &scout,
+            layout: Layout {
+                tp: 8,
+                pp: 1,
+                dp: 1,
+                ep: 1,
+            },
+            weights: Dtype::Bf16,
+            kv_cache: Dtype::Bf16,
+            cost: EngineCost::prior(EngineKind::TrtLlm),
+            profile: &Profile::default(),
+            max_tokens: 2048,
+            routing: Routing::Balanced,
+            kernels: Kernels {
+                chunked_decodes,
+                ..Kernels::trt_llm()
+            },
+            graph_sizes: &[],
+        });
+        steps.step(&decodes(16, context)).parts.kv
+    };
+    assert_eq!(kv(8_000, true), kv(8_000, false));
+    // 12 layers of 65 536 tokens and 36 of 8192, or 48 of 65 536: 2.9 times as much.
+    let ratio = kv(65_536, false) / kv(65_536, true);
+    assert!((2.0..3.0).contains(&ratio), "{ratio}");
+}

@@ -35,6 +35,9 @@ pub struct Kernels {
     pub fused_rotary: bool,
     /// Kernels of 8-bit experts that one rank holds all of, which are CUTLASS's in any case when they are spread over ranks; and of MXFP4 experts.
     pub experts: Experts,
+    /// Whether decodes of layers that attend within chunks of the sequence (Llama 4) read their chunk alone. TensorRT-LLM's read everything: its
+    /// chunked attention "can only be applied to context requests" (release 1.0's documentation of long sequences).
+    pub chunked_decodes: bool,
     /// Whose kernels cut the distribution of the next token.
     pub sampler: Sampler,
     /// How tokens are chosen.
@@ -66,6 +69,7 @@ impl Kernels {
             fused_quantisation: true,
             fused_rotary: true,
             experts: Experts::Cutlass,
+            chunked_decodes: false,
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),
@@ -84,6 +88,7 @@ impl Default for Kernels {
             fused_quantisation: false,
             fused_rotary: false,
             experts: Experts::Triton,
+            chunked_decodes: true,
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),

@@ -106,6 +106,7 @@ mod tests {
             engine: hwmodels::EngineKind::VllmV1,
             experts: false,
             measured_chip: true,
+            load: hwmodels::doubt::Load::Open,
         };
         r.like = Some(kind);
         let dense = spread(&r, Figure::Tpot, None);

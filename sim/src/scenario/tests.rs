@@ -501,9 +501,9 @@ fn vllm_takes_in_one_request_at_a_time_per_api_server() {
     assert!(one[1] >= 0.12, "{one:?}");
     let two = scheduled("api_server_count = 2");
     assert_eq!(two[0], two[1]);
-    // Dynamo hands over one after another what it has tokenised, which is faster than all of vLLM's own way.
+    // Dynamo hands over one after another what it has tokenised, and does in Rust the larger part of what a request takes on its way.
     let dynamo = scheduled("front_end = \"dynamo\"");
-    assert!(dynamo[0] < one[0] && dynamo[0] >= 0.05, "{dynamo:?}");
+    assert!(dynamo[0] < 0.5 * one[0] && dynamo[0] >= 0.01, "{dynamo:?}");
     assert!(dynamo[1] > dynamo[0] && dynamo[1] < one[1], "{dynamo:?}");
 }
 

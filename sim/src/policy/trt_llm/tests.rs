@@ -136,6 +136,7 @@ fn kernels_are_compiled_for_the_largest_batch_unless_told_otherwise_3_4() {
         fused_quantisation: true,
         fused_rotary: true,
         experts: Experts::Cutlass,
+        chunked_decodes: false,
         sampler: Sampler::FlashInfer,
         ..Kernels::default()
     };

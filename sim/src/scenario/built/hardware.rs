@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hwmodels::accelerator::Accelerator;
 use hwmodels::catalog::Catalog;
 use hwmodels::deployment::{Deployment, DeploymentSpec, Graphs, deploy};
+use hwmodels::doubt::Load;
 use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::error::Error;
 use hwmodels::fitted::Extent;
@@ -30,7 +31,7 @@ use crate::kernel::time::SimDuration;
 use crate::policy::check::ParamError;
 use crate::record::{MeasuredError, ProfileUse};
 use crate::simulation::FrontEnd;
-use crate::workload::spec::MAX_TOKENS;
+use crate::workload::spec::{Arrival, MAX_TOKENS, StreamSpec};
 
 /// A replica's hardware side.
 pub(in crate::scenario) struct Hardware {
@@ -79,6 +80,16 @@ pub(in crate::scenario) struct SiteFigures {
     pub(in crate::scenario) kv_bytes_per_token: f64,
     /// Layers of the model.
     pub(in crate::scenario) layers: u32,
+}
+
+/// How the requests of `streams` come, as far as errors depend on it: the streams that are hardest to predict decide.
+fn load_of(streams: &[StreamSpec]) -> Load {
+    let of = |s: &StreamSpec| match s.arrival {
+        Arrival::Burst { .. } => Load::Saturated,
+        Arrival::Closed { concurrency, .. } if concurrency > 1 => Load::Closed,
+        _ => Load::Open,
+    };
+    streams.iter().map(of).max().unwrap_or_default()
 }
 
 /// Where a replica stands.
@@ -458,6 +469,7 @@ impl Scenario {
                     .used
                     .iter()
                     .any(|u| u.trusted && u.of_chip),
+                load: load_of(&self.workload),
             }),
             // Parameters of the scenario's own make it another model than the one that was validated.
             accuracy: if given.is_empty() {
