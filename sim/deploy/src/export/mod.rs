@@ -10,6 +10,7 @@ mod kubernetes;
 mod llm_d;
 mod load;
 mod options;
+mod sglang;
 mod shared;
 mod target;
 mod triton;
@@ -34,7 +35,8 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
     let kind = one.engine.params.kind();
     let runs: &[EngineKind] = match target {
         Target::Vllm | Target::Dynamo | Target::LlmD => &[EngineKind::VllmV1],
-        Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi],
+        Target::Sglang => &[EngineKind::Sglang],
+        Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi, EngineKind::Sglang],
         Target::LeaderWorkerSet => &[EngineKind::VllmV1, EngineKind::TrtLlm],
         Target::TgiCompose => &[EngineKind::Tgi],
         Target::TritonHelm | Target::TrtLlm => &[EngineKind::TrtLlm],
@@ -70,6 +72,7 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
     let mut out = Exported::default();
     match target {
         Target::Vllm => vllm::script(scenario, &mut out),
+        Target::Sglang => sglang::script(scenario, &mut out),
         Target::Kubernetes => kubernetes::deployment(scenario, &mut out),
         Target::LeaderWorkerSet => kubernetes::leader_worker_set(scenario, &mut out),
         Target::TgiCompose => compose::files(scenario, &mut out),
