@@ -33,7 +33,7 @@ SYSTEMS = {
     "l40s": "L40S-48GB",
     "b200_sxm": "B200-SXM-180GB",
 }
-ENGINES = {"vllm": "vllm_v1", "trtllm": "trt_llm"}
+ENGINES = {"vllm": "vllm_v1", "trtllm": "trt_llm", "sglang": "sglang"}
 
 # ln of the largest factor that a surface may hold.
 MOST = np.log(20.0)
@@ -242,6 +242,9 @@ def moe(data, system, engine):
     if table is None:
         return
     table = table[(table.distribution == "balanced") & ~table.kernel_source.str.contains("nongated|situ")]
+    if engine == "sglang" and system in ("h100_sxm", "h200_sxm"):
+        # What it takes for 16-bit experts on Hopper unless told otherwise.
+        table = table[(table.moe_dtype != "bfloat16") | (table.kernel_source == "sglang_fused_moe_triton")]
     for dtype, name in MOE.items():
         key = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
         t = table[table.moe_dtype == dtype].groupby(key, as_index=False).latency.min()

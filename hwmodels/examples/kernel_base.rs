@@ -168,6 +168,7 @@ fn main() -> Result<(), Failure> {
     let engine = match engine.as_str() {
         "vllm_v1" => EngineKind::VllmV1,
         "trt_llm" => EngineKind::TrtLlm,
+        "sglang" => EngineKind::Sglang,
         other => return Err(format!("no tables of engine `{other}`").into()),
     };
     let catalog = Catalog::builtin();

@@ -32,11 +32,13 @@ pub enum EngineKind {
     Static,
     /// llama.cpp's server: fixed slots, one batch of all of them per step (serving-policies 4).
     LlamaCpp,
+    /// SGLang: prefill before decode, radix cache (serving-policies 7).
+    Sglang,
 }
 
 impl EngineKind {
     /// Every engine, in the order of their names' first appearance in the documentation.
-    pub const ALL: [EngineKind; 7] = [
+    pub const ALL: [EngineKind; 8] = [
         EngineKind::VllmV1,
         EngineKind::VllmV0,
         EngineKind::Tgi,
@@ -44,6 +46,7 @@ impl EngineKind {
         EngineKind::TrtLlm,
         EngineKind::Static,
         EngineKind::LlamaCpp,
+        EngineKind::Sglang,
     ];
 
     /// The name that scenario files use.
@@ -56,6 +59,7 @@ impl EngineKind {
             EngineKind::TrtLlm => "trt_llm",
             EngineKind::Static => "static",
             EngineKind::LlamaCpp => "llama_cpp",
+            EngineKind::Sglang => "sglang",
         }
     }
 }

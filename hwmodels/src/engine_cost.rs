@@ -271,6 +271,13 @@ impl EngineCost {
                 all_reduce: AllReduceImpl::Nccl,
                 ..python
             },
+            // A Python process that does HTTP and tokenising (TokenizerManager), one request after another, before the scheduler's own, which
+            // chooses a step while the device computes the one before.
+            EngineKind::Sglang => EngineCost {
+                overlap: true,
+                all_reduce: AllReduceImpl::Sglang,
+                ..vllm
+            },
         }
     }
 

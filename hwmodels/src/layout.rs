@@ -119,6 +119,7 @@ impl Layout {
             ));
         }
         self.check_attention_ranks(engine)?;
+        self.check_stages(engine)?;
         if ep > 1 {
             let Some(moe) = moe else {
                 return Err(format!("{} has no experts, so ep must be 1", m.name));
@@ -183,14 +184,33 @@ impl Layout {
     /// # Errors
     /// What does not go together, and what would be right.
     pub fn check_attention_ranks(self, engine: EngineKind) -> Result<(), String> {
-        if self.dp > 1 && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+        if self.dp > 1
+            && !matches!(
+                engine,
+                EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
+            )
+        {
             return Err(format!(
-                "{engine} has no data-parallel attention (vllm_v1 and trt_llm have); set layout.replicas for independent copies"
+                "{engine} has no data-parallel attention (vllm_v1, trt_llm and sglang have); set layout.replicas for independent copies"
             ));
         }
         if self.dp > 1 && self.pp > 1 {
             return Err(
                 "does not go together with pipeline stages here; set layout.pp = 1".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks what pipeline stages ask of the engine.
+    ///
+    /// # Errors
+    /// An engine whose stages are not modelled.
+    pub fn check_stages(self, engine: EngineKind) -> Result<(), String> {
+        if self.pp > 1 && engine == EngineKind::Sglang {
+            return Err(
+                "must be 1: SGLang's scheduler for pipeline stages is not modelled; raise layout.tp"
+                    .to_owned(),
             );
         }
         Ok(())
@@ -463,7 +483,7 @@ mod tests {
         let e = attention_dp(2, 1, 1)
             .check(c.model("mixtral-8x7b").unwrap(), EngineKind::Tgi)
             .unwrap_err();
-        assert!(e.to_string().contains("vllm_v1 and trt_llm"), "{e}");
+        assert!(e.to_string().contains("vllm_v1, trt_llm and sglang"), "{e}");
     }
 
     #[test]

@@ -25,12 +25,20 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../data/profiles/h100-sxm.operators.toml"),
     ),
     (
+        "a100-sxm.sglang.kernels.toml",
+        include_str!("../data/profiles/a100-sxm.sglang.kernels.toml"),
+    ),
+    (
         "a100-sxm.trtllm.kernels.toml",
         include_str!("../data/profiles/a100-sxm.trtllm.kernels.toml"),
     ),
     (
         "a100-sxm.vllm.kernels.toml",
         include_str!("../data/profiles/a100-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "b200-sxm.sglang.kernels.toml",
+        include_str!("../data/profiles/b200-sxm.sglang.kernels.toml"),
     ),
     (
         "b200-sxm.trtllm.kernels.toml",
@@ -41,6 +49,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../data/profiles/b200-sxm.vllm.kernels.toml"),
     ),
     (
+        "h100-sxm.sglang.kernels.toml",
+        include_str!("../data/profiles/h100-sxm.sglang.kernels.toml"),
+    ),
+    (
         "h100-sxm.trtllm.kernels.toml",
         include_str!("../data/profiles/h100-sxm.trtllm.kernels.toml"),
     ),
@@ -49,12 +61,20 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../data/profiles/h100-sxm.vllm.kernels.toml"),
     ),
     (
+        "h200-sxm.sglang.kernels.toml",
+        include_str!("../data/profiles/h200-sxm.sglang.kernels.toml"),
+    ),
+    (
         "h200-sxm.trtllm.kernels.toml",
         include_str!("../data/profiles/h200-sxm.trtllm.kernels.toml"),
     ),
     (
         "h200-sxm.vllm.kernels.toml",
         include_str!("../data/profiles/h200-sxm.vllm.kernels.toml"),
+    ),
+    (
+        "l40s.sglang.kernels.toml",
+        include_str!("../data/profiles/l40s.sglang.kernels.toml"),
     ),
     (
         "l40s.trtllm.kernels.toml",

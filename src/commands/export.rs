@@ -19,7 +19,7 @@ use crate::simulate::ScenarioArgs;
   servetwin export scenarios/qwen3-32b-8xh100-azure-tp2x4.toml --to k8s
   servetwin export scenarios/llama2-7b-p4d-tgi-tp1x8.toml --to tgi-compose -o deploy/
 
-Targets: vllm, k8s, lws, tgi-compose, triton-helm, trtllm, dynamo, llm-d (docs/import-export.md).")]
+Targets: vllm, sglang, k8s, lws, tgi-compose, triton-helm, trtllm, dynamo, llm-d (docs/import-export.md).")]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,

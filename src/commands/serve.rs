@@ -160,6 +160,8 @@ enum PolicyName {
     TrtLlm,
     #[value(alias = "llama_cpp")]
     LlamaCpp,
+    /// SGLang: prefill before decode; always without its overlap scheduler here.
+    Sglang,
     Static,
 }
 
@@ -172,6 +174,7 @@ impl PolicyName {
             PolicyName::TgiNeuron => EngineKind::TgiNeuron,
             PolicyName::TrtLlm => EngineKind::TrtLlm,
             PolicyName::LlamaCpp => EngineKind::LlamaCpp,
+            PolicyName::Sglang => EngineKind::Sglang,
             PolicyName::Static => EngineKind::Static,
         }
     }

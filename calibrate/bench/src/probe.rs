@@ -18,6 +18,8 @@ pub enum ServerKind {
     Vllm,
     /// llama.cpp's server.
     LlamaServer,
+    /// SGLang.
+    Sglang,
     /// Text Generation Inference.
     Tgi,
     /// Triton Inference Server.
@@ -129,6 +131,7 @@ impl Probe {
                     match model["owned_by"].as_str() {
                         Some("vllm") => self.server = ServerKind::Vllm,
                         Some("llamacpp") => self.server = ServerKind::LlamaServer,
+                        Some("sglang") => self.server = ServerKind::Sglang,
                         Some("servetwin") => self.server = ServerKind::Servetwin,
                         _ => {}
                     }
@@ -165,6 +168,7 @@ impl Probe {
                 Some(Exporter::Tgi) => ServerKind::Tgi,
                 Some(Exporter::TrtLlm) => ServerKind::Triton,
                 Some(Exporter::LlamaServer) => ServerKind::LlamaServer,
+                Some(Exporter::Sglang) => ServerKind::Sglang,
                 None => ServerKind::Unknown,
             };
         }

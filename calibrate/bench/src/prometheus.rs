@@ -281,6 +281,8 @@ pub enum Exporter {
     TrtLlm,
     /// llama.cpp's server.
     LlamaServer,
+    /// SGLang.
+    Sglang,
 }
 
 /// What an engine says of itself, in one form for all engines. `None`: it does not say.
@@ -339,6 +341,8 @@ impl EngineMetrics {
             trt_llm(page)
         } else if page.has_prefix("llamacpp:") {
             llama_server(page)
+        } else if page.has_prefix("sglang:") {
+            sglang(page)
         } else {
             EngineMetrics::default()
         }
@@ -509,6 +513,37 @@ fn llama_server(page: &Page) -> EngineMetrics {
     }
 }
 
+/// Names: `python/sglang/srt/metrics/collector.py` of 0.5.
+fn sglang(page: &Page) -> EngineMetrics {
+    let tokens = page.sum("sglang:max_total_num_tokens");
+    EngineMetrics {
+        exporter: Some(Exporter::Sglang),
+        running: page.sum("sglang:num_running_reqs"),
+        waiting: page.sum("sglang:num_queue_reqs"),
+        kv_usage: page.mean("sglang:token_usage"),
+        kv_blocks: tokens,
+        kv_block_tokens: tokens.map(|_| 1.0),
+        prompt_tokens: page.sum("sglang:prompt_tokens_total"),
+        generated_tokens: page.sum("sglang:generation_tokens_total"),
+        finished: page.sum("sglang:num_requests_total"),
+        prefix_queries: page
+            .sum("sglang:cached_tokens_total")
+            .and_then(|_| page.sum("sglang:prompt_tokens_total")),
+        prefix_hits: page.sum("sglang:cached_tokens_total"),
+        ttft: page.histogram("sglang:time_to_first_token_seconds"),
+        itl: first_histogram(
+            page,
+            &[
+                "sglang:inter_token_latency_seconds",
+                "sglang:time_per_output_token_seconds",
+            ],
+        ),
+        e2e: page.histogram("sglang:e2e_request_latency_seconds"),
+        queue: page.histogram("sglang:queue_time_seconds"),
+        ..EngineMetrics::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -633,6 +668,28 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="x"} 0.9
             (llama.running, llama.generated_tokens, llama.steps),
             (Some(2.0), Some(1536.0), Some(900.0))
         );
+        let sglang = EngineMetrics::from_page(&Page::parse(
+            "sglang:num_running_reqs{model_name=\"m\",tp_rank=\"0\"} 7\nsglang:num_queue_reqs{model_name=\"m\",tp_rank=\"0\"} 2\n\
+             sglang:token_usage{model_name=\"m\"} 0.28\nsglang:max_total_num_tokens{model_name=\"m\"} 392920\n\
+             sglang:prompt_tokens_total{model_name=\"m\"} 8128902\nsglang:generation_tokens_total{model_name=\"m\"} 7557572\n\
+             sglang:cached_tokens_total{model_name=\"m\"} 4000\n\
+             sglang:time_to_first_token_seconds_bucket{le=\"0.1\"} 1\nsglang:time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n\
+             sglang:time_to_first_token_seconds_sum 0.3\nsglang:time_to_first_token_seconds_count 2\n",
+        ).unwrap());
+        assert_eq!(
+            (
+                sglang.exporter,
+                sglang.running,
+                sglang.waiting,
+                sglang.kv_usage
+            ),
+            (Some(Exporter::Sglang), Some(7.0), Some(2.0), Some(0.28))
+        );
+        assert_eq!(
+            (sglang.kv_blocks, sglang.kv_block_tokens, sglang.prefix_hits),
+            (Some(392_920.0), Some(1.0), Some(4000.0))
+        );
+        assert_eq!(sglang.ttft.unwrap().mean(), Some(0.15));
         assert_eq!(
             EngineMetrics::from_page(&Page::parse("up 1\n").unwrap()),
             EngineMetrics::default()

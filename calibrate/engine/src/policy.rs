@@ -4,6 +4,7 @@ use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::{Dtype, EngineKind};
 use sim::engines::{EngineParams, Start, Started, Storage, VllmV1Keys};
 use sim::policy::check::ParamError;
+use sim::policy::sglang::SglangParams;
 use sim::policy::vllm_v1::{VllmV1, VllmV1Params};
 use sim::simulation::{EngineSpec, MakeScheduler};
 
@@ -65,13 +66,23 @@ impl Policy {
                     "must be false: this engine keeps no prompt in a slot that nobody uses".into(),
                 ));
             }
+            EngineParams::Sglang(p) => {
+                own = EngineParams::Sglang(SglangParams {
+                    disable_overlap_schedule: true,
+                    ..p.clone()
+                });
+                &own
+            }
             other => other,
         };
         let settings = vllm_settings(params);
         let started = params.engine().start(&Start {
-            // llama.cpp counts cells of one token.
+            // llama.cpp and SGLang count cells of one token, unless told otherwise.
             kv_blocks: match params {
                 EngineParams::LlamaCpp(_) => kv_blocks.saturating_mul(u64::from(ROW_BLOCK)),
+                EngineParams::Sglang(p) if p.page_size == 1 => {
+                    kv_blocks.saturating_mul(u64::from(ROW_BLOCK))
+                }
                 _ => kv_blocks,
             },
             kv_given: true,
@@ -85,6 +96,8 @@ impl Policy {
             has_model: true,
             kv_bytes_per_token: 0.0,
             host_link: 0.0,
+            device: None,
+            fraction_given: false,
             tp: 1,
             pp,
             dp: 1,
@@ -239,6 +252,8 @@ mod tests {
             (K::Tgi, "max_total_tokens = 2048", 16, 512),
             (K::TrtLlm, "", 32, 512),
             (K::LlamaCpp, "cache_prompt = false", 16, 516),
+            (K::Sglang, "", 1, 8192),
+            (K::Sglang, "page_size = 16", 16, 512),
             (K::Static, "max_batch_size = 8", 16, 520),
             (
                 K::TgiNeuron,

@@ -30,6 +30,7 @@ pub async fn read(client: &Client, probe: &Probe) -> Facts {
     let mut notes = Vec::new();
     let mut software = match probe.server {
         ServerKind::Vllm => "vLLM",
+        ServerKind::Sglang => "SGLang",
         ServerKind::LlamaServer => "llama.cpp server",
         ServerKind::Tgi => "TGI",
         ServerKind::Triton => "Triton",

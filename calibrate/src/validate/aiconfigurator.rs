@@ -16,6 +16,11 @@
 //! (SemiAnalysisAI/InferenceX, `benchmarks/gptoss_fp4_h100.sh`), whose script sets `VLLM_MXFP4_USE_MARLIN=1`, `async-scheduling`, no prefix caching,
 //! 8192 tokens a step, a model length of 10 240 and `max-num-seqs` equal to the concurrency, and sends ten requests a user.
 //!
+//! `serving2/sglang_qwen3_32b_h100.csv` (SGLang 0.5.1.post1, Qwen3-32B, TP 2 and 4) does not say how SGLang was started. It is replayed with SGLang's defaults, a
+//! limit of running requests equal to the concurrency as in the other tables, Dynamo's front end, and equal lengths as in [`super::qwen3`]. That is a choice: lengths drawn as
+//! above give a sixth of its TTFT, and what AIConfigurator's generator has since written for SGLang (`enable_mixed_chunk`) little more than half of it. It was made on the rows of TP 2
+//! with 1024 prompt tokens, which count as fitted for that; no parameter was fitted.
+//!
 //! At a concurrency of 512 the table of GPT-OSS shows about 90 requests running, with a limit that it does not tell: those rows are left out.
 
 use serde::Deserialize;
@@ -26,6 +31,7 @@ use super::error::SetError;
 /// The tables.
 const TRTLLM: &str = "serving2/trtllm_llama31_8b_h100.csv";
 const GPT_OSS: &str = "serving2/vllm_gpt_oss_120b_h100.csv";
+const SGLANG: &str = "serving2/sglang_qwen3_32b_h100.csv";
 
 /// Measured requests per user of a run.
 const ROUNDS: u32 = 10;
@@ -51,6 +57,19 @@ fn drawn(tokens: u32) -> String {
     )
 }
 
+/// Lengths that are all equal.
+fn equal(tokens: u32) -> String {
+    tokens.to_string()
+}
+
+/// How a set was measured.
+struct Protocol {
+    /// Lengths of prompts and outputs, by those asked for.
+    lengths: fn(u32) -> String,
+    /// How tokens are chosen.
+    sampling: &'static str,
+}
+
 /// Whether parameters were fitted on a metric of a row.
 type Fitted = fn(&Raw, &str) -> bool;
 
@@ -59,7 +78,7 @@ fn cases(
     file: &str,
     set: &'static str,
     model: &str,
-    sampling: &str,
+    protocol: &Protocol,
     fitted: Fitted,
     engine: impl Fn(u32) -> String,
 ) -> Result<Vec<Case>, SetError> {
@@ -73,11 +92,12 @@ fn cases(
         }
         let scenario = format!(
             "[model]\nname = \"{model}\"\n[hardware]\ninstance = \"p5.48xlarge\"\n[layout]\ntp = {tp}\n[engine]\n{}\n\
-             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n{sampling}\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n{}\
              [run]\nrequests = {}\n",
             engine(users),
-            drawn(isl),
-            drawn(osl),
+            (protocol.lengths)(isl),
+            (protocol.lengths)(osl),
+            protocol.sampling,
             users.saturating_mul(ROUNDS),
         );
         let measured = |metric, path, value| Measured {
@@ -118,7 +138,39 @@ pub fn trtllm_llama31_8b(source: &Source) -> Result<Vec<Case>, SetError> {
         "ttft_ms" => r.concurrency == 8.0,
         _ => r.tp_size == 4.0 && (r.isl, r.osl) == (1024, 128) && r.concurrency <= 32.0,
     };
-    cases(source, TRTLLM, set, "llama-3.1-8b", "", fitted, engine)
+    let protocol = Protocol {
+        lengths: drawn,
+        sampling: "",
+    };
+    cases(
+        source,
+        TRTLLM,
+        set,
+        "llama-3.1-8b",
+        &protocol,
+        fitted,
+        engine,
+    )
+}
+
+/// SGLang 0.5.1, Qwen3-32B.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn sglang_qwen3_32b(source: &Source) -> Result<Vec<Case>, SetError> {
+    let engine = |users: u32| {
+        format!(
+            "kind = \"sglang\"\nversion = \"0.5.1\"\nfront_end = \"dynamo\"\nmax_running_requests = {users}"
+        )
+    };
+    // The model's `generation_config.json`, which SGLang takes for requests that say nothing.
+    let protocol = Protocol {
+        lengths: equal,
+        sampling: "sampling = { temperature = 0.6, top_k = 20, top_p = 0.95 }\n",
+    };
+    let fitted: Fitted = |r, _| r.tp_size == 2.0 && r.isl == 1024;
+    let set = "sglang_qwen3_32b";
+    cases(source, SGLANG, set, "qwen3-32b", &protocol, fitted, engine)
 }
 
 /// vLLM 0.18, GPT-OSS-120B.
@@ -133,14 +185,17 @@ pub fn vllm_gpt_oss(source: &Source) -> Result<Vec<Case>, SetError> {
         )
     };
     // No filter is in the model's `generation_config.json`, and vLLM's own temperature is 1.
-    let sampling = "sampling = { temperature = 1 }\n";
+    let protocol = Protocol {
+        lengths: drawn,
+        sampling: "sampling = { temperature = 1 }\n",
+    };
     let set = "vllm_gpt_oss";
     cases(
         source,
         GPT_OSS,
         set,
         "gpt-oss-120b",
-        sampling,
+        &protocol,
         |_, _| false,
         engine,
     )

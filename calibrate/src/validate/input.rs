@@ -36,7 +36,7 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 24] = [
+pub const FILES: [DataFile; 25] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
@@ -68,6 +68,16 @@ pub const FILES: [DataFile; 24] = [
             &["ttft_s", "e2e_s"],
         )
     },
+    file(
+        "serving2/sglang_qwen3_32b_h100.csv",
+        &["sglang_qwen3_32b"],
+        &[
+            "concurrency",
+            "tp_size",
+            "silicon_ttft_ms",
+            "silicon_tpot_ms",
+        ],
+    ),
     file(
         "serving2/trtllm_llama31_8b_h100.csv",
         &["trtllm_llama31_8b"],

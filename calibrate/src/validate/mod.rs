@@ -52,12 +52,13 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 14] = [
+pub const SETS: [(&str, Loader); 15] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_requests_moe", vllm::mixture_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
     ("qwen3_32b", qwen3::cases),
+    ("sglang_qwen3_32b", aiconfigurator::sglang_qwen3_32b),
     ("vllm_gpt_oss", aiconfigurator::vllm_gpt_oss),
     ("llama_405b", serving_points::llama_405b),
     ("trtllm_llama31_8b", aiconfigurator::trtllm_llama31_8b),

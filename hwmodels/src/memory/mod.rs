@@ -10,6 +10,8 @@
 //!   besides the blocks of the warm-up batch (2.1).
 //! - **TensorRT-LLM** gives `kv_cache_free_gpu_mem_fraction` of what is free after the engine is loaded (3.4).
 //! - **TGI on Neuron** reserves batch size x sequence length at compile time (2.5).
+//! - **SGLang** gives weights and KV together `mem_fraction_static` of what is free before it loads them; what steps and graphs take has to fit
+//!   into the rest, which it does not measure (7.5).
 //! - **Static** batching gives what is left of the fraction.
 //!
 //! The activation peak is the larger of two moments: the widest point of the forward pass, and the sampler over
@@ -17,6 +19,7 @@
 //! docs/catalog.md; `cargo run -p hwmodels --example kv_tokens` prints the comparison.
 
 mod limits;
+mod sglang;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +37,7 @@ use crate::model::ModelArch;
 use crate::units::ByteSize;
 
 pub use limits::VllmRelease;
+pub use sglang::{SglangDevice, SglangReserve};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -79,7 +83,7 @@ pub struct MemorySettings {
     /// Format of the KV cache.
     pub kv_cache: Dtype,
     /// `gpu_memory_utilization` (vLLM), `CUDA_MEMORY_FRACTION` (TGI), `kv_cache_free_gpu_mem_fraction`
-    /// (TensorRT-LLM); in (0, 1].
+    /// (TensorRT-LLM), `mem_fraction_static` (SGLang); in (0, 1].
     pub memory_fraction: f64,
     /// `max_num_batched_tokens`, `MAX_BATCH_PREFILL_TOKENS`, `max_num_tokens`: most tokens of a forward pass.
     pub max_num_batched_tokens: u32,
@@ -122,6 +126,17 @@ impl MemorySettings {
             EngineKind::TrtLlm => (0.9, 8_192, 2_048, 64),
             EngineKind::Static => (0.9, max_model_len, 8, 16),
             EngineKind::LlamaCpp => (0.9, 2_048, 4, 1),
+            EngineKind::Sglang => {
+                // Of the newest release on one device; the engine's start-up knows release, layout and graphs.
+                let one = SglangDevice::new(u32::MAX, device, 1, 1);
+                let reserve = SglangReserve {
+                    prefill_tokens: one.chunked_prefill_size(),
+                    cuda_graph_max_bs: one.cuda_graph_max_bs(),
+                    prefill_graphs: true,
+                };
+                let fraction = one.mem_fraction_static(&reserve);
+                (fraction, reserve.prefill_tokens, 2_048, 1)
+            }
         };
         let cap = u64::from(seqs) * u64::from(max_model_len);
         Self {
@@ -416,9 +431,11 @@ fn plan(
             (plan.blocks_for(u64::from(s.max_model_len)), true)
         }
         EngineKind::TgiNeuron => (u64::from(s.max_num_seqs), true),
-        EngineKind::Tgi | EngineKind::TrtLlm | EngineKind::Static | EngineKind::LlamaCpp => {
-            (1, false)
-        }
+        EngineKind::Tgi
+        | EngineKind::TrtLlm
+        | EngineKind::Static
+        | EngineKind::LlamaCpp
+        | EngineKind::Sglang => (1, false),
     };
     if plan.kv_blocks < needed_blocks {
         let fixed = stage.limit - stage.kv;
@@ -461,9 +478,11 @@ fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm.minor >= VLLM_GRAPHS_SUBTRACTED,
         EngineKind::Tgi | EngineKind::TrtLlm => true,
-        EngineKind::VllmV0 | EngineKind::TgiNeuron | EngineKind::Static | EngineKind::LlamaCpp => {
-            false
-        }
+        EngineKind::VllmV0
+        | EngineKind::TgiNeuron
+        | EngineKind::Static
+        | EngineKind::LlamaCpp
+        | EngineKind::Sglang => false,
     }
 }
 
@@ -525,6 +544,7 @@ fn stage_use(
             stage.runtime = CUDA_CONTEXT + communication;
         }
         EngineKind::TrtLlm => stage.runtime = CUDA_CONTEXT + communication + states,
+        EngineKind::Sglang => stage.runtime = CUDA_CONTEXT + communication,
         EngineKind::Static => stage.runtime = VLLM_NON_TORCH + communication,
         EngineKind::LlamaCpp => stage.runtime = CUDA_CONTEXT,
         EngineKind::TgiNeuron => stage.runtime = NEURON_RUNTIME,
@@ -542,6 +562,11 @@ fn stage_use(
             }
         }
         EngineKind::TrtLlm => (total - used) * s.memory_fraction,
+        EngineKind::Sglang => {
+            // Its share is of what is free before the weights are there, and holds nothing else.
+            stage.limit = (total - stage.runtime) * s.memory_fraction;
+            stage.limit - stage.weights
+        }
         _ => stage.limit - used,
     };
     if matches!(s.engine, EngineKind::Tgi | EngineKind::TrtLlm) {

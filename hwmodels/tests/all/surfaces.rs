@@ -30,7 +30,7 @@ fn models() -> Vec<(String, OperatorModel)> {
         let ops = OperatorModel::new(chip, &resolved.profile).with_kernels(kernels);
         out.push((p.name.clone(), ops));
     }
-    assert_eq!(out.len(), 10);
+    assert_eq!(out.len(), 15);
     out
 }
 

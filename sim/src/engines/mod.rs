@@ -6,6 +6,7 @@
 
 mod llama_cpp;
 pub mod params;
+mod sglang;
 pub mod start;
 mod static_batch;
 mod tgi;

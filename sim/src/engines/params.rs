@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::start::Engine;
 use crate::policy::llama_cpp::LlamaCppParams;
+use crate::policy::sglang::SglangParams;
 use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;
 use crate::policy::tgi_neuron::TgiNeuronParams;
@@ -39,6 +40,7 @@ pub fn memory_key(kind: EngineKind) -> &'static str {
         EngineKind::VllmV1 | EngineKind::VllmV0 => "gpu_memory_utilization",
         EngineKind::Tgi => "cuda_memory_fraction",
         EngineKind::TrtLlm => "kv_cache_free_gpu_mem_fraction",
+        EngineKind::Sglang => "mem_fraction_static",
         EngineKind::TgiNeuron | EngineKind::Static | EngineKind::LlamaCpp => "memory_fraction",
     }
 }
@@ -308,4 +310,5 @@ engines! {
     VllmV0: VllmV0Params, "vLLM, V0 scheduler.";
     Static: StaticBatchParams, "Plain static batching.";
     LlamaCpp: LlamaCppParams, "llama.cpp's server.";
+    Sglang: SglangParams, "SGLang.";
 }

@@ -1,9 +1,9 @@
 //! What an engine's start-up is told, and what comes of it.
 
-use hwmodels::ModelArch;
 use hwmodels::engine_cost::EngineCost;
 use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::ops::Kernels;
+use hwmodels::{Accelerator, ModelArch};
 
 use crate::policy::check::ParamError;
 use crate::simulation::EngineSpec;
@@ -26,7 +26,11 @@ pub struct Start<'a> {
     pub kv_bytes_per_token: f64,
     /// Rate at which the devices that share a token's KV load it from the host together [bytes/s]; 0: not known.
     pub host_link: f64,
-    /// Tensor-parallel ranks.
+    /// Device of a rank; `None` where none is named.
+    pub device: Option<&'a Accelerator>,
+    /// Whether the scenario gives the share of device memory.
+    pub fraction_given: bool,
+    /// Tensor-parallel ranks of each data-parallel one.
     pub tp: u32,
     /// Pipeline stages.
     pub pp: u32,

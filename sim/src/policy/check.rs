@@ -28,7 +28,7 @@ mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
-    use super::super::{llama_cpp, static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
+    use super::super::{llama_cpp, sglang, static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
 
     /// Reads `toml`, writes it and reads it again; then tries a key that no system has.
     fn round_trip<P>(toml: &str) -> P
@@ -66,5 +66,11 @@ mod tests {
         assert_eq!(p.max_queue_delay_microseconds, 500);
         let p: llama_cpp::LlamaCppParams = round_trip("n_parallel = 8\nkv_unified = false");
         assert_eq!((p.n_parallel, p.n_batch), (8, 2048));
+        let p: sglang::SglangParams =
+            round_trip("version = \"0.5.1.post1\"\nschedule_policy = \"lpm\"");
+        assert_eq!(
+            (p.version.patch, p.schedule_policy),
+            (1, sglang::SchedulePolicy::Lpm)
+        );
     }
 }

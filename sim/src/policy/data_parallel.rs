@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::sglang::{Sglang, SglangConfig};
 use super::trt_llm::{AttentionDpConfig, TrtLlm, TrtLlmConfig};
 use super::vllm_v1::{VllmV1, VllmV1Params};
 use super::{Blocked, Given, Load, RemoteKv, Scheduler, SeqParams, StepPlan};
@@ -35,6 +36,8 @@ trait Rank: Scheduler {
 }
 
 impl Rank for VllmV1 {}
+
+impl Rank for Sglang {}
 
 impl Rank for TrtLlm {
     fn queued(&self) -> u32 {
@@ -69,6 +72,8 @@ enum Assignment {
     Counts { seen: Vec<Load>, next: SimTime },
     /// TensorRT-LLM's executor hands out what has arrived before each step (5.2).
     Batches(Box<Batches>),
+    /// SGLang's controller deals them out in turn (`data_parallel_controller.py`, 7.6): the rank that is next.
+    Turns(usize),
 }
 
 /// The queue that TensorRT-LLM's ranks share, and what it knows of them.
@@ -168,6 +173,14 @@ pub fn trt_llm(config: &TrtLlmConfig, shared_content: bool, ranks: u32) -> Box<d
         ranks,
         Assignment::Batches(Box::new(batches)),
     ))
+}
+
+/// SGLang with attention in `ranks` data-parallel ranks.
+pub fn sglang(config: &SglangConfig, shared_content: bool, ranks: u32) -> Box<dyn Scheduler> {
+    let ranks: Vec<Sglang> = (0..ranks.max(1))
+        .map(|_| Sglang::new(config.clone(), shared_content))
+        .collect();
+    Box::new(DataParallel::new(ranks, Assignment::Turns(0)))
 }
 
 impl<S: Rank> DataParallel<S> {
@@ -292,6 +305,12 @@ impl<S: Rank> Scheduler for DataParallel<S> {
                 b.queue.push_back((id, params, None));
                 NOWHERE
             }
+            Assignment::Turns(next) => {
+                let rank = *next;
+                *next = (rank + 1) % self.ranks.len();
+                self.ranks[rank].add(id, params)?;
+                rank as u32
+            }
         };
         self.put(id, rank);
         Ok(())
@@ -387,7 +406,7 @@ impl<S: Rank> Scheduler for DataParallel<S> {
                     entry.2 = Some(remote);
                 }
             }
-            (NOWHERE, Assignment::Counts { .. }) => {}
+            (NOWHERE, Assignment::Counts { .. } | Assignment::Turns(_)) => {}
             (rank, _) => self.ranks[rank as usize].expect_kv(id, remote),
         }
     }

@@ -8,6 +8,7 @@
 pub mod check;
 pub mod data_parallel;
 pub mod llama_cpp;
+pub mod sglang;
 pub mod static_batch;
 #[cfg(test)]
 pub(crate) mod testkit;

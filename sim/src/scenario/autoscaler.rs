@@ -127,6 +127,14 @@ fn exported(engine: EngineKind) -> Vec<(&'static str, Counter)> {
             all
         }
         EngineKind::Static => TRITON.to_vec(),
+        EngineKind::Sglang => vec![
+            ("sglang:num_running_reqs", Running),
+            ("sglang:num_queue_reqs", Waiting),
+            ("sglang:token_usage", KvUsage),
+            ("sglang:num_requests_total", RequestSuccess),
+            ("sglang:prompt_tokens_total", PromptTokens),
+            ("sglang:generation_tokens_total", GenerationTokens),
+        ],
         EngineKind::LlamaCpp => vec![
             ("llamacpp:requests_processing", Running),
             ("llamacpp:requests_deferred", Waiting),

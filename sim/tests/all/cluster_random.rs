@@ -61,11 +61,12 @@ fn line() -> impl Strategy<Value = (bool, String)> {
 /// KEDA lets the service go to zero.
 const TO_ZERO: &str = "autoscaler.keda={ pollingInterval = 30, cooldownPeriod = 100, maxReplicaCount = 1, triggers = [{ type = \"redis\", threshold = 5 }] }";
 
-const ENGINES: [&str; 4] = [
+const ENGINES: [&str; 5] = [
     "{ kind = \"vllm_v1\", kv_blocks = 1000, max_num_seqs = 4, max_model_len = 4096 }",
     "{ kind = \"tgi\", kv_blocks = 1000 }",
     "{ kind = \"trt_llm\", kv_blocks = 1000, max_batch_size = 4 }",
     "{ kind = \"llama_cpp\", kv_blocks = 1000 }",
+    "{ kind = \"sglang\", kv_blocks = 16000, max_running_requests = 4 }",
 ];
 
 proptest! {

@@ -9,7 +9,7 @@ use sim::scenario::Scenario;
 use sim::simulation::{Path, RunOptions};
 
 /// `[engine]` of each kind, with limits small enough to be reached.
-const ENGINES: [&str; 12] = [
+const ENGINES: [&str; 14] = [
     "kind = \"vllm_v1\"\nmax_num_batched_tokens = 128\nmax_num_seqs = 6\nmax_model_len = 400",
     "kind = \"vllm_v1\"\nversion = \"0.33\"\nmax_num_batched_tokens = 64\nmax_num_seqs = 4\nmax_model_len = 400\nasync_scheduling = false",
     "kind = \"vllm_v0\"\nmax_num_batched_tokens = 512\nmax_num_seqs = 6\nmax_model_len = 400",
@@ -22,6 +22,8 @@ const ENGINES: [&str; 12] = [
     "kind = \"static\"\nmax_batch_size = 4\nmax_seq_len = 400",
     "kind = \"llama_cpp\"\nn_parallel = 3\nn_ctx = 1800",
     "kind = \"llama_cpp\"\nn_parallel = 3\nn_ctx = 1800\nkv_unified = false\ncache_prompt = false",
+    "kind = \"sglang\"\nchunked_prefill_size = 128\nmax_running_requests = 6\ncontext_length = 400\nschedule_policy = \"lpm\"\nschedule_conservativeness = 0.3",
+    "kind = \"sglang\"\nchunked_prefill_size = 96\nenable_mixed_chunk = true\npage_size = 32\ncontext_length = 400\ndisable_overlap_schedule = true",
 ];
 
 const ROUTERS: [&str; 7] = [
@@ -56,7 +58,7 @@ fn any_scenario() -> impl Strategy<Value = String> {
     )
         .prop_map(|(engine, router, replicas, blocks, arrival, patience, shared, seed)| {
             // These count cells of one token.
-            let of_a_token = ["llama_cpp", "\"v3\""];
+            let of_a_token = ["llama_cpp", "\"v3\"", "\"lpm\""];
             let blocks = match of_a_token.iter().any(|e| ENGINES[engine].contains(e)) {
                 true => blocks * 32,
                 false => blocks,

@@ -127,6 +127,18 @@ async fn every_policy_gives_each_sequence_its_own_tokens() {
             1,
         ),
         (K::LlamaCpp, "cache_prompt = false\nn_parallel = 4", 60, 1),
+        (
+            K::Sglang,
+            "chunked_prefill_size = 48\nmax_running_requests = 5",
+            12,
+            1,
+        ),
+        (
+            K::Sglang,
+            "chunked_prefill_size = 48\nenable_mixed_chunk = true\npage_size = 16",
+            14,
+            1,
+        ),
     ] {
         let p = policy(kind, keys, blocks, pp);
         for seed in 0..3 {

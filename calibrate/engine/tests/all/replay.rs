@@ -91,6 +91,7 @@ async fn every_policys_log_replays_to_the_same_schedule() {
         (K::TgiNeuron, "batch_size = 4\nsequence_length = 256", 4, 1),
         (K::Static, "max_batch_size = 4\nmax_queue_delay_microseconds = 2000\nmax_seq_len = 200", 60, 1),
         (K::LlamaCpp, "cache_prompt = false\nn_parallel = 4", 60, 1),
+        (K::Sglang, "chunked_prefill_size = 48\nmax_running_requests = 5", 13, 1),
     ]
     .into_iter()
     .enumerate()

@@ -9,7 +9,7 @@ use super::apart::Sides;
 use super::shared::{
     Exported, devices_of_node, label, model_id, own_machine, ranks, router, selector, yaml,
 };
-use super::{autoscalers, compose, triton, vllm};
+use super::{autoscalers, compose, sglang, triton, vllm};
 use crate::place::printable;
 
 /// Name of the resource that a device is to Kubernetes.
@@ -92,6 +92,23 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 80,
+        },
+        EngineKind::Sglang => Container {
+            image: sglang::image(s),
+            command: ["python3", "-m", "sglang.launch_server"]
+                .map(str::to_owned)
+                .to_vec(),
+            args: [
+                format!("--model-path={}", model_id(s)),
+                "--host=0.0.0.0".to_owned(),
+            ]
+            .into_iter()
+            .chain(sglang::arguments(s, out))
+            .collect(),
+            variables: Vec::new(),
+            resource: resource(s),
+            devices,
+            port: 30_000,
         },
         _ => Container {
             image: vllm::image(s),

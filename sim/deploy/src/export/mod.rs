@@ -10,6 +10,7 @@ mod kubernetes;
 mod llm_d;
 mod load;
 mod options;
+mod sglang;
 mod shared;
 mod target;
 mod triton;
@@ -74,7 +75,8 @@ fn replicas(
     let kind = s.engine.params.kind();
     let runs: &[EngineKind] = match target {
         Target::Vllm | Target::Dynamo | Target::LlmD => &[EngineKind::VllmV1],
-        Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi],
+        Target::Sglang => &[EngineKind::Sglang],
+        Target::Kubernetes => &[EngineKind::VllmV1, EngineKind::Tgi, EngineKind::Sglang],
         Target::LeaderWorkerSet => &[EngineKind::VllmV1, EngineKind::TrtLlm],
         Target::TgiCompose => &[EngineKind::Tgi],
         Target::TritonHelm | Target::TrtLlm => &[EngineKind::TrtLlm],
@@ -109,6 +111,7 @@ fn replicas(
     }
     match target {
         Target::Vllm => vllm::script(s, out),
+        Target::Sglang => sglang::script(s, out),
         Target::Kubernetes => kubernetes::deployment(s, out),
         Target::LeaderWorkerSet => kubernetes::leader_worker_set(s, out),
         Target::TgiCompose => compose::files(s, out),

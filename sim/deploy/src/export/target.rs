@@ -32,7 +32,8 @@ macro_rules! targets {
 
 targets! {
     Vllm: "vllm", "a `vllm serve` command";
-    Kubernetes: "k8s", "a Kubernetes Deployment with a Service (vLLM, TGI)";
+    Sglang: "sglang", "a `python -m sglang.launch_server` command";
+    Kubernetes: "k8s", "a Kubernetes Deployment with a Service (vLLM, TGI, SGLang)";
     LeaderWorkerSet: "lws", "a LeaderWorkerSet, a replica over several nodes (vLLM, TensorRT-LLM)";
     TgiCompose: "tgi-compose", "docker compose with TGI's environment, nginx in front";
     TritonHelm: "triton-helm", "values of the multi-node Triton TensorRT-LLM chart, the engine's build and `config.pbtxt`";

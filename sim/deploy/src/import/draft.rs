@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use sim::policy::sglang::SglangRelease;
 use toml::Value;
 
 use crate::place::{Error, Fault, Place, shown};
@@ -85,8 +86,12 @@ pub struct Facts {
     pub product: Option<(String, Origin)>,
     /// vLLM's release, 15 for 0.15, as a script installs it.
     pub vllm_release: Option<(u32, Origin)>,
+    /// SGLang's release, as a script installs it.
+    pub sglang_release: Option<(SglangRelease, Origin)>,
     /// Data-parallel ranks.
     pub data_parallel: Option<(i64, Origin)>,
+    /// Whether those are copies that have nothing in common (SGLang without --enable-dp-attention).
+    pub copies: bool,
     /// Whether prefill and decode are apart, before either side is read.
     pub is_apart: bool,
     /// The replicas that prefill, where the others decode alone.

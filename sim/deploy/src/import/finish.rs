@@ -170,15 +170,22 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
     let dp = draft.facts.data_parallel.clone();
     if let Some((n, origin)) = dp.clone().filter(|(n, _)| *n > 1) {
         // An unknown model may be either; experts spread over ranks settle it.
-        if experts.unwrap_or(draft.facts.expert_parallel.is_some()) {
+        let together = experts.unwrap_or(draft.facts.expert_parallel.is_some());
+        if together && !draft.facts.copies {
             draft.set("layout.dp", n, &origin);
         } else {
             draft.facts.replicas.push((n, origin));
-            draft.assume(
-                "router.policy",
-                "least_outstanding",
-                "the ranks of a dense model are replicas behind vLLM's own balancer, which prefers the one with the fewest requests",
-            );
+            let (policy, why) = match draft.facts.copies {
+                true => (
+                    "round_robin",
+                    "the copies are replicas behind SGLang's own balancer, which takes them in turn",
+                ),
+                false => (
+                    "least_outstanding",
+                    "the ranks of a dense model are replicas behind vLLM's own balancer, which prefers the one with the fewest requests",
+                ),
+            };
+            draft.assume("router.policy", policy, why);
         }
     }
     if let Some(origin) = draft.facts.attention_dp.clone()

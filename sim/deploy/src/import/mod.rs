@@ -25,8 +25,8 @@ mod pod;
 mod program;
 mod prometheus;
 mod promql;
-mod refused;
 mod scaling;
+mod sglang;
 mod tgi;
 mod tree;
 mod trtllm;
@@ -76,6 +76,7 @@ impl Source {
 pub fn tables() -> Vec<&'static Table> {
     vec![
         &vllm::TABLE,
+        &sglang::TABLE,
         &tgi::TABLE,
         &trtllm::SERVE,
         &trtllm::BUILD,
@@ -191,7 +192,7 @@ fn one(
                 draft.fault(Fault::new(
                     Place::new(file, 1),
                     "",
-                    "none of its commands is known: vllm serve, text-generation-launcher, trtllm-serve, trtllm-build, vllm bench serve, guidellm, aiperf, genai-perf",
+                    "none of its commands is known: vllm serve, sglang.launch_server, text-generation-launcher, trtllm-serve, trtllm-build, vllm bench serve, guidellm, aiperf, genai-perf",
                 ));
             }
         }
@@ -226,6 +227,11 @@ fn one(
 /// vLLM's arguments, for exporters.
 pub(crate) fn vllm_table() -> &'static Table {
     &vllm::TABLE
+}
+
+/// SGLang's arguments, for exporters.
+pub(crate) fn sglang_table() -> &'static Table {
+    &sglang::TABLE
 }
 
 /// TGI's arguments and variables, for exporters.

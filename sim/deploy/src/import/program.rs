@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
-use super::{guidellm, load, perf, refused, tgi, trtllm, vllm};
+use super::{guidellm, load, perf, sglang, tgi, trtllm, vllm};
 use crate::place::{Fault, Place};
 use crate::text::shell::{self, Command, Word};
 
 /// Most shells within shells.
 const MAX_SHELLS: usize = 4;
 
-/// A program that is understood, or that is known and refused.
+/// A program that is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// vLLM's server.
@@ -30,6 +30,8 @@ pub enum Program {
     TritonLauncher,
     /// SGLang's server.
     Sglang,
+    /// SGLang as a worker of NVIDIA Dynamo.
+    DynamoSglang,
     /// vLLM's load generator.
     VllmBench,
     /// GuideLLM.
@@ -133,7 +135,8 @@ fn module(name: &str) -> Option<Program> {
     Some(match name {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Program::Vllm,
         "dynamo.vllm" => Program::DynamoVllm,
-        "sglang.launch_server" | "dynamo.sglang" => Program::Sglang,
+        "sglang.launch_server" => Program::Sglang,
+        "dynamo.sglang" => Program::DynamoSglang,
         "tensorrt_llm.commands.build" => Program::TrtllmBuild,
         "tensorrt_llm.commands.serve" => Program::TrtllmServe,
         "vllm.benchmarks.serve" => Program::VllmBench,
@@ -214,6 +217,7 @@ pub fn run(process: &Process, file: &Arc<str>, draft: &mut Draft, shells: usize)
         && words.iter().any(|w| w.text == "install")
     {
         vllm::installed(words, file, draft);
+        sglang::installed(words, file, draft);
         return false;
     }
     let found = program(words).or_else(|| {
@@ -236,7 +240,8 @@ pub fn run(process: &Process, file: &Arc<str>, draft: &mut Draft, shells: usize)
         Program::TrtllmBuild => trtllm::build(rest, file, draft),
         Program::TrtllmConvert => trtllm::convert(rest, file, draft),
         Program::TritonLauncher => return trtllm::launcher(rest, file, draft),
-        Program::Sglang => refused::sglang(words, file, draft),
+        Program::Sglang => sglang::import(rest, file, image, draft),
+        Program::DynamoSglang => sglang::dynamo(rest, file, draft),
         Program::VllmBench => load::vllm_bench(rest, file, draft),
         Program::GuideLlm => guidellm::guidellm(rest, file, draft),
         Program::AiPerf => perf::aiperf(rest, file, draft),
@@ -403,6 +408,15 @@ mod tests {
             (
                 "python benchmarks/benchmark_serving.py --a",
                 Some((Program::VllmBench, 1)),
+            ),
+            (
+                "python3 -m sglang.launch_server --model-path m --tp 2",
+                Some((Program::Sglang, 4)),
+            ),
+            ("sglang serve m", Some((Program::Sglang, 1))),
+            (
+                "python -m dynamo.sglang --model m",
+                Some((Program::DynamoSglang, 2)),
             ),
             ("pip install vllm", None),
             ("sudo", None),

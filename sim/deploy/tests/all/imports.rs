@@ -213,8 +213,20 @@ fn faults_are_placed_in_the_files() {
             "serve.sh:1: MODEL: the model `nobody/knows-this`",
         ),
         (
-            "python -m sglang.launch_server --model-path x\n",
-            "serve.sh:1: sglang: SGLang's scheduler is not modelled",
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --schedule-policy dfs-weight\n",
+            "serve.sh:1: --schedule-policy: this order of waiting requests is not modelled",
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --disaggregation-mode prefill\n",
+            "prefill and decode apart are not modelled for SGLang",
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --pp-size 2\n",
+            "SGLang's scheduler for pipeline stages is not modelled",
+        ),
+        (
+            "python -m sglang.launch_server --model-path x/DeepSeek-V3 --tp 8 --dp 3 --enable-dp-attention\n",
+            "--dp-size must divide --tp-size (8), got 3",
         ),
         (
             "vllm serve Qwen/Qwen3-14B --max-num-seqs 1e99\n",

@@ -252,6 +252,43 @@ fn vllm(
     })
 }
 
+fn sglang(replicas: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let model = keys(&[
+        ("name", &["\"qwen3-32b\"", "\"deepseek-v3\""]),
+        ("weights", &["", "\"fp8\""]),
+        ("kv_cache", &["", "\"fp8\""]),
+    ]);
+    let layout = keys(&[
+        ("tp", &["4", "8"]),
+        ("dp", &["", "2"]),
+        ("replicas", replicas),
+    ]);
+    let engine = keys(&[
+        ("version", &["", "\"0.5.3\""]),
+        ("context_length", &["16384"]),
+        ("mem_fraction_static", &["", "0.9"]),
+        ("max_running_requests", &["", "64"]),
+        ("max_queued_requests", &["", "100"]),
+        ("chunked_prefill_size", &["", "4096", "-1"]),
+        ("max_prefill_tokens", &["", "32768"]),
+        ("schedule_policy", &["", "\"lpm\""]),
+        ("schedule_conservativeness", &["", "0.3"]),
+        ("disable_radix_cache", &["", "true"]),
+        ("disable_overlap_schedule", &["", "true"]),
+        ("cuda_graphs", &["", "false"]),
+    ]);
+    let more = keys(&[
+        ("cuda_graph_max_bs", &["", "128"]),
+        ("enable_mixed_chunk", &["", "true"]),
+        ("max_total_tokens", &["", "60000"]),
+        ("page_size", &["", "16"]),
+        ("disable_piecewise_cuda_graph", &["", "true", "false"]),
+    ]);
+    (model, layout, engine, more, load()).prop_map(|(model, layout, engine, more, load)| {
+        format!("[model]\n{model}[hardware]\ninstance = \"p5en.48xlarge\"\n[layout]\n{layout}[engine]\nkind = \"sglang\"\n{engine}{more}{load}")
+    })
+}
+
 fn tgi(
     replicas: &'static [&'static str],
     policies: &'static [&'static str],
@@ -445,6 +482,16 @@ proptest! {
     #[test]
     fn tgi_behind_nginx_comes_back(text in tgi(&["", "4"], &["", "\"least_outstanding\"", "\"random\"", "\"power_of_two\"", "\"session\""])) {
         there_and_back(&text, Target::TgiCompose)?;
+    }
+
+    #[test]
+    fn an_sglang_command_comes_back(text in sglang(&[""])) {
+        there_and_back(&text, Target::Sglang)?;
+    }
+
+    #[test]
+    fn a_deployment_of_sglang_comes_back(text in sglang(&["", "3"])) {
+        there_and_back(&text, Target::Kubernetes)?;
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub fn trials(
     let metric = match scenario.engine.params.kind() {
         EngineKind::VllmV1 | EngineKind::VllmV0 => "vllm:num_requests_running",
         EngineKind::Tgi => "tgi_batch_current_size",
+        EngineKind::Sglang => "sglang:num_running_reqs",
         _ => return Ok(None),
     };
     if least >= most {

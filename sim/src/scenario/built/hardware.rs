@@ -159,6 +159,7 @@ impl Scenario {
             model_tokens: arch.max_positions,
             kv_bytes_per_token: arch.kv_bytes_per_token(settings.kv_cache),
             settings: Some(&settings),
+            device: Some(site.chip),
             host_link: site.chip.host_bandwidth * f64::from(self.layout.tp * self.layout.pp),
             ..self.start_of(plan.as_ref())
         })?;
@@ -331,8 +332,12 @@ impl Scenario {
         if let Some(graphs) = self.engine.common.cuda_graphs {
             settings.cuda_graphs = graphs;
         }
+        let start = Start {
+            device: Some(chip),
+            ..self.start_of(None)
+        };
         engine
-            .settings(arch, &self.start_of(None), &mut settings)
+            .settings(arch, &start, &mut settings)
             .map_err(|e| self.param_error(&e))?;
         Ok(settings)
     }
@@ -580,6 +585,8 @@ impl Scenario {
             has_model: self.model.is_some(),
             kv_bytes_per_token: 0.0,
             host_link: 0.0,
+            device: None,
+            fraction_given: self.engine.common.memory_fraction.is_some(),
             tp: self.layout.tp,
             pp: self.layout.pp,
             dp: self.layout.dp,

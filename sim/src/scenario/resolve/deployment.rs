@@ -187,6 +187,9 @@ impl Checker<'_, '_> {
         if let Err(message) = layout.check_attention_ranks(engine) {
             return self.fail("layout.dp", message);
         }
+        if let Err(message) = layout.check_stages(engine) {
+            return self.fail("layout.pp", message);
+        }
         let ranks = layout.stage_ranks();
         let whose = if layout.dp > 1 { "dp x tp" } else { "tp" };
         // TensorRT-LLM splits experts both ways (`moe_tensor_parallel_size` x `moe_expert_parallel_size`); vLLM has one switch.

@@ -1,0 +1,88 @@
+//! SGLang: its start-up.
+
+use std::sync::Arc;
+
+use hwmodels::ModelArch;
+use hwmodels::engine_cost::{EngineCost, Intake};
+use hwmodels::memory::{MemorySettings, SglangDevice};
+
+use super::start::{Engine, Start, Started, Storage, UNPLANNED, graph_sizes, table_of};
+use crate::policy::check::ParamError;
+use crate::policy::data_parallel;
+use crate::policy::sglang::{ENGINE, Sglang, SglangFrontEnd, SglangParams};
+use crate::simulation::EngineSpec;
+
+/// The devices that SGLang's defaults depend on.
+fn device(params: &SglangParams, start: &Start) -> Option<SglangDevice> {
+    let device = start.device?;
+    Some(SglangDevice::new(
+        params.version.patch,
+        device,
+        start.tp,
+        start.dp,
+    ))
+}
+
+impl Engine for SglangParams {
+    fn settings(
+        &self,
+        arch: &ModelArch,
+        start: &Start,
+        s: &mut MemorySettings,
+    ) -> Result<(), ParamError> {
+        let device = device(self, start);
+        let (tokens, fraction) = self.memory(device.as_ref(), s.cuda_graphs)?;
+        if let Some(fraction) = fraction.filter(|_| !start.fraction_given) {
+            s.memory_fraction = fraction;
+        }
+        let config = self.resolve(UNPLANNED, arch.max_positions, device.as_ref(), start.dp)?;
+        s.max_num_batched_tokens = tokens;
+        s.max_num_seqs = config.max_running_requests;
+        s.max_model_len = config.max_req_len;
+        s.block_size = self.page_size;
+        Ok(())
+    }
+
+    fn start(&self, start: &Start) -> Result<Started, ParamError> {
+        let device = device(self, start);
+        let tokens = start.kv_tokens(self.page_size);
+        let longest = start.longest(tokens);
+        let config = self.resolve(tokens, longest, device.as_ref(), start.dp)?;
+        let sizes = match (&self.cuda_graph_bs, start.cuda_graphs) {
+            (None, Some(false)) => None,
+            _ => Some(self.graph_sizes(device.as_ref())),
+        };
+        let whole = config.max_prefill_tokens.max(config.max_req_len);
+        let prefill = config.chunked_prefill_size.unwrap_or(whole);
+        let dp = start.dp;
+        Ok(Started {
+            block_tokens: self.page_size,
+            kv_blocks: config.pages,
+            sequence_tokens: config.max_req_len,
+            storage: Storage::Blocks(config.pages),
+            step_tokens: prefill.max(config.max_running_requests),
+            overlap: Some(config.overlap),
+            kernels: self.kernels(),
+            graph_sizes: graph_sizes(start, (ENGINE, "cuda_graph_bs"), sizes.as_deref(), Some)?,
+            decided: table_of(&config),
+            warnings: Vec::new(),
+            engine: EngineSpec::Policy {
+                hash_block: config.radix_cache.then_some(self.page_size),
+                make: Arc::new(move |shared| match dp {
+                    1 => Box::new(Sglang::new(config.clone(), shared)),
+                    ranks => data_parallel::sglang(&config, shared, ranks),
+                }),
+            },
+        })
+    }
+
+    fn front_end_cost(&self, cost: &EngineCost) -> EngineCost {
+        match self.front_end {
+            SglangFrontEnd::Dynamo => cost.behind_dynamo(),
+            SglangFrontEnd::HttpServer => EngineCost {
+                intake: Intake::Processes(self.tokenizer_worker_num),
+                ..*cost
+            },
+        }
+    }
+}
