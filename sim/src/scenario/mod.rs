@@ -25,7 +25,9 @@ pub mod gateway_file;
 pub mod hpa_file;
 mod inputs;
 mod names;
+mod node_groups;
 mod numbers;
+mod pods;
 mod pools;
 pub mod pools_file;
 pub mod reference;
@@ -51,7 +53,7 @@ use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
 pub use built::{Built, ScenarioRunError};
-pub use cluster::ClusterChoice;
+pub use cluster::{ClusterChoice, PoolOnCluster};
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;

@@ -1,6 +1,7 @@
 //! What tests of runs in a cluster have in common: a small scenario, and what holds of every run.
 #![allow(dead_code)]
 
+use sim::cluster::pools::Role;
 use sim::kernel::time::SimTime;
 use sim::kube::record::ClusterRecord;
 use sim::record::RunRecord;
@@ -81,15 +82,20 @@ pub fn check_books(record: &RunRecord) {
             .iter()
             .find(|(_, (engine, _, _))| *engine == row.replica)
             .expect("an engine that the cluster started");
-        assert!(
-            row.first_scheduled >= *ready,
-            "served before it was ready: {row:?}"
-        );
+        // Where prefill is apart, the replica that decodes may be ready only when the prefill is done.
+        let is_apart = record.transfers.is_some();
+        let served_at = if is_apart {
+            row.end
+        } else {
+            row.first_scheduled
+        };
+        assert!(served_at >= *ready, "served before it was ready: {row:?}");
         assert!(
             row.end <= replica.gone || replica.gone == SimTime::NEVER,
             "served after it was gone: {row:?}"
         );
     }
+    check_transfers(record);
     // Cost is the sum over lifetimes, worked out another way.
     let mut usd = 0.0;
     for node in c.nodes.iter().filter(|n| !n.is_refused) {
@@ -111,6 +117,29 @@ pub fn check_books(record: &RunRecord) {
             pod.ready.since(pod.created).0,
             "phases add up to the start: {pod:?}"
         );
+    }
+}
+
+/// KV goes from replicas that prefill to replicas that decode, while both are there.
+fn check_transfers(record: &RunRecord) {
+    let c = cluster(record);
+    let pools = c.engine_deployments(record.info.replicas.len());
+    let lives = c.engine_lives(record.info.replicas.len());
+    let rows = record.transfers.as_ref().and_then(|t| t.rows.as_ref());
+    for t in rows.into_iter().flatten() {
+        let role = |engine: u32| record.info.pools[pools[engine as usize]].role;
+        assert_eq!(
+            (role(t.from), role(t.to)),
+            (Role::Prefill, Role::Decode),
+            "{t:?}"
+        );
+        for engine in [t.from, t.to] {
+            let (from, until) = lives[engine as usize];
+            assert!(
+                from <= t.began && t.ended <= until,
+                "{t:?} in {from:?} to {until:?}"
+            );
+        }
     }
 }
 

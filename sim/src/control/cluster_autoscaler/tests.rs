@@ -30,6 +30,7 @@ fn pod(id: u64, gpus: i64, created: u64) -> PodView {
             memory_bytes: 100,
             gpus,
         },
+        groups: GroupSet::ALL,
         created: at(created),
         is_movable: true,
     }
