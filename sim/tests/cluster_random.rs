@@ -107,8 +107,8 @@ fn line_of_pools() -> impl Strategy<Value = (bool, String)> {
 }
 
 const ENGINES_APART: [&str; 2] = [
-    "{ kind = \"vllm_v1\", kv_blocks = 200, max_num_seqs = 4, max_model_len = 4096 }",
-    "{ kind = \"trt_llm\", kv_blocks = 200, max_batch_size = 4 }",
+    "{ kind = \"vllm_v1\", kv_blocks = 300, max_num_seqs = 4, max_model_len = 4096 }",
+    "{ kind = \"trt_llm\", kv_blocks = 300, max_batch_size = 4 }",
 ];
 
 proptest! {
@@ -263,7 +263,7 @@ proptest! {
     fn scaling_pools_without_faults_fails_no_request(
         sizes in prop::collection::vec((0u32..600, 1u32..5, any::<bool>()), 1..8),
         rate in 1u32..8,
-        bandwidth in 200u32..5000,
+        bandwidth in 2000u32..20000,
     ) {
         let lines: Vec<String> = (sizes.iter())
             .map(|(at, n, first)| format!("{{ at = \"{at} s\", pool = \"{}\", replicas = {n} }}", if *first { "one" } else { "two" }))

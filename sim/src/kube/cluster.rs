@@ -6,7 +6,6 @@ use super::delay::Delay;
 use super::deployment::Deployment;
 use super::event::Event;
 use super::flows::Loads;
-use super::links::SlowLink;
 use super::node::Node;
 use super::pod::Pod;
 use super::provisioner::Provisioner;
@@ -16,6 +15,7 @@ use super::record::{
 };
 use super::scalers::Scaler;
 use super::sight::{Order, Sight};
+use super::slow::SlowLink;
 use super::spec::{ClusterSpec, DeploymentSpec, GroupSpec, When};
 use super::unit::{Curse, Unit};
 use crate::control::cluster_autoscaler::ClusterAutoscaler;

@@ -4,17 +4,8 @@ use super::cluster::Cluster;
 use super::event::Event;
 use super::record::Controller;
 use super::sight::{LinkShares, Order};
+use super::slow::SlowLink;
 use crate::kernel::time::{SimDuration, SimTime};
-
-/// A fault of links that is not over.
-pub(super) struct SlowLink {
-    pub fault: usize,
-    pub begin: SimTime,
-    /// Share of the bandwidth that is left.
-    pub share: f64,
-    /// Whose links; `None`: all.
-    pub deployment: Option<usize>,
-}
 
 impl Cluster {
     /// Links lose bandwidth for a while.

@@ -12,7 +12,8 @@ use super::error::ScenarioError;
 use super::file::ScenarioFile;
 use super::node_groups::Shape;
 use super::numbers::{nanos, secs};
-use super::pools::PoolChoice;
+use super::pods::{fill_pod, fixed};
+use super::pool_cluster::PoolOnCluster;
 use super::{OWN_MACHINE, Scenario};
 use crate::cluster::pools::Role;
 use crate::control::cluster_autoscaler::spec::GroupSet;
@@ -29,14 +30,6 @@ type Result<T> = std::result::Result<T, ScenarioError>;
 const BOOT: f64 = 137.0;
 /// Middle of the 10 to 60 s that device plugins take after a node is Ready.
 const DEVICE_PLUGIN: f64 = 30.0;
-/// Median of the pulls of 9 to 18 GB without a cache: 216, 224, 333 and 338 s.
-const IMAGE_PULL: f64 = 280.0;
-/// Median of the pulls with image streaming: 2.6 and 4.5 s.
-const IMAGE_CACHED: f64 = 4.0;
-/// Qwen3-8B from S3 on ml.g6.2xlarge, nothing else using the network.
-const WEIGHTS_LOAD: f64 = 77.0;
-/// Median of the engine starts of vLLM on one GPU: 14, 34, 39 and 46 s.
-const ENGINE_INIT: f64 = 37.0;
 /// Instances answer, or are refused, in about this time.
 const REFUSED_AFTER: f64 = 30.0;
 
@@ -53,63 +46,13 @@ pub struct ClusterChoice {
     pub changes: Vec<ChangeFile>,
 }
 
-fn fixed(value: f64) -> DelayFile {
-    DelayFile::Fixed(secs(value))
-}
-
-/// What of the cluster is a pool's own.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PoolOnCluster {
-    /// Its pods: `[cluster.pod]` with the pool's own keys over it.
-    pub pod: PodFile,
-    /// Who changes the number of its replicas.
-    pub autoscaler: Option<AutoscalerFile>,
-    /// Node groups that its pods may be placed on; none: all that have its accelerator.
-    pub node_groups: Vec<String>,
-}
-
-impl PoolOnCluster {
-    /// That of pool `name`, with defaults filled in: its own keys over those at the top of `file`.
-    pub(super) fn filled(
-        file: &ScenarioFile,
-        (name, engine): (&str, EngineKind),
-        is_estimated: bool,
-        own: (Option<PodFile>, Option<AutoscalerFile>, Option<Vec<String>>),
-    ) -> std::result::Result<PoolOnCluster, toml::de::Error> {
-        let (pod, mut autoscaler, node_groups) = own;
-        let common = (file.cluster.as_ref()).and_then(|c| c.pod.clone());
-        let mut pod = laid_over(&common.unwrap_or_default(), &pod.unwrap_or_default())?;
-        pod.name.get_or_insert_with(|| name.to_owned());
-        fill_pod(&mut pod, is_estimated);
-        if let Some(a) = &mut autoscaler {
-            let common = file.autoscaler.as_ref().and_then(|a| a.metrics.clone());
-            a.metrics = a.metrics.take().or(common);
-            super::autoscaler::fill(a, engine);
-        }
-        Ok(PoolOnCluster {
-            pod,
-            autoscaler,
-            node_groups: node_groups.unwrap_or_default(),
-        })
-    }
-}
-
-/// `own` laid over `base`, key by key.
-fn laid_over(base: &PodFile, own: &PodFile) -> std::result::Result<PodFile, toml::de::Error> {
-    let table = |p: &PodFile| toml::Table::try_from(p).unwrap_or_default();
-    let mut all = table(base);
-    all.extend(table(own));
-    all.try_into()
-}
-
 impl ClusterChoice {
-    /// That of a pool alone.
-    pub(super) fn of_pool(&self, pool: &PoolChoice) -> ClusterChoice {
-        let own = pool.on_cluster.clone();
+    /// That of a pool alone, with so many replicas at the start.
+    pub(super) fn of_pool(&self, own: Option<PoolOnCluster>, replicas: u32) -> ClusterChoice {
         ClusterChoice {
             cluster: ClusterFile {
                 pod: own.as_ref().map(|o| o.pod.clone()),
-                replicas: Some(pool.replicas),
+                replicas: Some(replicas),
                 ..self.cluster.clone()
             },
             autoscaler: own.and_then(|o| o.autoscaler),
@@ -216,31 +159,6 @@ fn fill_group(group: &mut NodeGroupFile, i: usize, is_estimated: bool) {
     group
         .refused_after
         .get_or_insert_with(|| fixed(REFUSED_AFTER));
-}
-
-fn fill_pod(pod: &mut PodFile, is_estimated: bool) {
-    pod.name.get_or_insert_with(|| "server".into());
-    pod.volume_attach.get_or_insert_with(|| fixed(0.0));
-    pod.image_cached.get_or_insert_with(|| fixed(IMAGE_CACHED));
-    if is_estimated {
-        if pod.weights_load.is_none() {
-            let storage = super::startup::STORAGE;
-            pod.storage.get_or_insert_with(|| storage.to_owned());
-            let loader = super::startup::LOADER;
-            pod.loader.get_or_insert_with(|| loader.to_owned());
-        }
-        if pod.engine_init.is_none() {
-            pod.compile_cached.get_or_insert(false);
-        }
-    } else {
-        pod.image_pull.get_or_insert_with(|| fixed(IMAGE_PULL));
-        pod.weights_load.get_or_insert_with(|| fixed(WEIGHTS_LOAD));
-        pod.engine_init.get_or_insert_with(|| fixed(ENGINE_INIT));
-    }
-    pod.initial_delay_seconds.get_or_insert(0);
-    pod.period_seconds.get_or_insert(10);
-    pod.termination_grace_period_seconds.get_or_insert(30);
-    pod.restart_backoff.get_or_insert(secs(10.0));
 }
 
 /// A deployment on its way to its spec: the scenario that its pool alone would be, or all of it where there are no pools.

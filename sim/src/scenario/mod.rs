@@ -28,6 +28,7 @@ mod names;
 mod node_groups;
 mod numbers;
 mod pods;
+mod pool_cluster;
 mod pools;
 pub mod pools_file;
 pub mod reference;
@@ -53,10 +54,11 @@ use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
 pub use built::{Built, ScenarioRunError};
-pub use cluster::{ClusterChoice, PoolOnCluster};
+pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
+pub use pool_cluster::PoolOnCluster;
 pub use pools::{PoolChoice, TransferChoice};
 
 use crate::workload::{Limits, StreamSpec};

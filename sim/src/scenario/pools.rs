@@ -7,9 +7,9 @@ use hwmodels::units::{BytesPerSec, Secs, UsdPerHour};
 use hwmodels::{EngineKind, Layout};
 
 use super::built::{Built, Hardware, SiteFigures, facts, router_config};
-use super::cluster::PoolOnCluster;
 use super::error::{Issue, ScenarioError};
 use super::file::RouterPolicy;
+use super::pool_cluster::PoolOnCluster;
 use super::{ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, Scenario};
 use crate::cluster::pools::{FirstToken, PoolSpec, Role, Serving, TransferSpec};
 use crate::engines::Started;
@@ -104,7 +104,8 @@ impl Scenario {
             layout: pool.layout,
             replicas: pool.replicas,
             engine: pool.engine.clone(),
-            cluster: self.cluster.as_ref().map(|c| c.of_pool(pool)),
+            cluster: (self.cluster.as_ref())
+                .map(|c| c.of_pool(pool.on_cluster.clone(), pool.replicas)),
             pools: Vec::new(),
             kv_transfer: None,
             ..self.clone()

@@ -5,10 +5,10 @@ use hwmodels::units::BytesPerSec;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::super::cluster::PoolOnCluster;
 use super::super::document::join;
 use super::super::error::{Issue, ScenarioError};
 use super::super::file::{LayoutFile, ScenarioFile};
+use super::super::pool_cluster::PoolOnCluster;
 use super::super::pools::{PoolChoice, TransferChoice, refused};
 use super::super::pools_file::{KvTransferFile, PoolFile};
 use super::super::{Scenario, schema};
