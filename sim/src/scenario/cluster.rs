@@ -5,8 +5,7 @@ use hwmodels::catalog::Catalog;
 use hwmodels::units::Secs;
 
 use super::cluster_file::{
-    AutoscalerFile, ChangeFile, ClusterFile, DelayFile, FaultFile, NodeGroupFile, PodFile,
-    StartFile,
+    AutoscalerFile, ChangeFile, ClusterFile, FaultFile, NodeGroupFile, PodFile, StartFile,
 };
 use super::error::ScenarioError;
 use super::file::ScenarioFile;

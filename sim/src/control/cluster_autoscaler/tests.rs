@@ -1,4 +1,5 @@
 use super::spec::Expander;
+use super::spec::{GroupSet, Resources};
 use super::*;
 
 fn at(secs: u64) -> SimTime {
