@@ -2,7 +2,8 @@
 
 use anyhow::anyhow;
 use plotters::prelude::*;
-use sim::kube::record::{ClusterRecord, SampleRow};
+use sim::kernel::time::SimTime;
+use sim::kube::record::{ClusterRecord, DeploymentSample};
 
 /// Most points of a line: beyond, evenly spaced ones are shown.
 const MOST_POINTS: usize = 2000;
@@ -13,8 +14,66 @@ const NODES: RGBColor = RGBColor(127, 127, 127);
 const IN_ENGINES: RGBColor = RGBColor(31, 119, 180);
 const WAITING: RGBColor = RGBColor(255, 127, 14);
 
-/// A line: its label, its color, and its height at a sample.
-type Line = (&'static str, RGBColor, fn(&SampleRow) -> f64);
+/// Colors of wanted and ready replicas of each of several deployments, in turn.
+const OF_DEPLOYMENTS: [(RGBColor, RGBColor); 4] = [
+    (WANTED, READY),
+    (RGBColor(148, 103, 189), RGBColor(23, 190, 207)),
+    (RGBColor(227, 119, 194), RGBColor(188, 189, 34)),
+    (RGBColor(140, 86, 75), IN_ENGINES),
+];
+
+/// A line: its label, its color, and its height from each instant on [s].
+struct Line {
+    label: String,
+    color: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+impl Line {
+    /// One of `samples`, of which there may be many.
+    fn of<S>(
+        label: impl Into<String>,
+        color: RGBColor,
+        samples: &[S],
+        point: impl Fn(&S) -> (SimTime, f64),
+    ) -> Line {
+        let every = samples.len().div_ceil(MOST_POINTS).max(1);
+        let points = samples.iter().step_by(every).map(point);
+        Line {
+            label: label.into(),
+            color,
+            points: points.map(|(at, height)| (at.as_secs(), height)).collect(),
+        }
+    }
+}
+
+/// Replicas wanted and ready, of each deployment where there are several, and nodes.
+fn capacity(cluster: &ClusterRecord) -> Vec<Line> {
+    let samples = &cluster.samples;
+    let mut lines = Vec::new();
+    if cluster.deployments.len() > 1 {
+        let colors = OF_DEPLOYMENTS.iter().cycle();
+        for (d, (wanted, ready)) in cluster.deployments.iter().zip(colors) {
+            let line = |what, color, of: fn(&DeploymentSample) -> u32| {
+                let label = format!("{} {what}", d.name);
+                Line::of(label, color, &d.samples, |s| (s.at, f64::from(of(s))))
+            };
+            lines.push(line("wanted", *wanted, |s| s.desired));
+            lines.push(line("ready", *ready, |s| s.ready));
+        }
+    } else {
+        lines.push(Line::of("replicas wanted", WANTED, samples, |s| {
+            (s.at, f64::from(s.desired))
+        }));
+        lines.push(Line::of("replicas ready", READY, samples, |s| {
+            (s.at, f64::from(s.ready))
+        }));
+    }
+    lines.push(Line::of("nodes Ready or booting", NODES, samples, |s| {
+        (s.at, f64::from(s.nodes + s.booting_nodes))
+    }));
+    lines
+}
 
 /// Requests in the system over time, and replicas wanted and ready and nodes over time.
 ///
@@ -39,23 +98,22 @@ fn draw(
     let root = SVGBackend::with_string(svg, (1000, 720)).into_drawing_area();
     root.fill(&WHITE)?;
     let (above, below) = root.split_vertically(360);
-    let demand: [Line; 2] = [
-        ("requests in the engines' batches", IN_ENGINES, |s| {
-            s.running as f64
-        }),
-        (
+    let samples = &cluster.samples;
+    let demand = [
+        Line::of(
+            "requests in the engines' batches",
+            IN_ENGINES,
+            samples,
+            |s| (s.at, s.running as f64),
+        ),
+        Line::of(
             "requests that wait, in engines and at the gateway",
             WAITING,
-            |s| (s.waiting + s.held) as f64,
+            samples,
+            |s| (s.at, (s.waiting + s.held) as f64),
         ),
     ];
-    let capacity: [Line; 3] = [
-        ("replicas wanted", WANTED, |s| f64::from(s.desired)),
-        ("replicas ready", READY, |s| f64::from(s.ready)),
-        ("nodes Ready or booting", NODES, |s| {
-            f64::from(s.nodes + s.booting_nodes)
-        }),
-    ];
+    let capacity = capacity(cluster);
     panel(
         &above,
         &format!("{name}: demand"),
@@ -75,7 +133,6 @@ fn panel(
     cluster: &ClusterRecord,
     lines: &[Line],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let samples = &cluster.samples;
     let end = cluster.end.as_secs().max(1.0);
     // Hours are read in minutes, days in hours.
     let (scale, label) = match end {
@@ -84,7 +141,7 @@ fn panel(
         _ => (1.0, "time [s]"),
     };
     let most = (lines.iter())
-        .flat_map(|(_, _, of)| samples.iter().map(of))
+        .flat_map(|line| line.points.iter().map(|p| p.1))
         .fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(caption, ("sans-serif", 20))
@@ -100,21 +157,20 @@ fn panel(
         .label_style(("sans-serif", 14))
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
-    let every = samples.len().div_ceil(MOST_POINTS).max(1);
-    for (name, color, of) in lines {
-        let color = *color;
+    for line in lines {
+        let color = line.color;
         // Sizes hold until the next sample.
         let mut points = Vec::new();
-        for s in samples.iter().step_by(every) {
-            let x = s.at.as_secs() / scale;
+        for (at, height) in &line.points {
+            let x = at / scale;
             if let Some((_, last)) = points.last().copied() {
                 points.push((x, last));
             }
-            points.push((x, of(s)));
+            points.push((x, *height));
         }
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-            .label(*name)
+            .label(line.label.as_str())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     crate::plot::legend(&mut chart, SeriesLabelPosition::UpperRight, 14)?;

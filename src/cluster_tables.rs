@@ -7,17 +7,28 @@ use sim::report::cluster_csv;
 
 use crate::output::FileSet;
 
-/// Their names.
-pub const TABLES: [&str; 4] = ["scaling.csv", "pods.csv", "nodes.csv", "replicas.csv"];
+/// Their names; the last is of a cluster with several deployments.
+pub const TABLES: [&str; 5] = [
+    "scaling.csv",
+    "pods.csv",
+    "nodes.csv",
+    "replicas.csv",
+    "deployments.csv",
+];
 
 /// Adds the tables of `cluster` in `dir` to `files`.
 ///
 /// # Errors
 /// Those of [`FileSet::write`].
 pub fn write(files: &mut FileSet, dir: &Path, cluster: &ClusterRecord) -> anyhow::Result<()> {
-    let [scaling, pods, nodes, replicas] = TABLES.map(|name| dir.join(name));
+    let [scaling, pods, nodes, replicas, deployments] = TABLES.map(|name| dir.join(name));
     files.write(&scaling, |out| cluster_csv::write_scaling(out, cluster))?;
     files.write(&pods, |out| cluster_csv::write_pods(out, cluster))?;
     files.write(&nodes, |out| cluster_csv::write_nodes(out, cluster))?;
-    files.write(&replicas, |out| cluster_csv::write_replicas(out, cluster))
+    files.write(&replicas, |out| cluster_csv::write_replicas(out, cluster))?;
+    if cluster.deployments.len() > 1 {
+        let all = &cluster.deployments;
+        files.write(&deployments, |out| cluster_csv::write_deployments(out, all))?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::report::autoscale::{AutoscaleReport, RunOf, Trial};
 use sim::scenario::Scenario;
-use sim::scenario::cluster_file::QuantityFile;
+use sim::scenario::cluster_file::{AutoscalerFile, QuantityFile};
 use sim::scenario::hpa_file::{BehaviorFile, ScalingRulesFile};
 
 use crate::commands::BadInput;
@@ -27,6 +27,7 @@ const MAX_RUNS: usize = 10_000;
   servetwin autoscale scenarios/cluster-flash-crowd.toml
   servetwin autoscale scenarios/cluster-flash-crowd.toml --target 2,4,8 --min 2,3,4 --window 300 --attainment 0.95
   servetwin autoscale scenarios/cluster-flash-crowd.toml --kinds --target 8
+  servetwin autoscale scenarios/cluster-pd-flash-crowd.toml --pool prefill --target 1,2 --min 2 --window 300
   servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json
 
 Exit codes: 0 ok, 1 failure, 2 bad input.")]
@@ -37,6 +38,9 @@ pub struct Args {
     /// tracking and step scaling, Dynamo's planner, and Karpenter for the nodes. --target: requests in hand for each replica [default: 16].
     #[arg(long, conflicts_with_all = ["metric", "min", "window"])]
     kinds: bool,
+    /// The pool whose autoscaler's settings are tried, where there are several; those of the others stay as they are.
+    #[arg(long, value_name = "NAME", conflicts_with = "kinds")]
+    pool: Option<String>,
     /// Metric to scale by, in place of the scenario's first. Repeatable.
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
@@ -135,10 +139,11 @@ struct Variant {
 
 /// Settings of the scenario's own autoscaler; refused before anything runs.
 fn of_settings(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
-    let present = present(scenario)?;
+    let pool = pool(args, scenario)?;
+    let present = present(scenario, pool)?;
     let mut all = Vec::new();
     for setting in settings(args, &present) {
-        let scenario = applied(scenario, &setting);
+        let scenario = applied(scenario, &setting, pool);
         scenario.build().map_err(|e| BadInput(e.to_string()))?;
         all.push(Variant {
             words: in_words(&setting),
@@ -153,6 +158,10 @@ fn of_settings(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>>
 fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
     if scenario.cluster.is_none() {
         let message = "the scenario has no [cluster] whose replicas an autoscaler could change";
+        return Err(BadInput(message.to_owned()).into());
+    }
+    if !scenario.pools.is_empty() {
+        let message = "--kinds tries one autoscaler for all replicas, and each pool has its own; --pool tries the settings of one of them";
         return Err(BadInput(message.to_owned()).into());
     }
     has_objective(scenario)?;
@@ -194,14 +203,35 @@ fn has_objective(scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The pool whose autoscaler is meant, by its index; `None`: there are no pools.
+fn pool(args: &Args, scenario: &Scenario) -> anyhow::Result<Option<usize>> {
+    let names: Vec<&str> = scenario.pools.iter().map(|p| p.name.as_str()).collect();
+    let wrong = |message: String| Err(BadInput(message).into());
+    match (&args.pool, names.is_empty()) {
+        (None, true) => Ok(None),
+        (None, false) => wrong(format!(
+            "each pool has an autoscaler of its own; say whose settings are to be tried: --pool with one of {}",
+            names.join(", ")
+        )),
+        (Some(_), true) => wrong("--pool: the scenario has no pools; leave it out".to_owned()),
+        (Some(name), false) => match names.iter().position(|n| n == name) {
+            Some(i) => Ok(Some(i)),
+            None => wrong(format!(
+                "--pool: must be one of {}, got `{name}`",
+                names.join(", ")
+            )),
+        },
+    }
+}
+
 /// What the scenario has.
-fn present(scenario: &Scenario) -> anyhow::Result<Setting> {
+fn present(scenario: &Scenario, pool: Option<usize>) -> anyhow::Result<Setting> {
     let bad = |what: &str| anyhow::Error::from(BadInput(what.to_owned()));
     has_objective(scenario)?;
-    let autoscaler = scenario
-        .cluster
-        .as_ref()
-        .and_then(|c| c.autoscaler.as_ref());
+    let autoscaler = match pool {
+        Some(i) => (scenario.pools[i].on_cluster.as_ref()).and_then(|o| o.autoscaler.as_ref()),
+        None => (scenario.cluster.as_ref()).and_then(|c| c.autoscaler.as_ref()),
+    };
     let behavior = |b: &Option<BehaviorFile>| {
         let down = b.as_ref().and_then(|b| b.scale_down.as_ref());
         down.and_then(|d| d.stabilization_window_seconds)
@@ -232,9 +262,14 @@ fn present(scenario: &Scenario) -> anyhow::Result<Setting> {
             window: Some(behavior(&keda.behavior)),
         });
     }
-    Err(bad(
-        "the scenario has no [autoscaler.hpa] or [autoscaler.keda] whose settings could be tried; --kinds tries other autoscalers",
-    ))
+    Err(bad(match pool {
+        Some(_) => {
+            "the pool has no autoscaler.hpa or autoscaler.keda whose settings could be tried"
+        }
+        None => {
+            "the scenario has no [autoscaler.hpa] or [autoscaler.keda] whose settings could be tried; --kinds tries other autoscalers"
+        }
+    }))
 }
 
 /// Every combination of what is to be tried.
@@ -295,18 +330,31 @@ fn in_words(s: &Setting) -> Vec<String> {
 }
 
 /// The scenario with a setting.
-fn applied(scenario: &Scenario, s: &Setting) -> Scenario {
+fn applied(scenario: &Scenario, s: &Setting, pool: Option<usize>) -> Scenario {
     let mut out = scenario.clone();
-    let Some(cluster) = &mut out.cluster else {
-        return out;
-    };
     // Warm spares are there from the start.
-    if let (Some(min), Some(replicas)) = (s.min, cluster.cluster.replicas) {
-        cluster.cluster.replicas = Some(replicas.max(u32::try_from(min).unwrap_or(0)));
-    }
-    let Some(autoscaler) = &mut cluster.autoscaler else {
-        return out;
+    let least = s.min.and_then(|min| u32::try_from(min).ok()).unwrap_or(0);
+    let autoscaler = match (pool, &mut out.cluster) {
+        (Some(i), _) => {
+            let pool = &mut out.pools[i];
+            pool.replicas = pool.replicas.max(least);
+            pool.on_cluster.as_mut().and_then(|o| o.autoscaler.as_mut())
+        }
+        (None, Some(cluster)) => {
+            let own = &mut cluster.cluster.replicas;
+            *own = own.map(|n| n.max(least));
+            cluster.autoscaler.as_mut()
+        }
+        (None, None) => None,
     };
+    if let Some(autoscaler) = autoscaler {
+        set(autoscaler, s);
+    }
+    out
+}
+
+/// An autoscaler gets a setting.
+fn set(autoscaler: &mut AutoscalerFile, s: &Setting) {
     let wait = |behavior: &mut Option<BehaviorFile>| {
         if s.window.is_some() {
             let down = behavior
@@ -348,5 +396,4 @@ fn applied(scenario: &Scenario, s: &Setting) -> Scenario {
             first.threshold = s.target.or(first.threshold);
         }
     }
-    out
 }

@@ -281,6 +281,10 @@ pub(super) type Around = (Cluster, Arc<dyn StepModel>);
 /// # Errors
 /// [`BadInput`] where it cannot be built.
 pub(super) fn around(scenario: &Scenario) -> anyhow::Result<Option<Around>> {
+    if scenario.cluster.is_some() && !scenario.pools.is_empty() {
+        let message = "pools on a cluster are simulated only: the engines here are all alike; leave [[pool]] out";
+        return Err(BadInput(message.to_owned()).into());
+    }
     let built = scenario.build().map_err(|e| BadInput(e.to_string()))?;
     let steps = (built.simulation.replicas.first()).map(|r| r.step.clone());
     let Some((spec, steps)) = built.cluster.zip(steps) else {

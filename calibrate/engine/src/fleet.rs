@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use hwmodels::StepModel;
 use sim::kernel::time::SimTime;
 use sim::kube::record::ClusterRecord;
-use sim::kube::{Cluster, Order, Sight, Vitals};
+use sim::kube::{Cluster, Order, Sight, Traffic, Vitals};
 
 use crate::engine::Engine;
 use crate::launch::{LaunchError, MakeExecutor};
@@ -68,7 +68,15 @@ impl Sight for Seen<'_> {
             .saturating_sub(self.engine.uncounted())
     }
 
-    fn steps(&self) -> &dyn StepModel {
+    fn traffic(&self, _: usize) -> Traffic {
+        Traffic {
+            offered: self.offered(),
+            ended: self.ended(),
+            held: self.held(),
+        }
+    }
+
+    fn steps(&self, _: usize) -> &dyn StepModel {
         self.steps
     }
 }
@@ -157,7 +165,7 @@ fn play(
                 Order::Drain(index) => engine.drain(index),
                 Order::Kill(index) => engine.kill(index),
                 // Faults of the network are of simulated clusters: between these engines and their clients there is none.
-                Order::CutOff(..) | Order::Reach(_) => {}
+                Order::CutOff(..) | Order::Reach(_) | Order::KvLinks(_) => {}
             }
         }
     }

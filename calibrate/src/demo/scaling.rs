@@ -220,6 +220,7 @@ mod tests {
         let mut cluster = ClusterRecord::default();
         let s = |x: f64| SimTime((x * 1e9) as u64);
         cluster.replicas.push(sim::kube::record::ReplicaRow {
+            deployment: 0,
             name: "server-0".into(),
             pods: Vec::new(),
             created: SimTime::ZERO,

@@ -57,6 +57,13 @@ impl Transfers {
         self.ports[i] = bandwidth;
     }
 
+    /// From `now` on all transfers together can have `fabric`, and each replica can send and receive what `ports` says [bytes/s].
+    pub fn set_capacities(&mut self, now: SimTime, fabric: f64, ports: Vec<f64>) {
+        self.progress(now);
+        (self.fabric, self.ports) = (fabric, ports);
+        self.share(now);
+    }
+
     /// What one transfer alone gets from replica `from` to replica `to` [bytes/s].
     pub fn alone(&self, from: u32, to: u32) -> f64 {
         self.port(from).min(self.port(to)).min(self.fabric)
@@ -249,6 +256,16 @@ mod tests {
         t.start(SimTime(0), 1, 0, 1, GB);
         t.start(SimTime(0), 2, 0, 2, 2.0 * GB);
         assert_eq!(ends(t), [(1, 1_000_000_000), (2, 1_000_000_000)]);
+    }
+
+    #[test]
+    fn a_transfer_under_way_slows_down_with_its_link_and_speeds_up_again() {
+        let mut t = link(0, f64::INFINITY, &[GB, GB]);
+        t.start(SimTime(0), 1, 0, 1, GB);
+        // 0.5 GB at 1 GB/s, 0.25 GB at a quarter of it for a second, 0.25 GB at 1 GB/s.
+        t.set_capacities(SimTime(500_000_000), f64::INFINITY, vec![GB, 0.25 * GB]);
+        t.set_capacities(SimTime(1_500_000_000), f64::INFINITY, vec![GB, GB]);
+        assert_eq!(ends(t), [(1, 1_750_000_000)]);
     }
 
     #[test]

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::delay::Delay;
+use super::deployment::Deployment;
 use super::event::Event;
 use super::flows::Loads;
 use super::node::Node;
 use super::pod::Pod;
 use super::provisioner::Provisioner;
 use super::record::{
-    ClusterRecord, Controller, DecisionRow, NodeRow, PodRow, ReplicaRow, SampleRow,
+    ClusterRecord, Controller, DecisionRow, DeploymentRow, DeploymentSample, NodeRow, PodRow,
+    ReplicaRow, SampleRow,
 };
 use super::scalers::Scaler;
 use super::sight::{Order, Sight};
-use super::spec::{ClusterSpec, GroupSpec, MetricSource, When};
+use super::slow::SlowLink;
+use super::spec::{ClusterSpec, DeploymentSpec, GroupSpec, When};
 use super::unit::{Curse, Unit};
 use crate::control::cluster_autoscaler::ClusterAutoscaler;
 use crate::control::cluster_autoscaler::spec::NodeGroup;
-use crate::control::hpa::Hpa;
 use crate::control::karpenter::Karpenter;
-use crate::control::keda::Keda;
-use crate::control::pipeline::MetricPath;
 use crate::kernel::rng::{self, Stream};
 use crate::kernel::time::{SimDuration, SimTime};
 
@@ -53,26 +53,20 @@ pub struct Cluster {
     pub(super) pending: Vec<usize>,
     /// Nodes that have not gone, ascending.
     pub(super) present: Vec<usize>,
-    pub(super) desired: i32,
-    pub(super) paths: Vec<Option<MetricPath>>,
-    pub(super) hpa: Option<Hpa>,
-    pub(super) keda: Option<Keda>,
+    pub(super) deployments: Vec<Deployment>,
     pub(super) autoscaler: Option<ClusterAutoscaler>,
-    pub(super) scaler: Option<Scaler>,
+    /// Autoscalers that are no HPA; none while one has its turn.
+    pub(super) scalers: Vec<Option<Scaler>>,
     pub(super) karpenter: Option<Provisioner>,
-    /// What the variant autoscaler wishes.
-    pub(super) wished: Option<i32>,
-    /// Somebody asks for the saturation of the pool.
-    pub(super) reads_saturation: bool,
     pub(super) expander: Stream,
     /// Prometheus is down until then.
     pub(super) outage_until: SimTime,
     /// Containers that crash again and again.
     pub(super) curses: Vec<Curse>,
-    /// Raised with each rolling update.
-    pub(super) generation: u32,
     /// Slow storage: which fault, since when, and the share of its bandwidth that is left.
     pub(super) storage: Vec<(usize, SimTime, f64)>,
+    /// Links between pools that carry less than they should.
+    pub(super) links: Vec<SlowLink>,
     /// Loads of weights that share something.
     pub(super) loads: Loads,
     /// How often each fault has come about.
@@ -81,6 +75,8 @@ pub struct Cluster {
     pub(super) orders: Vec<Order>,
     pub(super) decisions: Vec<DecisionRow>,
     pub(super) samples: Vec<SampleRow>,
+    /// The same instants of each deployment; empty where there is one.
+    pub(super) samples_of: Vec<Vec<DeploymentSample>>,
     pub(super) sample_period: SimDuration,
     pub(super) last_end: (u64, SimTime),
 }
@@ -91,14 +87,8 @@ impl Cluster {
     /// # Errors
     /// What a controller refuses of its settings, with the name of the field.
     pub fn new(spec: ClusterSpec, seed: u64) -> Result<Cluster, String> {
-        let hpa = match &spec.hpa {
-            Some((hpa, flags)) => Some(Hpa::new(hpa.clone(), *flags).map_err(|e| e.to_string())?),
-            None => None,
-        };
-        let keda = match &spec.keda {
-            Some((keda, flags)) => Some(Keda::new(SimTime::ZERO, keda.clone(), *flags)?),
-            None => None,
-        };
+        let deployments = spec.deployments.iter().map(Deployment::new);
+        let deployments: Vec<Deployment> = deployments.collect::<Result<_, _>>()?;
         let sizes: Vec<usize> = spec.groups.iter().map(|g| g.nodes).collect();
         let autoscaler = match spec.cluster_autoscaler {
             Some(flags) => {
@@ -114,22 +104,13 @@ impl Cluster {
             }
             None => None,
         };
-        let gpus = u32::try_from(spec.pod.requests.gpus).unwrap_or(0);
-        let scaler = match &spec.scaler {
-            Some(s) => Some(Scaler::new(s, spec.facts, gpus * spec.pod.size as u32)?),
-            None => None,
-        };
+        let scaler = |s| Scaler::new(s, &spec.deployments).map(Some);
+        let scalers = spec.scalers.iter().map(scaler);
+        let scalers = scalers.collect::<Result<Vec<_>, String>>()?;
         let karpenter = match &spec.karpenter {
             Some(s) => Some(Provisioner::new(Karpenter::new(SimTime::ZERO, s.clone())?)),
             None => None,
         };
-        let path = |source: &MetricSource| match source {
-            MetricSource::Replicas(path) | MetricSource::Gateway(path) => {
-                MetricPath::new(*path).map(Some)
-            }
-            MetricSource::QueueLength => Ok(None),
-        };
-        let paths = spec.metrics.iter().map(path).collect::<Result<_, _>>()?;
         let group = |g: &GroupSpec| Group {
             min: g.min,
             max: g.max,
@@ -147,20 +128,19 @@ impl Cluster {
             live: Vec::new(),
             pending: Vec::new(),
             present: Vec::new(),
-            desired: spec.replicas,
-            paths,
-            hpa,
-            keda,
+            samples_of: match deployments.len() {
+                0 | 1 => Vec::new(),
+                n => vec![Vec::new(); n],
+            },
+            deployments,
             autoscaler,
-            scaler,
+            scalers,
             karpenter,
-            wished: None,
-            reads_saturation: spec.metrics.iter().any(MetricSource::is_saturation),
             expander: rng::stream(seed, "cluster/expander"),
             outage_until: SimTime::ZERO,
             curses: Vec::new(),
-            generation: 0,
             storage: Vec::new(),
+            links: Vec::new(),
             loads: Loads::default(),
             fault_times: vec![0; spec.faults.len()],
             looks: false,
@@ -192,18 +172,27 @@ impl Cluster {
             }
         }
         self.plan_scrape();
-        if let Some(keda) = &self.keda {
-            let period = keda.spec().polling_interval;
-            self.plan(self.phase("keda", period), Event::Poll);
-        }
-        if let Some(period) = self.sync_period() {
-            self.plan(self.phase("hpa", period), Event::Sync);
+        for d in 0..self.deployments.len() {
+            // Each loop was started at an instant of its own.
+            let name = |what: &str| match d {
+                0 => what.to_owned(),
+                d => format!("{what}/{d}"),
+            };
+            if let Some(keda) = &self.deployments[d].keda {
+                let period = keda.spec().polling_interval;
+                self.plan(self.phase(&name("keda"), period), Event::Poll(d));
+            }
+            if let Some(period) = self.deployments[d].sync_period {
+                self.plan(self.phase(&name("hpa"), period), Event::Sync(d));
+            }
         }
         if let Some(flags) = self.spec.cluster_autoscaler {
             let first = self.phase("cluster-autoscaler", flags.scan_interval);
             self.plan(first, Event::Scan);
         }
-        self.plan_scaler(None);
+        for scaler in 0..self.scalers.len() {
+            self.plan_scaler(scaler, None);
+        }
     }
 
     /// The first turn of a loop: controllers were started at some instant before the run.
@@ -256,6 +245,7 @@ impl Cluster {
             }
             Event::NodeSlow { node, fault, begin } => self.node_recovers(now, node, fault, begin),
             Event::StorageFast { fault, begin } => self.storage_recovers(now, fault, begin),
+            Event::LinkWell { fault, begin } => self.links_recover(now, fault, begin),
             Event::NodeRefused(n) => self.node_refused(now, n),
             Event::NodeReady(n) => self.node_ready(now, n),
             Event::NodeUsable(n) => self.node_usable(now, n),
@@ -277,9 +267,9 @@ impl Cluster {
             Event::LookAtDraining => self.look_at_draining(now, sight),
             Event::Sample => self.sample(now, sight),
             Event::Scrape => self.scrape(now, sight),
-            Event::Poll => self.poll(now, sight),
-            Event::Sync => self.sync(now, sight),
-            Event::Scale => self.scale(now, sight),
+            Event::Poll(d) => self.poll(now, d, sight),
+            Event::Sync(d) => self.sync(now, d, sight),
+            Event::Scale(scaler) => self.scale(now, scaler, sight),
             Event::Scan => self.scan(now),
             Event::Provision => self.provision(now),
         }
@@ -336,12 +326,33 @@ impl Cluster {
         });
     }
 
+    /// The same of the size of deployment `d`.
+    pub(super) fn resized(
+        &mut self,
+        now: SimTime,
+        controller: Controller,
+        d: usize,
+        (from, to): (i32, i32),
+        why: String,
+    ) {
+        self.note(DecisionRow {
+            at: now,
+            controller,
+            about: self.about(d),
+            from: from.into(),
+            to: to.into(),
+            ready: self.ready_of(d) as u32,
+            inputs: String::new(),
+            why,
+        });
+    }
+
     fn sample(&mut self, now: SimTime, sight: &dyn Sight) {
         let mut row = SampleRow {
             at: now,
             offered: sight.offered(),
             held: sight.held(),
-            desired: self.desired.max(0) as u32,
+            desired: self.deployments.iter().map(|d| d.wanted() as u32).sum(),
             pending_pods: self.pending.len() as u32,
             ..SampleRow::default()
         };
@@ -360,15 +371,51 @@ impl Cluster {
             row.nodes += u32::from(self.nodes[n].is_registered());
         }
         self.samples.push(row);
+        for d in 0..self.samples_of.len() {
+            let row = self.sample_of(d, now, sight);
+            self.samples_of[d].push(row);
+        }
         if self.samples.len() == MAX_SAMPLES {
-            let mut keep = false;
-            self.samples.retain(|_| {
-                keep = !keep;
-                keep
-            });
+            every_other(&mut self.samples);
+            self.samples_of.iter_mut().for_each(every_other);
             self.sample_period = SimDuration(self.sample_period.0.saturating_mul(2));
         }
         self.plan(now + self.sample_period, Event::Sample);
+    }
+
+    /// The state of one of several deployments.
+    fn sample_of(&self, d: usize, now: SimTime, sight: &dyn Sight) -> DeploymentSample {
+        let mut row = DeploymentSample {
+            at: now,
+            held: sight.traffic(d).held,
+            desired: self.deployments[d].wanted() as u32,
+            pending_pods: (self.pending.iter())
+                .filter(|p| self.deployment_of(**p) == d)
+                .count() as u32,
+            ..DeploymentSample::default()
+        };
+        for &u in &self.live {
+            let unit = &self.units[u];
+            if unit.deployment != d {
+                continue;
+            }
+            row.replicas += u32::from(unit.counts());
+            row.ready += u32::from(unit.is_serving());
+            if let Some(engine) = unit.engine {
+                let load = sight.engine(engine).load;
+                row.running += u64::from(load.running);
+                row.waiting += u64::from(load.waiting);
+            }
+        }
+        row
+    }
+
+    /// What a decision on the size of deployment `d` is about.
+    pub(super) fn about(&self, d: usize) -> String {
+        match self.deployments.len() {
+            1 => "replicas".to_owned(),
+            _ => format!("{} replicas", self.spec.deployments[d].name),
+        }
     }
 
     /// Whether it makes sense to go on at `now` though `held` requests wait for a replica and nothing else is under way.
@@ -381,16 +428,18 @@ impl Cluster {
 
     /// Most replicas that there can be: `None` where nothing says.
     pub fn most_replicas(spec: &ClusterSpec) -> usize {
-        let per_node = |g: &GroupSpec| match spec.pod.requests.gpus {
-            0 => 1,
-            gpus => (g.template.gpus / gpus).max(0) as usize,
+        let of = |d: &DeploymentSpec| {
+            let per_node = |g: &GroupSpec| match d.pod.requests.gpus {
+                0 => 1,
+                gpus => (g.template.gpus / gpus).max(0) as usize,
+            };
+            let groups = spec.groups.iter().enumerate();
+            let most: usize = (groups.filter(|(i, _)| d.may_use(*i)))
+                .map(|(_, g)| g.max.max(g.nodes) * per_node(g))
+                .sum();
+            (most / d.pod.size.max(1)).max(1)
         };
-        let most: usize = spec
-            .groups
-            .iter()
-            .map(|g| g.max.max(g.nodes) * per_node(g))
-            .sum();
-        (most / spec.pod.size.max(1)).max(1)
+        spec.deployments.iter().map(of).sum::<usize>().max(1)
     }
 
     /// Closes the books at `end`.
@@ -418,14 +467,29 @@ impl Cluster {
                 serving_gpu_ns: n.serving_gpu_ns,
             }
         };
+        let mut samples_of = self.samples_of.into_iter();
+        let deployment = |d: &DeploymentSpec| DeploymentRow {
+            name: d.name.clone(),
+            gpus_per_pod: d.pod.requests.gpus,
+            samples: samples_of.next().unwrap_or_default(),
+        };
         ClusterRecord {
+            deployments: self.spec.deployments.iter().map(deployment).collect(),
             nodes: self.nodes.iter().map(|n| node(n, &self.spec)).collect(),
             pods: self.pods.into_iter().map(PodRow::from).collect(),
             replicas: self.units.into_iter().map(ReplicaRow::from).collect(),
             decisions: self.decisions,
             samples: self.samples,
-            gpus_per_pod: self.spec.pod.requests.gpus,
             end,
         }
     }
+}
+
+/// Drops every other row.
+fn every_other<T>(rows: &mut Vec<T>) {
+    let mut keep = false;
+    rows.retain(|_| {
+        keep = !keep;
+        keep
+    });
 }

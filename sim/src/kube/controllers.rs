@@ -8,7 +8,7 @@ use super::record::{Controller, DecisionRow};
 use super::sight::Sight;
 use super::spec::MetricSource;
 use crate::control::cluster_autoscaler::Action;
-use crate::control::cluster_autoscaler::spec::{NodeView, Observed, PodView, Resources};
+use crate::control::cluster_autoscaler::spec::{GroupSet, NodeView, Observed, PodView, Resources};
 use crate::control::epp::{Endpoint, pool_saturation};
 use crate::control::hpa::spec::MetricSource as HpaSource;
 use crate::control::hpa::{Decision, Reading, Scale};
@@ -32,15 +32,10 @@ const POLL_TAKES: SimDuration = SimDuration(1_000_000);
 const DOWN: &str = "prometheus: connection refused";
 
 impl Cluster {
-    /// Period of the HPA, KEDA's or its own.
-    pub(super) fn sync_period(&self) -> Option<SimDuration> {
-        let flags = (self.spec.keda.as_ref().map(|k| k.1)).or(self.spec.hpa.as_ref().map(|h| h.1));
-        flags.map(|f| f.sync_period)
-    }
-
     /// Plans the next turn of exporters and scrapes.
     pub(super) fn plan_scrape(&mut self) {
-        let due = self.paths.iter().flatten().map(|p| p.due()).min();
+        let paths = self.deployments.iter().flat_map(|d| &d.paths);
+        let due = paths.flatten().map(|p| p.due()).min();
         if let Some(due) = due.filter(|d| *d != SimTime::NEVER) {
             self.plan(due, Event::Scrape);
         }
@@ -48,17 +43,29 @@ impl Cluster {
 
     /// Lets exporters and scrapes act that are due.
     pub(super) fn scrape(&mut self, now: SimTime, sight: &dyn Sight) {
+        for d in 0..self.deployments.len() {
+            self.scrape_one(now, d, sight);
+        }
+        self.plan_scrape();
+    }
+
+    fn scrape_one(&mut self, now: SimTime, d: usize, sight: &dyn Sight) {
+        let is_due = |p: &crate::control::pipeline::MetricPath| p.due() <= now;
+        if !self.deployments[d].paths.iter().flatten().any(is_due) {
+            return;
+        }
         let is_down = now < self.outage_until;
         let replicas: Vec<ExporterReading> = match is_down {
             true => Vec::new(),
-            false => self.exporters(sight),
+            false => self.exporters(d, sight),
         };
         let gateway = [ExporterReading {
             target: GATEWAY,
-            counters: self.gateway_page(sight),
+            counters: self.gateway_page(d, sight),
         }];
-        for (path, source) in self.paths.iter_mut().zip(&self.spec.metrics) {
-            let Some(path) = path.as_mut().filter(|p| p.due() <= now) else {
+        let sources = &self.spec.deployments[d].metrics;
+        for (path, source) in self.deployments[d].paths.iter_mut().zip(sources) {
+            let Some(path) = path.as_mut().filter(|p| is_due(p)) else {
                 continue;
             };
             match (is_down, source) {
@@ -67,12 +74,11 @@ impl Cluster {
                 (false, _) => path.tick(now, &replicas),
             }
         }
-        self.plan_scrape();
     }
 
-    /// Pages of the exporters of all replicas whose servers are up.
-    fn exporters(&self, sight: &dyn Sight) -> Vec<ExporterReading> {
-        self.engines()
+    /// Pages of the exporters of all replicas of deployment `d` whose servers are up.
+    fn exporters(&self, d: usize, sight: &dyn Sight) -> Vec<ExporterReading> {
+        self.engines(d)
             .map(|(unit, engine)| {
                 let vitals = sight.engine(engine);
                 let (load, t) = (vitals.load, vitals.totals);
@@ -100,18 +106,18 @@ impl Cluster {
             .collect()
     }
 
-    /// The page of the gateway and its endpoint picker, and of controllers that others read.
-    fn gateway_page(&self, sight: &dyn Sight) -> Counters {
+    /// The page of the gateway and its endpoint picker on what deployment `d` may serve, and of controllers that others read.
+    fn gateway_page(&self, d: usize, sight: &dyn Sight) -> Counters {
         let mut page: Counters = [0.0; Counter::COUNT];
         let mut set = |c: Counter, v: f64| page[c as usize] = v;
-        let held = sight.held();
-        let unanswered = sight.offered().saturating_sub(sight.ended());
-        set(Counter::Waiting, held as f64);
-        set(Counter::Running, unanswered.saturating_sub(held) as f64);
-        set(Counter::RequestSuccess, sight.offered() as f64);
+        let t = sight.traffic(d);
+        let unanswered = t.offered.saturating_sub(t.ended);
+        set(Counter::Waiting, t.held as f64);
+        set(Counter::Running, unanswered.saturating_sub(t.held) as f64);
+        set(Counter::RequestSuccess, t.offered as f64);
         set(Counter::Inflight, unanswered as f64);
-        if self.reads_saturation {
-            let endpoints: Vec<Endpoint> = (self.engines())
+        if self.deployments[d].reads_saturation {
+            let endpoints: Vec<Endpoint> = (self.engines(d))
                 .map(|(_, engine)| sight.engine(engine).load)
                 .map(|load| Endpoint {
                     waiting: f64::from(load.waiting),
@@ -120,16 +126,18 @@ impl Cluster {
                 .collect();
             set(Counter::PoolSaturation, pool_saturation(&endpoints));
         }
-        let wished = self.wished.unwrap_or(self.desired);
-        set(Counter::DesiredReplicas, f64::from(wished));
+        set(
+            Counter::DesiredReplicas,
+            f64::from(self.deployments[d].wish()),
+        );
         page
     }
 
     /// What the triggers of KEDA answer.
-    fn trigger_values(&mut self, now: SimTime, sight: &dyn Sight) -> Vec<TriggerValue> {
+    fn trigger_values(&mut self, now: SimTime, d: usize, sight: &dyn Sight) -> Vec<TriggerValue> {
         let is_down = now < self.outage_until;
         let value = |(path, source): (&mut Option<_>, &MetricSource)| match (path, source) {
-            (_, MetricSource::QueueLength) => Ok(sight.held() as f64),
+            (_, MetricSource::QueueLength) => Ok(sight.traffic(d).held as f64),
             _ if is_down => Err(DOWN.to_owned()),
             (Some(path), _) => {
                 let path: &mut crate::control::pipeline::MetricPath = path;
@@ -138,16 +146,18 @@ impl Cluster {
             }
             (None, _) => Err("no such series".to_owned()),
         };
-        (self.paths.iter_mut().zip(&self.spec.metrics))
+        let sources = &self.spec.deployments[d].metrics;
+        (self.deployments[d].paths.iter_mut().zip(sources))
             .map(value)
             .collect()
     }
 
     /// KEDA's poll.
-    pub(super) fn poll(&mut self, now: SimTime, sight: &dyn Sight) {
-        let values = self.trigger_values(now, sight);
-        let ready = self.ready_units() as u32;
-        let Some(keda) = &mut self.keda else { return };
+    pub(super) fn poll(&mut self, now: SimTime, d: usize, sight: &dyn Sight) {
+        let values = self.trigger_values(now, d, sight);
+        let (ready, about) = (self.ready_of(d) as u32, self.about(d));
+        let its = &mut self.deployments[d];
+        let Some(keda) = &mut its.keda else { return };
         let period = keda.spec().polling_interval;
         let names: Vec<String> = keda
             .spec()
@@ -155,33 +165,36 @@ impl Cluster {
             .iter()
             .map(|t| t.name.clone())
             .collect();
-        let from = self.desired;
+        let from = its.desired;
         let decision = keda.poll(now, from, &values);
-        self.desired = decision.scale_to.unwrap_or(from);
+        its.desired = decision.scale_to.unwrap_or(from);
+        let to = its.desired.into();
         self.note(DecisionRow {
             at: now,
             controller: Controller::Keda,
-            about: "replicas".into(),
+            about,
             from: from.into(),
-            to: self.desired.into(),
+            to,
             ready,
             inputs: inputs_of_triggers(&names, &values),
             why: decision.why,
         });
-        self.plan(now + period + POLL_TAKES, Event::Poll);
+        self.plan(now + period + POLL_TAKES, Event::Poll(d));
     }
 
     /// A reconcile of the HPA.
-    pub(super) fn sync(&mut self, now: SimTime, sight: &dyn Sight) {
-        let (ids, pods) = self.pods_for_hpa();
+    pub(super) fn sync(&mut self, now: SimTime, d: usize, sight: &dyn Sight) {
+        let (ids, pods) = self.pods_for_hpa(d);
         let scale = Scale {
-            spec_replicas: self.desired,
-            status_replicas: self.counted_units() as i32,
+            spec_replicas: self.deployments[d].desired,
+            status_replicas: self.counted_units(d) as i32,
             pods: &pods,
         };
-        let (decision, inputs) = if self.keda.is_some() {
-            let values = self.trigger_values(now, sight);
-            let Some(keda) = &mut self.keda else { return };
+        let (decision, inputs) = if self.deployments[d].keda.is_some() {
+            let values = self.trigger_values(now, d, sight);
+            let Some(keda) = &mut self.deployments[d].keda else {
+                return;
+            };
             let names: Vec<String> = keda
                 .spec()
                 .triggers
@@ -191,38 +204,41 @@ impl Cluster {
             let inputs = inputs_of_triggers(&names, &values);
             (keda.sync(now, scale, &values), inputs)
         } else {
-            let readings = self.readings(now, &ids);
-            let Some(hpa) = &mut self.hpa else { return };
+            let readings = self.readings(now, d, &ids);
+            let Some(hpa) = &mut self.deployments[d].hpa else {
+                return;
+            };
             let names: Vec<String> = hpa.spec().metrics.iter().map(|m| m.name.clone()).collect();
             let inputs = inputs_of_readings(&names, &readings);
             (hpa.sync(now, scale, &readings), inputs)
         };
-        self.apply(now, decision, inputs);
-        if let Some(period) = self.sync_period() {
-            self.plan(now + period, Event::Sync);
+        self.apply(now, d, decision, inputs);
+        if let Some(period) = self.deployments[d].sync_period {
+            self.plan(now + period, Event::Sync(d));
         }
     }
 
-    fn apply(&mut self, now: SimTime, decision: Decision, inputs: String) {
-        let from = self.desired;
-        self.desired = decision.scale_to.unwrap_or(from);
-        let ready = self.ready_units() as u32;
+    fn apply(&mut self, now: SimTime, d: usize, decision: Decision, inputs: String) {
+        let from = self.deployments[d].desired;
+        let to = decision.scale_to.unwrap_or(from);
+        self.deployments[d].desired = to;
         self.note(DecisionRow {
             at: now,
             controller: Controller::Hpa,
-            about: "replicas".into(),
+            about: self.about(d),
             from: from.into(),
-            to: self.desired.into(),
-            ready,
+            to: to.into(),
+            ready: self.ready_of(d) as u32,
             inputs,
             why: decision.why,
         });
     }
 
     /// What the metrics APIs answer to the HPA, in the order of its metrics.
-    fn readings(&mut self, now: SimTime, ids: &[u64]) -> Vec<Reading> {
+    fn readings(&mut self, now: SimTime, d: usize, ids: &[u64]) -> Vec<Reading> {
         let is_down = now < self.outage_until;
-        let Some(hpa) = &self.hpa else {
+        let its = &mut self.deployments[d];
+        let Some(hpa) = &its.hpa else {
             return Vec::new();
         };
         let reading = |(path, metric): (&mut Option<_>, &crate::control::hpa::spec::MetricSpec)| {
@@ -238,7 +254,7 @@ impl Cluster {
                 None => Reading::Unavailable("no matching metrics found".to_owned()),
             }
         };
-        (self.paths.iter_mut().zip(&hpa.spec().metrics))
+        (its.paths.iter_mut().zip(&hpa.spec().metrics))
             .map(reading)
             .collect()
     }
@@ -307,10 +323,17 @@ impl Cluster {
         }
     }
 
+    /// What pod `p` requests.
+    pub(super) fn requests_of(&self, p: usize) -> Resources {
+        self.spec.deployments[self.deployment_of(p)].pod.requests
+    }
+
     pub(super) fn pod_view(&self, p: usize) -> PodView {
+        let spec = &self.spec.deployments[self.deployment_of(p)];
         PodView {
             id: p as u64,
-            requests: self.spec.pod.requests,
+            requests: spec.pod.requests,
+            groups: GroupSet::of(spec.starts.iter().map(Option::is_some)),
             created: self.pods[p].created,
             is_movable: true,
         }

@@ -32,6 +32,11 @@ pub(super) enum Event {
         fault: usize,
         begin: SimTime,
     },
+    /// A link between pools is as fast as it was.
+    LinkWell {
+        fault: usize,
+        begin: SimTime,
+    },
     NodeRefused(usize),
     NodeReady(usize),
     NodeUsable(usize),
@@ -65,9 +70,12 @@ pub(super) enum Event {
     LookAtDraining,
     Sample,
     Scrape,
-    Poll,
-    Sync,
-    Scale,
+    /// Of the ScaledObject of a deployment.
+    Poll(usize),
+    /// Of the HPA of a deployment.
+    Sync(usize),
+    /// Of an autoscaler that is no HPA.
+    Scale(usize),
     Scan,
     Provision,
 }
@@ -85,6 +93,7 @@ impl Event {
             | UnitReached { .. }
             | NodeSlow { .. }
             | StorageFast { .. }
+            | LinkWell { .. }
             | NodeLost(_) => 2,
             NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
             PodStarted { .. }
@@ -97,8 +106,8 @@ impl Event {
             Deadline(_) => 5,
             LookAtDraining => 6,
             Sample | Scrape => 7,
-            Poll => 8,
-            Sync | Scale => 9,
+            Poll(_) => 8,
+            Sync(_) | Scale(_) => 9,
             Scan | Provision => 10,
         }
     }

@@ -11,8 +11,8 @@ use super::record::Controller;
 use super::scalers::Scaler;
 use super::sight::Order;
 use super::slow::Slow;
-use super::spec::{ChangeKind, FaultKind, When};
-use super::unit::Curse;
+use super::spec::{ChangeKind, FaultKind, Target, When};
+use super::unit::{Curse, Unit};
 use crate::kernel::rng;
 use crate::kernel::time::{SimDuration, SimTime};
 
@@ -80,56 +80,72 @@ impl Cluster {
                 );
                 self.decided(now, Controller::Fault, "storage", (0, 0), why);
             }
-            FaultKind::CrashLoop { .. } => {
-                let there = self.counted();
-                match self.chosen(i, &there) {
-                    Some(unit) => self.curse(now, unit, i),
-                    None => self.nothing_broke(now, "replica"),
-                }
-            }
+            FaultKind::KvLink { share, duration } => self.slow_links(now, i, share, duration),
+            FaultKind::CrashLoop { .. } => self.hit_replicas(now, i, Unit::counts, Self::curse),
             FaultKind::Partition { .. } => {
-                let serving = self.serving();
-                match self.chosen(i, &serving) {
-                    Some(unit) => self.cut_off(now, unit, i),
-                    None => self.nothing_broke(now, "replica"),
-                }
+                self.hit_replicas(now, i, Unit::is_serving, Self::cut_off);
             }
             FaultKind::Replica => {
-                let serving = self.serving();
-                match self.chosen(i, &serving) {
-                    Some(unit) => self.crash(now, unit),
-                    None => self.nothing_broke(now, "replica"),
-                }
+                self.hit_replicas(now, i, Unit::is_serving, |c, now, unit, _| {
+                    c.crash(now, unit);
+                });
             }
             FaultKind::Node { .. } | FaultKind::Spot { .. } | FaultKind::Straggler { .. } => {
                 let is_spot = matches!(kind, FaultKind::Spot { .. });
+                let of = self.spec.faults[i].deployment;
+                let holds = |n: usize, d: usize| {
+                    (self.nodes[n].pods.iter()).any(|p| self.deployment_of(*p) == d)
+                };
                 let there: Vec<usize> = (self.present.iter().copied())
                     .filter(|n| {
                         let node = &self.nodes[*n];
                         node.is_registered()
                             && !node.is_tainted()
                             && (!is_spot || self.spec.groups[node.group].is_spot)
+                            && of.is_none_or(|d| holds(*n, d))
                     })
                     .collect();
-                match self.chosen(i, &there) {
-                    Some(node) => self.node_fault(now, node, i),
-                    None => self.nothing_broke(now, "node"),
+                let chosen = self.chosen(i, &there);
+                if chosen.is_empty() {
+                    self.nothing_broke(now, "node");
+                }
+                for node in chosen {
+                    self.node_fault(now, node, i);
                 }
             }
         }
     }
 
+    /// Fault `i` hits replicas for which `may` holds.
+    fn hit_replicas(
+        &mut self,
+        now: SimTime,
+        i: usize,
+        may: fn(&Unit) -> bool,
+        hit: fn(&mut Cluster, SimTime, usize, usize),
+    ) {
+        let there = self.those(self.spec.faults[i].deployment, may);
+        let chosen = self.chosen(i, &there);
+        if chosen.is_empty() {
+            self.nothing_broke(now, "replica");
+        }
+        for unit in chosen {
+            hit(self, now, unit, i);
+        }
+    }
+
     /// Which of those there are.
-    fn chosen(&self, fault: usize, there: &[usize]) -> Option<usize> {
+    fn chosen(&self, fault: usize, there: &[usize]) -> Vec<usize> {
         let When::At { target, .. } = self.spec.faults[fault].when else {
-            return None;
+            return Vec::new();
         };
         match target {
-            Some(k) => there.get(k).copied(),
-            None if there.is_empty() => None,
-            None => {
+            Target::All => there.to_vec(),
+            Target::Nth(k) => there.get(k).copied().into_iter().collect(),
+            Target::Any if there.is_empty() => Vec::new(),
+            Target::Any => {
                 let mut draws = rng::stream(self.seed, &format!("cluster/fault/{fault}"));
-                Some(there[draws.random_range(0..there.len())])
+                vec![there[draws.random_range(0..there.len())]]
             }
         }
     }
@@ -335,29 +351,29 @@ impl Cluster {
     /// What an operator does.
     pub(super) fn change(&mut self, now: SimTime, i: usize) {
         match self.spec.changes[i].what {
-            ChangeKind::Replicas(replicas) => {
-                let from = self.desired;
-                self.desired = replicas;
-                let (from, to) = (from.into(), replicas.into());
-                self.decided(
-                    now,
-                    Controller::Operator,
-                    "replicas",
-                    (from, to),
-                    "kubectl scale".into(),
-                );
+            ChangeKind::Replicas {
+                deployment: d,
+                replicas,
+            } => {
+                let from = std::mem::replace(&mut self.deployments[d].desired, replicas);
+                let sizes = (from, replicas);
+                self.resized(now, Controller::Operator, d, sizes, "kubectl scale".into());
             }
-            ChangeKind::Restart => {
-                self.generation += 1;
-                let size = self.desired.into();
+            ChangeKind::Restart(d) => {
+                self.deployments[d].generation += 1;
+                let size = self.deployments[d].desired;
                 let why = "kubectl rollout restart".into();
-                self.decided(now, Controller::Operator, "replicas", (size, size), why);
+                self.resized(now, Controller::Operator, d, (size, size), why);
             }
-            ChangeKind::Bounds { min, max } => {
-                let from = self.desired.into();
-                let why = self.patch(min, max);
-                let to = self.desired.into();
-                self.decided(now, Controller::Operator, "replicas", (from, to), why);
+            ChangeKind::Bounds {
+                deployment: d,
+                min,
+                max,
+            } => {
+                let from = self.deployments[d].desired;
+                let why = self.patch(d, min, max);
+                let to = self.deployments[d].desired;
+                self.resized(now, Controller::Operator, d, (from, to), why);
             }
             ChangeKind::Group {
                 group,
@@ -368,25 +384,28 @@ impl Cluster {
         }
     }
 
-    fn patch(&mut self, min: Option<i32>, max: Option<i32>) -> String {
-        let (done, now_min, now_max) = if let Some(keda) = &mut self.keda {
+    fn patch(&mut self, d: usize, min: Option<i32>, max: Option<i32>) -> String {
+        let its = &mut self.deployments[d];
+        let uses = self.spec.scalers.iter().zip(&mut self.scalers);
+        let mut own = uses.filter(|(u, _)| u.deployments == [d]);
+        let (done, now_min, now_max) = if let Some(keda) = &mut its.keda {
             let spec = keda.spec();
             let (a, b) = (
                 min.unwrap_or(spec.min_replica_count),
                 max.unwrap_or(spec.max_replica_count),
             );
             (keda.set_bounds(a, b), a, b)
-        } else if let Some(hpa) = &mut self.hpa {
+        } else if let Some(hpa) = &mut its.hpa {
             let spec = hpa.spec();
             let (a, b) = (min.or(spec.min_replicas), max.unwrap_or(spec.max_replicas));
             let done = hpa.set_bounds(a, b).map_err(|e| e.to_string());
             (done, a.unwrap_or(1), b)
-        } else if let Some(Scaler::SageMaker(endpoint)) = &mut self.scaler {
+        } else if let Some((_, Some(Scaler::SageMaker(endpoint)))) = own.next() {
             let of = |n: Option<i32>| n.and_then(|n| u32::try_from(n).ok());
             let done = endpoint.set_bounds(of(min), of(max));
             let (a, b) = endpoint.bounds();
-            let current = u32::try_from(self.desired).unwrap_or(0);
-            self.desired = i32::try_from(current.clamp(a, b)).unwrap_or(i32::MAX);
+            let current = u32::try_from(its.desired).unwrap_or(0);
+            its.desired = i32::try_from(current.clamp(a, b)).unwrap_or(i32::MAX);
             return match done {
                 Ok(()) => format!("RegisterScalableTarget: MinCapacity {a}, MaxCapacity {b}"),
                 Err(why) => format!("RegisterScalableTarget was refused: {why}"),

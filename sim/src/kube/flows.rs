@@ -29,10 +29,10 @@ pub(super) struct Flow {
 #[derive(Default)]
 pub(super) struct Loads {
     pub links: FairShare,
-    /// The file system, once somebody reads from it.
-    pub shared: Option<(usize, f64)>,
-    /// By node: its link and the capacity of that.
-    pub nodes: BTreeMap<usize, (usize, f64)>,
+    /// By storage, once somebody reads from it: its link and the capacity of that.
+    pub shared: BTreeMap<usize, (usize, f64)>,
+    /// By node and storage: the same of what the node has.
+    pub nodes: BTreeMap<(usize, usize), (usize, f64)>,
     pub flows: Vec<Flow>,
     /// Raised with each change, so that the end that was planned before is stale.
     pub version: u64,

@@ -204,7 +204,7 @@ impl Cluster {
                 allocatable: match is_initialized {
                     true => (node.pods.iter())
                         .filter(|p| self.is_ending(**p))
-                        .fold(template, |free, _| free.less(self.spec.pod.requests)),
+                        .fold(template, |free, p| free.less(self.requests_of(*p))),
                     false => Resources {
                         gpus: 0,
                         ..template

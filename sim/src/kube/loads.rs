@@ -39,10 +39,11 @@ impl Cluster {
         let l = &mut self.loads;
         let shared = *l
             .shared
-            .get_or_insert_with(|| (l.links.add_link(load.shared * share), load.shared));
+            .entry(load.storage)
+            .or_insert_with(|| (l.links.add_link(load.shared * share), load.shared));
         let own = *l
             .nodes
-            .entry(node)
+            .entry((node, load.storage))
             .or_insert_with(|| (l.links.add_link(load.node * share), load.node));
         // The rate of a load that is alone, so that slow storage slows it whatever limits it.
         let ceiling = load.ceiling.min(load.node).min(load.shared);
@@ -115,7 +116,7 @@ impl Cluster {
         let share = self.storage_share();
         let l = &mut self.loads;
         let t = now.as_secs();
-        for (link, capacity) in l.shared.iter().chain(l.nodes.values()) {
+        for (link, capacity) in l.shared.values().chain(l.nodes.values()) {
             l.links.set_capacity(t, *link, capacity * share);
         }
         for flow in &l.flows {
@@ -183,7 +184,7 @@ impl Cluster {
 
     /// How pods start on the node of pod `p`.
     pub(super) fn start_of(&self, p: usize) -> Option<&StartSpec> {
-        let node = self.pods[p].node?;
-        Some(&self.spec.groups[self.nodes[node].group].start)
+        let group = self.nodes[self.pods[p].node?].group;
+        self.spec.deployments[self.deployment_of(p)].start_on(group)
     }
 }

@@ -15,11 +15,13 @@
 mod cluster;
 mod controllers;
 pub mod delay;
+mod deployment;
 mod endpoint;
 mod event;
 mod faults;
 mod flows;
 mod karpenter;
+mod links;
 mod loads;
 mod node;
 mod nodes;
@@ -40,4 +42,4 @@ mod unit;
 
 pub use cluster::Cluster;
 pub use provisioner::FIRST_CLAIM;
-pub use sight::{Order, Sight, Totals, Vitals};
+pub use sight::{LinkShares, Order, Sight, Totals, Traffic, Vitals};

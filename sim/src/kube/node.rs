@@ -3,6 +3,15 @@
 use super::slow::Slow;
 use crate::kernel::time::SimTime;
 
+/// What a node has of an image.
+#[derive(Clone, Copy)]
+pub(super) struct Image {
+    /// When it is there; [`SimTime::NEVER`]: nobody has asked for it.
+    pub there: SimTime,
+    /// A container of it has started on the node before: its libraries are in the page cache.
+    pub has_started: bool,
+}
+
 /// A node, or the request for one.
 pub(super) struct Node {
     pub group: usize,
@@ -16,13 +25,11 @@ pub(super) struct Node {
     pub gone: SimTime,
     pub why_gone: String,
     pub is_refused: bool,
-    /// When its image is there; [`SimTime::NEVER`]: nobody has asked for it.
-    pub image_at: SimTime,
+    /// What it has of each image, by the image's index.
+    pub images: Vec<Image>,
     pub pods: Vec<usize>,
     /// What slows the steps on it: which fault, since when, how much longer they take.
     pub slowed: Vec<(usize, SimTime, Slow)>,
-    /// A container of ours has started on it before: its libraries are in the page cache.
-    pub has_started: bool,
     /// How often something slowed it.
     pub slowed_times: u32,
     pub serving_gpu_ns: u128,

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::delay::Delay;
 use super::event::Event;
-use super::node::Node;
+use super::node::{Image, Node};
 use super::record::Controller;
 use super::spec::{FaultKind, When};
 use crate::control::cluster_autoscaler::spec::Resources;
@@ -16,6 +16,10 @@ impl Cluster {
     fn new_node(&mut self, now: SimTime, group: usize) -> usize {
         let n = self.nodes.len();
         let name = format!("{}-{n}", self.spec.groups[group].name);
+        let images = (self.spec.deployments.iter())
+            .map(|d| d.image + 1)
+            .max()
+            .unwrap_or(0);
         self.nodes.push(Node {
             group,
             name,
@@ -27,10 +31,15 @@ impl Cluster {
             gone: SimTime::NEVER,
             why_gone: String::new(),
             is_refused: false,
-            image_at: SimTime::NEVER,
+            images: vec![
+                Image {
+                    there: SimTime::NEVER,
+                    has_started: false,
+                };
+                images
+            ],
             pods: Vec::new(),
             slowed: Vec::new(),
-            has_started: false,
             slowed_times: 0,
             serving_gpu_ns: 0,
             claim: None,
@@ -46,8 +55,12 @@ impl Cluster {
         let node = &mut self.nodes[n];
         (node.ready, node.usable) = (now, now);
         if self.spec.is_warm {
-            node.image_at = now;
-            node.has_started = true;
+            for d in self.spec.deployments.iter().filter(|d| d.may_use(group)) {
+                node.images[d.image] = Image {
+                    there: now,
+                    has_started: true,
+                };
+            }
         }
         self.set_node_faults(now, n);
     }
@@ -271,8 +284,6 @@ impl Cluster {
         if node.usable == SimTime::NEVER {
             free.gpus = 0;
         }
-        node.pods
-            .iter()
-            .fold(free, |free, _| free.less(self.spec.pod.requests))
+        (node.pods.iter()).fold(free, |free, p| free.less(self.requests_of(*p)))
     }
 }

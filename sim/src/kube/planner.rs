@@ -8,9 +8,9 @@ use hwmodels::{BatchStats, StepModel};
 
 use super::record::Controller;
 use super::seen::{Seen, Told};
-use super::sight::Totals;
-use super::spec::EngineFacts;
-use crate::control::dynamo::config::PlannerConfig;
+use super::sight::{Totals, Vitals};
+use super::spec::{DeploymentSpec, EngineFacts};
+use crate::control::dynamo::config::{Mode, PlannerConfig};
 use crate::control::dynamo::{Capabilities, Inputs, PerfModel, Planner, Pool, Traffic, WorkerLoad};
 use crate::kernel::time::{SimDuration, SimTime};
 
@@ -28,10 +28,36 @@ impl Sums {
     }
 }
 
+/// Which of the deployments that the planner scales prefills, and which decodes or does both.
+#[derive(Clone, Copy)]
+struct Roles {
+    prefill: Option<usize>,
+    decode: Option<usize>,
+}
+
+impl Roles {
+    fn of(mode: Mode) -> Roles {
+        let (prefill, decode) = match mode {
+            Mode::Disagg => (Some(0), Some(1)),
+            Mode::Prefill => (Some(0), None),
+            Mode::Decode | Mode::Agg => (None, Some(0)),
+        };
+        Roles { prefill, decode }
+    }
+
+    /// What stands for the side that prefills, and for the one that decodes.
+    fn sides(self) -> (usize, usize) {
+        let (p, d) = (self.prefill, self.decode);
+        (p.or(d).unwrap_or(0), d.or(p).unwrap_or(0))
+    }
+}
+
 /// The planner and its workers.
 pub(super) struct Workers {
     planner: Planner,
-    facts: EngineFacts,
+    roles: Roles,
+    /// Engines that prefill, and those that decode; one that does both is both.
+    facts: (EngineFacts, EngineFacts),
     /// When the slow loop is due.
     next_traffic: SimTime,
     /// What each engine had done when it was last seen.
@@ -45,20 +71,27 @@ pub(super) struct Workers {
 const MERGE: SimDuration = SimDuration(500_000_000);
 
 impl Workers {
-    pub fn new(config: &PlannerConfig, facts: EngineFacts, gpus: u32) -> Result<Workers, String> {
-        let decode = Capabilities {
-            num_gpu: gpus,
-            context_length: Some(u64::from(facts.sequence_tokens)),
-            max_kv_tokens: Some(facts.kv_tokens()),
+    /// A planner of these deployments.
+    pub fn new(config: &PlannerConfig, scaled: &[&DeploymentSpec]) -> Result<Workers, String> {
+        let roles = Roles::of(config.mode);
+        let can = |role: Option<usize>| {
+            role.map_or(Capabilities::default(), |i| Capabilities {
+                num_gpu: scaled[i].gpus(),
+                context_length: Some(u64::from(scaled[i].facts.sequence_tokens)),
+                max_kv_tokens: Some(scaled[i].facts.kv_tokens()),
+            })
         };
-        let none = Capabilities::default();
-        let planner = Planner::new(SimTime::ZERO, config.clone(), none, decode)?;
+        let (prefill, decode) = (can(roles.prefill), can(roles.decode));
+        let planner = Planner::new(SimTime::ZERO, config.clone(), prefill, decode)?;
+        let (p, d) = roles.sides();
+        let facts = (scaled[p].facts, scaled[d].facts);
         let next_traffic = match planner.config().enable_throughput_scaling {
             true => SimTime::ZERO + interval(&planner),
             false => SimTime::NEVER,
         };
         Ok(Workers {
             planner,
+            roles,
             facts,
             next_traffic,
             seen: BTreeMap::new(),
@@ -71,48 +104,60 @@ impl Workers {
         self.planner.due()
     }
 
-    pub fn turn(&mut self, seen: &Seen) -> Vec<Told> {
+    pub fn turn(&mut self, seen: &[Seen]) -> Vec<Told> {
         self.count(seen);
         let mean_prompt = self.sums.mean(self.sums.prompt);
-        let load: Vec<WorkerLoad> = (seen.engines.iter())
-            .map(|(_, v)| WorkerLoad {
-                queued_prefill_tokens: f64::from(v.load.waiting) * mean_prompt,
-                scheduled_decode_kv_tokens: v.load.kv_used_blocks as f64
-                    * f64::from(self.facts.block_tokens),
-                queued_decode_kv_tokens: 0.0,
-            })
-            .collect();
+        let Roles { prefill, decode } = self.roles;
+        let queued = |v: &Vitals| f64::from(v.load.waiting) * mean_prompt;
+        let block = f64::from(self.facts.1.block_tokens);
+        let is_apart = prefill.is_some() || self.planner.config().mode == Mode::Decode;
+        let prefilling = loads(prefill.map(|i| &seen[i]), |v| WorkerLoad {
+            queued_prefill_tokens: queued(v),
+            ..WorkerLoad::default()
+        });
+        let decoding = loads(decode.map(|i| &seen[i]), |v| WorkerLoad {
+            // What waits where prefill is done elsewhere waits to decode.
+            queued_prefill_tokens: if is_apart { 0.0 } else { queued(v) },
+            scheduled_decode_kv_tokens: v.load.kv_used_blocks as f64 * block,
+            queued_decode_kv_tokens: if is_apart { queued(v) } else { 0.0 },
+        });
+        let (p, d) = self.roles.sides();
         let inputs = Inputs {
-            prefill: Pool::default(),
-            decode: Pool {
-                ready: seen.ready,
-                expected: seen.counted.max(u32::try_from(seen.desired).unwrap_or(0)),
-                load: &load,
-            },
-            traffic: self.traffic(seen),
+            prefill: pool(prefill.map(|i| &seen[i]), &prefilling),
+            decode: pool(decode.map(|i| &seen[i]), &decoding),
+            traffic: self.traffic(&seen[p]),
+        };
+        let side = |i: usize, facts| Side {
+            steps: seen[i].steps,
+            facts,
         };
         let engine = Steps {
-            steps: seen.steps,
-            facts: self.facts,
+            prefill: side(p, self.facts.0),
+            decode: side(d, self.facts.1),
             prompt: mean_prompt.max(1.0),
         };
-        let d = self.planner.tick(seen.now, &inputs, &engine);
-        let sum = |of: fn(&WorkerLoad) -> f64| load.iter().map(of).sum::<f64>();
-        let mut told = Told::of(Controller::Dynamo, d.num_decode, d.why);
-        told.inputs = format!(
-            "{} workers: {:.0} prompt tokens queued, {:.0} KV tokens in use",
-            load.len(),
-            sum(|w| w.queued_prefill_tokens),
-            sum(|w| w.scheduled_decode_kv_tokens)
-        );
-        vec![told]
+        let decision = self.planner.tick(seen[0].now, &inputs, &engine);
+        let sizes = [
+            (prefill, decision.num_prefill),
+            (decode, decision.num_decode),
+        ];
+        let inputs = in_words(&prefilling, &decoding);
+        (sizes.into_iter())
+            .filter_map(|(of, size)| Some((of?, size)))
+            .map(|(of, size)| Told {
+                deployment: of,
+                inputs: inputs.clone(),
+                ..Told::of(Controller::Dynamo, size, decision.why.clone())
+            })
+            .collect()
     }
 
     /// Adds what engines have done since they were last seen.
-    fn count(&mut self, seen: &Seen) {
+    fn count(&mut self, seen: &[Seen]) {
+        let engines = || seen.iter().flat_map(|s| s.engines);
         self.seen
-            .retain(|unit, _| seen.engines.iter().any(|(u, _)| u == unit));
-        for (unit, v) in seen.engines {
+            .retain(|unit, _| engines().any(|(u, _)| u == unit));
+        for (unit, v) in engines() {
             let last = self.seen.insert(*unit, v.totals).unwrap_or_default();
             let more = |now: u64, before: u64| now.saturating_sub(before);
             self.sums.finished += more(v.totals.finished, last.finished);
@@ -148,15 +193,62 @@ fn interval(planner: &Planner) -> SimDuration {
     SimDuration::from_secs(planner.config().throughput_adjustment_interval.secs())
 }
 
+/// The load of each worker of a deployment, where there is one.
+fn loads(of: Option<&Seen>, load: impl Fn(&Vitals) -> WorkerLoad) -> Vec<WorkerLoad> {
+    of.map_or(Vec::new(), |s| {
+        s.engines.iter().map(|(_, v)| load(v)).collect()
+    })
+}
+
+/// The workers of a deployment, where there is one.
+fn pool<'a>(of: Option<&Seen>, load: &'a [WorkerLoad]) -> Pool<'a> {
+    of.map_or(Pool::default(), |s| Pool {
+        ready: s.ready,
+        expected: s.counted.max(u32::try_from(s.desired).unwrap_or(0)),
+        load,
+    })
+}
+
+/// What the planner was told, in words.
+fn in_words(prefill: &[WorkerLoad], decode: &[WorkerLoad]) -> String {
+    let sum = |load: &[WorkerLoad], of: fn(&WorkerLoad) -> f64| load.iter().map(of).sum::<f64>();
+    let queued = sum(prefill, |w| w.queued_prefill_tokens);
+    let waiting = sum(decode, |w| {
+        w.queued_prefill_tokens + w.queued_decode_kv_tokens
+    });
+    let kv = sum(decode, |w| w.scheduled_decode_kv_tokens);
+    let of_prefill = format!(
+        "{} prefill workers: {queued:.0} prompt tokens queued",
+        prefill.len()
+    );
+    match (prefill.is_empty(), decode.is_empty()) {
+        (false, true) => of_prefill,
+        (false, false) => format!(
+            "{of_prefill}; {} decode workers: {kv:.0} KV tokens in use, {waiting:.0} queued",
+            decode.len()
+        ),
+        (true, _) => format!(
+            "{} workers: {waiting:.0} prompt tokens queued, {kv:.0} KV tokens in use",
+            decode.len()
+        ),
+    }
+}
+
 /// What an engine can do, from its step times: what the profiler of Dynamo measures.
-struct Steps<'a> {
+struct Side<'a> {
     steps: &'a dyn StepModel,
     facts: EngineFacts,
+}
+
+/// What engines that prefill, and those that decode, can do.
+struct Steps<'a> {
+    prefill: Side<'a>,
+    decode: Side<'a>,
     /// Mean prompt [tokens].
     prompt: f64,
 }
 
-impl Steps<'_> {
+impl Side<'_> {
     fn ms(&self, batch: &BatchStats) -> f64 {
         self.steps.step(batch).interval * 1e3
     }
@@ -200,17 +292,18 @@ impl Steps<'_> {
 impl PerfModel for Steps<'_> {
     fn ttft_ms(&self, queued_prefill_tokens: f64, decode_kv_tokens: f64) -> Option<f64> {
         let own = self.prompt;
-        let decodes = self.decodes(decode_kv_tokens, own);
-        Some(self.prefill_ms(queued_prefill_tokens + own, &decodes))
+        let decodes = self.prefill.decodes(decode_kv_tokens, own);
+        let tokens = queued_prefill_tokens + own;
+        Some(self.prefill.prefill_ms(tokens, &decodes))
     }
 
     fn itl_ms(&self, decode_kv_tokens: f64) -> Option<f64> {
-        let decodes = self.decodes(decode_kv_tokens.max(1.0), self.prompt);
-        Some(self.ms(&decodes))
+        let decodes = self.decode.decodes(decode_kv_tokens.max(1.0), self.prompt);
+        Some(self.decode.ms(&decodes))
     }
 
     fn prefill_rps(&self, _ttft_target_ms: f64, input_tokens: f64) -> Option<(f64, f64)> {
-        let own = self.prefill_ms(input_tokens, &BatchStats::default());
+        let own = (self.prefill).prefill_ms(input_tokens, &BatchStats::default());
         (own > 0.0).then(|| (1e3 / own, own))
     }
 
@@ -220,7 +313,7 @@ impl PerfModel for Steps<'_> {
         input_tokens: f64,
         output_tokens: f64,
     ) -> Option<(f64, f64)> {
-        let (rps, itl) = self.best(
+        let (rps, itl) = self.decode.best(
             itl_target_ms,
             f64::INFINITY,
             input_tokens,
@@ -237,8 +330,8 @@ impl PerfModel for Steps<'_> {
         input_tokens: f64,
         output_tokens: f64,
     ) -> Option<f64> {
-        let own = self.prefill_ms(input_tokens, &BatchStats::default());
-        let best = self.best(
+        let own = (self.decode).prefill_ms(input_tokens, &BatchStats::default());
+        let best = self.decode.best(
             itl_target_ms,
             ttft_target_ms,
             input_tokens,
@@ -249,7 +342,7 @@ impl PerfModel for Steps<'_> {
     }
 }
 
-impl Steps<'_> {
+impl Side<'_> {
     /// Requests a second of the largest batch within both targets, and its ITL: with `n` sequences, each output token takes a decode step and
     /// its share of the others' prefills, `itl = step(n) + n prefill / osl`; so `n / (osl itl)` requests end a second. Where not even
     /// one sequence keeps the targets, what one gets.

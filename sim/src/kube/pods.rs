@@ -20,42 +20,48 @@ pub(super) const KUBELET_LOOKS: SimDuration = SimDuration(1_000_000_000);
 const LONGEST_BACKOFF: SimDuration = SimDuration(300_000_000_000);
 
 impl Cluster {
-    pub(super) fn is_set_of_groups(&self) -> bool {
-        self.spec.pod.size > 1
+    pub(super) fn is_set_of_groups(&self, d: usize) -> bool {
+        self.spec.deployments[d].pod.size > 1
     }
 
-    /// Lets the Deployment or LeaderWorkerSet have as many replicas as are wanted.
+    /// Lets each Deployment or LeaderWorkerSet have as many replicas as are wanted.
     pub(super) fn reconcile(&mut self, now: SimTime) {
-        if self.roll(now) {
+        for d in 0..self.deployments.len() {
+            self.reconcile_one(now, d);
+        }
+    }
+
+    fn reconcile_one(&mut self, now: SimTime, d: usize) {
+        if self.roll(now, d) {
             return;
         }
-        let wanted = self.desired.max(0) as usize;
-        let mut there = self.counted_units();
+        let wanted = self.deployments[d].wanted();
+        let mut there = self.counted_units(d);
         while there < wanted {
-            self.create(now);
+            self.create(now, d);
             there += 1;
         }
         while there > wanted {
-            let Some(victim) = self.victim() else { return };
+            let Some(victim) = self.victim(d) else { return };
             self.remove(now, victim, "not wanted any more");
             there -= 1;
         }
     }
 
-    pub(super) fn create(&mut self, now: SimTime) {
+    pub(super) fn create(&mut self, now: SimTime, d: usize) {
         let unit = self.units.len();
-        let ordinal = if self.is_set_of_groups() {
-            let taken: Vec<u32> = (self.live.iter())
-                .filter(|u| self.units[**u].counts())
-                .map(|u| self.units[*u].ordinal)
+        let spec = &self.spec.deployments[d].pod;
+        let ordinal = if self.is_set_of_groups(d) {
+            let taken: Vec<u32> = (self.counted(d).into_iter())
+                .map(|u| self.units[u].ordinal)
                 .collect();
             (0..).find(|o| !taken.contains(o)).unwrap_or(0)
         } else {
             unit as u32
         };
-        let name = format!("{}-{ordinal}", self.spec.pod.name);
+        let name = format!("{}-{ordinal}", spec.name);
         let mut pods = Vec::new();
-        for k in 0..self.spec.pod.size {
+        for k in 0..spec.size {
             let pod = self.pods.len();
             self.pods.push(Pod {
                 unit,
@@ -85,7 +91,8 @@ impl Cluster {
         }
         self.live.push(unit);
         self.units.push(Unit {
-            generation: self.generation,
+            deployment: d,
+            generation: self.deployments[d].generation,
             ordinal,
             name,
             pods,
@@ -105,13 +112,9 @@ impl Cluster {
 
     /// Which replica goes first: of a LeaderWorkerSet the highest index; of a Deployment one without a node, then one that is not ready,
     /// then the one that became ready last.
-    fn victim(&self) -> Option<usize> {
-        let counted = self
-            .live
-            .iter()
-            .copied()
-            .filter(|u| self.units[*u].counts());
-        if self.is_set_of_groups() {
+    fn victim(&self, d: usize) -> Option<usize> {
+        let counted = self.counted(d).into_iter();
+        if self.is_set_of_groups(d) {
             return counted.max_by_key(|u| self.units[*u].ordinal);
         }
         counted.max_by_key(|u| {
@@ -127,20 +130,21 @@ impl Cluster {
             return;
         }
         let mut left = Vec::new();
-        let mut reason = None;
+        let mut reasons: Vec<Option<String>> = vec![None; self.deployments.len()];
         for pod in std::mem::take(&mut self.pending) {
             if self.pods[pod].gone != SimTime::NEVER {
                 continue;
             }
-            // All pods ask for the same: where one found no room, none of those after it does.
-            let node = match reason {
+            // All pods of a deployment ask for the same: where one found no room, none of those after it does.
+            let d = self.deployment_of(pod);
+            let node = match reasons[d] {
                 Some(_) => None,
-                None => self.node_with_room(),
+                None => self.node_with_room(d),
             };
             match node {
                 Some(node) => self.place(now, pod, node),
                 None => {
-                    let text: &String = reason.get_or_insert_with(|| self.why_no_room());
+                    let text: &String = reasons[d].get_or_insert_with(|| self.why_no_room(d));
                     self.pods[pod].unschedulable.clone_from(text);
                     left.push(pod);
                 }
@@ -168,10 +172,11 @@ impl Cluster {
         }
     }
 
-    fn node_with_room(&self) -> Option<usize> {
-        let requests = self.spec.pod.requests;
+    fn node_with_room(&self, d: usize) -> Option<usize> {
+        let spec = &self.spec.deployments[d];
+        let requests = spec.pod.requests;
         (self.present.iter().copied())
-            .filter(|n| self.nodes[*n].is_usable())
+            .filter(|n| self.nodes[*n].is_usable() && spec.may_use(self.nodes[*n].group))
             .map(|n| (self.free(n), n))
             .filter(|(free, _)| free.holds(requests))
             .min_by_key(|(free, n)| (free.gpus, *n))
@@ -179,7 +184,8 @@ impl Cluster {
     }
 
     /// What the scheduler says, as `kubectl describe pod` shows it.
-    fn why_no_room(&self) -> String {
+    fn why_no_room(&self, d: usize) -> String {
+        let spec = &self.spec.deployments[d];
         let mut reasons: std::collections::BTreeMap<String, usize> = Default::default();
         let registered = (self.present.iter()).filter(|n| self.nodes[**n].is_registered());
         let mut all = 0;
@@ -188,11 +194,13 @@ impl Cluster {
             let node = &self.nodes[n];
             let reason = if node.is_tainted() {
                 format!("node(s) had untolerated taint {{{}: }}", node.taint)
+            } else if !spec.may_use(node.group) {
+                "node(s) didn't match Pod's node affinity/selector".into()
             } else {
-                let requests = self.spec.pod.requests;
+                let requests = spec.pod.requests;
                 let free = self.free(n);
                 if free.gpus < requests.gpus {
-                    format!("Insufficient {}", self.spec.pod.resource)
+                    format!("Insufficient {}", spec.pod.resource)
                 } else if free.cpu_milli < requests.cpu_milli {
                     "Insufficient cpu".into()
                 } else {
@@ -213,22 +221,22 @@ impl Cluster {
     }
 
     fn place(&mut self, now: SimTime, p: usize, n: usize) {
-        let spec = &self.spec.pod;
+        let spec = &self.spec.deployments[self.deployment_of(p)];
         let draw =
             |delay: &Delay, what: &str| delay.draw(self.seed, &format!("cluster/{what}/{p}"));
-        let attached = now + draw(&spec.volume_attach, "attach");
+        let attached = now + draw(&spec.pod.volume_attach, "attach");
         let node = &mut self.nodes[n];
-        if node.image_at == SimTime::NEVER {
-            let group = &self.spec.groups[node.group];
-            let pull = if group.has_image {
-                draw(&group.start.image_cached, "pull")
+        let image = &mut node.images[spec.image];
+        if let (SimTime::NEVER, Some(start)) = (image.there, spec.start_on(node.group)) {
+            let pull = if self.spec.groups[node.group].has_image {
+                draw(&start.image_cached, "pull")
             } else {
-                draw(&group.start.image_pull, "pull")
+                draw(&start.image_pull, "pull")
             };
             // Others that come to the node meanwhile wait for the same pull.
-            node.image_at = attached + pull;
+            image.there = attached + pull;
         }
-        let started = attached.max(node.image_at);
+        let started = attached.max(image.there);
         node.pods.push(p);
         node.last_pod_event = now;
         let pod = &mut self.pods[p];
@@ -246,7 +254,9 @@ impl Cluster {
         self.pods[p].is_backing_off = false;
         let restarts = self.pods[p].restarts;
         if let Some(n) = self.pods[p].node {
-            self.pods[p].is_first = !std::mem::replace(&mut self.nodes[n].has_started, true);
+            let image = self.spec.deployments[self.deployment_of(p)].image;
+            let image = &mut self.nodes[n].images[image];
+            self.pods[p].is_first = !std::mem::replace(&mut image.has_started, true);
         }
         self.crash_again(now, p, epoch);
         if self.begin_load(now, p, epoch) {
@@ -299,15 +309,16 @@ impl Cluster {
         let mut ready = now;
         for p in self.units[unit].pods.clone() {
             self.pods[p].up = now;
-            ready = ready.max(self.probe_after(self.pods[p].started, now));
+            ready = ready.max(self.probe_after(p, now));
         }
         self.plan(ready, Event::UnitReady { unit, epoch });
     }
 
-    /// The first readiness probe of a container started at `started` that finds the server at `up`.
-    fn probe_after(&self, started: SimTime, up: SimTime) -> SimTime {
-        let first = started + self.spec.pod.probe_delay;
-        let period = self.spec.pod.probe_period.0.max(1);
+    /// The first readiness probe of pod `p` that finds the server, which is up at `up`.
+    fn probe_after(&self, p: usize, up: SimTime) -> SimTime {
+        let spec = &self.spec.deployments[self.deployment_of(p)].pod;
+        let first = self.pods[p].started + spec.probe_delay;
+        let period = spec.probe_period.0.max(1);
         first + SimDuration(up.since(first).0.div_ceil(period).saturating_mul(period))
     }
 
@@ -325,14 +336,20 @@ impl Cluster {
         u.engine = None;
         u.partitions = 0;
         u.speed.clone_from(&speed);
-        self.orders.push(Order::Start { unit, speed });
+        let deployment = u.deployment;
+        self.orders.push(Order::Start {
+            unit,
+            deployment,
+            speed,
+        });
         for fault in 0..self.spec.faults.len() {
             let spec = &self.spec.faults[fault];
             let of_replicas = matches!(
                 spec.kind,
                 FaultKind::Replica | FaultKind::CrashLoop { .. } | FaultKind::Partition { .. }
             );
-            if let (true, When::After(delay)) = (of_replicas, spec.when) {
+            let hits = spec.deployment.is_none_or(|d| d == deployment);
+            if let (true, When::After(delay)) = (of_replicas && hits, spec.when) {
                 let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
                 let at = now + self.life(delay, &name);
                 self.plan(at, Event::UnitFault { unit, epoch, fault });
@@ -353,7 +370,8 @@ impl Cluster {
             return;
         };
         last.2 = now;
-        let ns = u128::from(now.since(last.1).0) * self.spec.pod.requests.gpus.max(0) as u128;
+        let gpus = self.spec.deployments[u.deployment].pod.requests.gpus;
+        let ns = u128::from(now.since(last.1).0) * gpus.max(0) as u128;
         for p in &u.pods {
             if let Some(n) = self.pods[*p].node {
                 self.nodes[n].serving_gpu_ns += ns;
@@ -369,13 +387,14 @@ impl Cluster {
         }
         why.clone_into(&mut u.why_gone);
         u.draining = now;
-        let (state, engine) = (u.state, u.engine);
+        let (state, engine, deployment) = (u.state, u.engine, u.deployment);
         match (state, engine) {
             (State::Serving, Some(engine)) => {
                 u.state = State::Draining;
                 self.stop_serving(now, unit);
                 self.orders.push(Order::Drain(engine));
-                self.plan(now + self.spec.pod.grace, Event::Deadline(unit));
+                let grace = self.spec.deployments[deployment].pod.grace;
+                self.plan(now + grace, Event::Deadline(unit));
                 if !self.looks {
                     self.looks = true;
                     self.plan(now, Event::LookAtDraining);

@@ -115,6 +115,8 @@ impl PodRow {
 pub struct ReplicaRow {
     /// Its name: that of its pod, or of its leader.
     pub name: String,
+    /// Index of its deployment.
+    pub deployment: usize,
     /// Its pods.
     pub pods: Vec<usize>,
     /// It was created.
@@ -188,7 +190,7 @@ pub struct DecisionRow {
     pub at: SimTime,
     /// Whose.
     pub controller: Controller,
-    /// What it is about: `replicas`, or a node group's name.
+    /// What it is about: `replicas`, with several deployments `NAME replicas`, or a node group's name.
     pub about: String,
     /// Size before.
     pub from: i64,
@@ -229,6 +231,38 @@ pub struct SampleRow {
     pub nodes: u32,
 }
 
+/// One of several deployments at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeploymentSample {
+    /// When.
+    pub at: SimTime,
+    /// Requests held at the gateway that it could take.
+    pub held: u64,
+    /// Requests in its engines' batches.
+    pub running: u64,
+    /// Requests that wait in its engines.
+    pub waiting: u64,
+    /// Replicas wanted.
+    pub desired: u32,
+    /// Replicas there are, ready or not.
+    pub replicas: u32,
+    /// Replicas that are ready.
+    pub ready: u32,
+    /// Its pods without a node.
+    pub pending_pods: u32,
+}
+
+/// A Deployment or LeaderWorkerSet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeploymentRow {
+    /// Name of its pool.
+    pub name: String,
+    /// Accelerators of each of its pods.
+    pub gpus_per_pod: i64,
+    /// Its state over time; empty where it is the only one, whose state is the cluster's.
+    pub samples: Vec<DeploymentSample>,
+}
+
 /// What became of the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterRecord {
@@ -242,8 +276,8 @@ pub struct ClusterRecord {
     pub decisions: Vec<DecisionRow>,
     /// The state over time.
     pub samples: Vec<SampleRow>,
-    /// Accelerators of a pod.
-    pub gpus_per_pod: i64,
+    /// Its Deployments or LeaderWorkerSets; where the run has pools, one for each.
+    pub deployments: Vec<DeploymentRow>,
     /// End of the run.
     pub end: SimTime,
 }
@@ -272,6 +306,24 @@ impl ClusterRecord {
             }
         }
         lives
+    }
+
+    /// Accelerators of a pod of replica `r`.
+    pub fn gpus_per_pod(&self, r: &ReplicaRow) -> i64 {
+        (self.deployments.get(r.deployment)).map_or(0, |d| d.gpus_per_pod)
+    }
+
+    /// The deployment of each of `engines` engines, by its index.
+    pub fn engine_deployments(&self, engines: usize) -> Vec<usize> {
+        let mut of = vec![0; engines];
+        for r in &self.replicas {
+            for (engine, _, _) in &r.served {
+                if let Some(d) = of.get_mut(*engine as usize) {
+                    *d = r.deployment;
+                }
+            }
+        }
+        of
     }
 
     /// What all nodes cost [USD], by the second; none where a price is not known.

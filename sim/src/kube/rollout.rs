@@ -9,23 +9,25 @@ use crate::kernel::time::SimTime;
 const WHY: &str = "replaced by the rolling update";
 
 impl Cluster {
-    /// Replaces what is of an older generation, as far as it may now; false: nothing is.
-    pub(super) fn roll(&mut self, now: SimTime) -> bool {
-        if self.generation == 0 {
+    /// Replaces what of deployment `d` is of an older generation, as far as it may now; false: nothing is.
+    pub(super) fn roll(&mut self, now: SimTime, d: usize) -> bool {
+        let generation = self.deployments[d].generation;
+        if generation == 0 {
             return false;
         }
-        let wanted = self.desired.max(0) as usize;
-        let surge = self.spec.pod.max_surge.of(wanted, true);
-        let mut unavailable = self.spec.pod.max_unavailable.of(wanted, false);
+        let wanted = self.deployments[d].wanted();
+        let spec = &self.spec.deployments[d].pod;
+        let surge = spec.max_surge.of(wanted, true);
+        let mut unavailable = spec.max_unavailable.of(wanted, false);
         if surge == 0 && unavailable == 0 {
             // Both may round to nothing; then one goes at a time.
             unavailable = 1;
         }
         let mut is_rolling = false;
         loop {
-            let counted = self.counted();
+            let counted = self.counted(d);
             let old: Vec<usize> = (counted.iter().copied())
-                .filter(|u| self.generation_of(*u) < self.generation)
+                .filter(|u| self.generation_of(*u) < generation)
                 .collect();
             if old.is_empty() {
                 return is_rolling;
@@ -33,7 +35,7 @@ impl Cluster {
             is_rolling = true;
             let new = counted.len() - old.len();
             if new < wanted && counted.len() < wanted + surge {
-                self.create(now);
+                self.create(now, d);
                 continue;
             }
             let ready = |units: &[usize]| units.iter().filter(|u| self.is_ready(**u)).count();

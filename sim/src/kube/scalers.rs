@@ -4,7 +4,7 @@ use super::endpoint::Endpoint;
 use super::planner::Workers;
 use super::saturation::Variant;
 use super::seen::{Seen, Told};
-use super::spec::{EngineFacts, ScalerSpec};
+use super::spec::{DeploymentSpec, ScalerSpec, ScalerUse};
 use crate::kernel::time::SimTime;
 
 /// An autoscaler at work.
@@ -15,13 +15,13 @@ pub(super) enum Scaler {
 }
 
 impl Scaler {
-    pub fn new(spec: &ScalerSpec, facts: EngineFacts, gpus: u32) -> Result<Scaler, String> {
-        Ok(match spec {
+    /// That of `own`, which scales some of `all`.
+    pub fn new(own: &ScalerUse, all: &[DeploymentSpec]) -> Result<Scaler, String> {
+        let scaled: Vec<&DeploymentSpec> = own.deployments.iter().map(|d| &all[*d]).collect();
+        Ok(match &own.spec {
             ScalerSpec::SageMaker(spec) => Scaler::SageMaker(Box::new(Endpoint::new(spec)?)),
-            ScalerSpec::Dynamo(config) => {
-                Scaler::Dynamo(Box::new(Workers::new(config, facts, gpus)?))
-            }
-            ScalerSpec::Wva(spec) => Scaler::Wva(Box::new(Variant::new(spec, facts)?)),
+            ScalerSpec::Dynamo(config) => Scaler::Dynamo(Box::new(Workers::new(config, &scaled)?)),
+            ScalerSpec::Wva(spec) => Scaler::Wva(Box::new(Variant::new(spec, scaled[0].facts)?)),
         })
     }
 
@@ -33,11 +33,12 @@ impl Scaler {
         }
     }
 
-    pub fn turn(&mut self, seen: &Seen) -> Vec<Told> {
+    /// A turn; it sees each of the deployments that it scales.
+    pub fn turn(&mut self, seen: &[Seen]) -> Vec<Told> {
         match self {
-            Scaler::SageMaker(s) => s.turn(seen),
+            Scaler::SageMaker(s) => s.turn(&seen[0]),
             Scaler::Dynamo(s) => s.turn(seen),
-            Scaler::Wva(s) => s.turn(seen),
+            Scaler::Wva(s) => s.turn(&seen[0]),
         }
     }
 }

@@ -6,10 +6,10 @@ use super::record::Controller;
 use super::sight::Vitals;
 use crate::kernel::time::SimTime;
 
-/// What a scaler sees of the cluster and its load.
+/// What a scaler sees of a deployment and its load.
 pub(super) struct Seen<'a> {
     pub now: SimTime,
-    /// Requests offered so far.
+    /// Requests for it offered so far.
     pub offered: u64,
     /// Requests that have ended.
     pub ended: u64,
@@ -30,6 +30,8 @@ pub(super) struct Seen<'a> {
 /// What a scaler says.
 pub(super) struct Told {
     pub controller: Controller,
+    /// Whose size: an index into what the scaler saw.
+    pub deployment: usize,
     pub scale_to: Option<i32>,
     pub inputs: String,
     pub why: String,
@@ -39,6 +41,7 @@ impl Told {
     pub fn of(controller: Controller, scale_to: Option<u32>, why: String) -> Told {
         Told {
             controller,
+            deployment: 0,
             scale_to: scale_to.map(|n| i32::try_from(n).unwrap_or(i32::MAX)),
             inputs: String::new(),
             why,

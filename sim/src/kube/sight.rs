@@ -13,6 +13,8 @@ pub enum Order {
     Start {
         /// The replica.
         unit: usize,
+        /// Its deployment, by its index.
+        deployment: usize,
         /// How much longer its steps take than they should, where that may change; `None`: they take as long as they should.
         speed: Option<Speed>,
     },
@@ -24,6 +26,28 @@ pub enum Order {
     Reach(u32),
     /// An engine is gone with what it holds.
     Kill(u32),
+    /// The links that KV goes over carry such shares of their bandwidth from now on.
+    KvLinks(LinkShares),
+}
+
+/// Shares of their bandwidth that the links between pools carry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkShares {
+    /// What joins all of them.
+    pub fabric: f64,
+    /// What the replicas of each deployment send and receive.
+    pub deployments: Vec<f64>,
+}
+
+/// Requests for one deployment, and for others that take the same ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Offered so far.
+    pub offered: u64,
+    /// Of those, requests that have ended here, however.
+    pub ended: u64,
+    /// Of those, requests held at the gateway.
+    pub held: u64,
 }
 
 /// What an engine has done so far; counters grow when a request completes.
@@ -62,6 +86,8 @@ pub trait Sight {
     fn offered(&self) -> u64;
     /// Requests that have ended, however.
     fn ended(&self) -> u64;
-    /// How long steps of a healthy engine take.
-    fn steps(&self) -> &dyn StepModel;
+    /// Requests for the deployment with this index.
+    fn traffic(&self, deployment: usize) -> Traffic;
+    /// How long steps of a healthy engine of the deployment with this index take.
+    fn steps(&self, deployment: usize) -> &dyn StepModel;
 }

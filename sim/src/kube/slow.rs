@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hwmodels::{BatchStats, StepCost, StepModel};
 
 use super::spec::Slows;
+use crate::kernel::time::SimTime;
 
 /// How much longer things take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +65,16 @@ impl std::fmt::Display for Slow {
         }
         Ok(())
     }
+}
+
+/// A fault of links that is not over.
+pub(super) struct SlowLink {
+    pub fault: usize,
+    pub begin: SimTime,
+    /// Share of the bandwidth that is left.
+    pub share: f64,
+    /// Whose links; `None`: all.
+    pub deployment: Option<usize>,
 }
 
 /// How much longer the steps of one engine take. It is set between two instants of a run, when no engine advances, so that every step that starts

@@ -22,26 +22,16 @@ use super::delay::Delay;
 pub struct ClusterSpec {
     /// Node groups, at least one.
     pub groups: Vec<GroupSpec>,
-    /// The pods of a replica.
-    pub pod: PodSpec,
-    /// Replicas wanted at the start.
-    pub replicas: i32,
-    /// Whether those are ready at the start; else they begin as Pending pods.
+    /// What serves, at least one; where the run has pools, one for each, in their order.
+    pub deployments: Vec<DeploymentSpec>,
+    /// Whether the replicas wanted at the start are ready then; else they begin as Pending pods.
     pub is_warm: bool,
-    /// The HPA, with its controller's flags.
-    pub hpa: Option<(HpaSpec, Settings)>,
-    /// The ScaledObject, with the flags of the controller of its HPA.
-    pub keda: Option<(ScaledObjectSpec, Settings)>,
-    /// What the entries of `metrics`, or the triggers, ask for, in their order.
-    pub metrics: Vec<MetricSource>,
-    /// An autoscaler that is no HPA.
-    pub scaler: Option<ScalerSpec>,
+    /// Autoscalers that are no HPA.
+    pub scalers: Vec<ScalerUse>,
     /// The Cluster Autoscaler.
     pub cluster_autoscaler: Option<Flags>,
     /// Karpenter in its place; its offerings are the groups.
     pub karpenter: Option<KarpenterSpec>,
-    /// What is known of each engine.
-    pub facts: EngineFacts,
     /// What breaks.
     pub faults: Vec<FaultSpec>,
     /// What operators change.
@@ -52,6 +42,57 @@ pub struct ClusterSpec {
     pub sample: SimDuration,
     /// How long the run goes on after the last event of a request while requests wait for a replica that does not come.
     pub patience: SimDuration,
+}
+
+/// A Deployment or LeaderWorkerSet, with the HPA or ScaledObject that scales it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeploymentSpec {
+    /// Name of its pool.
+    pub name: String,
+    /// The pods of a replica.
+    pub pod: PodSpec,
+    /// How they start on the nodes of each group, by its index; `None`: they may not be placed there.
+    pub starts: Vec<Option<StartSpec>>,
+    /// Which image they run: a node pulls each once.
+    pub image: usize,
+    /// Replicas wanted at the start.
+    pub replicas: i32,
+    /// The HPA, with its controller's flags.
+    pub hpa: Option<(HpaSpec, Settings)>,
+    /// The ScaledObject, with the flags of the controller of its HPA.
+    pub keda: Option<(ScaledObjectSpec, Settings)>,
+    /// What the entries of `metrics`, or the triggers, ask for, in their order.
+    pub metrics: Vec<MetricSource>,
+    /// What is known of each engine.
+    pub facts: EngineFacts,
+}
+
+impl DeploymentSpec {
+    /// Whether its pods may be placed on nodes of `group`.
+    pub fn may_use(&self, group: usize) -> bool {
+        self.start_on(group).is_some()
+    }
+
+    /// How its pods start on nodes of `group`.
+    pub fn start_on(&self, group: usize) -> Option<&StartSpec> {
+        self.starts.get(group).and_then(Option::as_ref)
+    }
+
+    /// Accelerators of a replica.
+    pub fn gpus(&self) -> u32 {
+        let of_pod = u32::try_from(self.pod.requests.gpus).unwrap_or(0);
+        of_pod.saturating_mul(self.pod.size as u32)
+    }
+}
+
+/// An autoscaler that is no HPA, and the deployments that it scales, by their index: one, or of Dynamo's planner with `mode = "disagg"` the one that
+/// prefills and the one that decodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScalerUse {
+    /// It.
+    pub spec: ScalerSpec,
+    /// What it scales.
+    pub deployments: Vec<usize>,
 }
 
 /// What controllers know of an engine from its start.
@@ -197,8 +238,6 @@ pub struct GroupSpec {
     pub refused: f64,
     /// How long the cloud takes to refuse.
     pub refused_after: Delay,
-    /// How pods start on its nodes.
-    pub start: StartSpec,
 }
 
 /// A number, or a share of the replicas.
@@ -248,6 +287,8 @@ pub enum Weights {
 /// A load of weights ([`hwmodels::startup::weights::LoadPath`]); rates are infinite where nothing limits them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedLoad {
+    /// Which storage: loads from one share it.
+    pub storage: usize,
     /// Bytes to read.
     pub bytes: f64,
     /// Before the first byte [s].
@@ -338,20 +379,33 @@ pub struct FaultSpec {
     pub kind: FaultKind,
     /// When.
     pub when: When,
+    /// The deployment that is hit, by its index: its replicas, or nodes that hold pods of it. `None`: any.
+    pub deployment: Option<usize>,
 }
 
 /// When something breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// At this instant; `target`: which of the replicas or nodes there are then, in the order in which they came; `None`: any.
+    /// At this instant.
     At {
         /// The instant.
         at: SimTime,
-        /// Which.
-        target: Option<usize>,
+        /// Which of the replicas or nodes there are then.
+        target: Target,
     },
     /// Each replica or node after a time of its own since it came; the cluster as a whole after a time since the last ended.
     After(Delay),
+}
+
+/// Which of the replicas or nodes that a fault may hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One, drawn.
+    Any,
+    /// This one, counted in the order in which they came.
+    Nth(usize),
+    /// All of them.
+    All,
 }
 
 /// What of a step takes longer on a machine that is not well.
@@ -403,6 +457,14 @@ pub enum FaultKind {
         /// For how long.
         duration: SimDuration,
     },
+    /// The links that KV goes over between pools carry a fraction of their bandwidth: those of the deployment that is hit, or all of them and what joins
+    /// them.
+    KvLink {
+        /// Share of the bandwidth that is left.
+        share: f64,
+        /// For how long.
+        duration: SimDuration,
+    },
     /// Weights are loaded at a fraction of the bandwidth, by everybody.
     SlowStorage {
         /// Share of the bandwidth that is left.
@@ -434,6 +496,7 @@ impl FaultKind {
     pub fn lasts(&self) -> Option<SimDuration> {
         match self {
             FaultKind::SlowStorage { duration, .. }
+            | FaultKind::KvLink { duration, .. }
             | FaultKind::MetricsOutage { duration }
             | FaultKind::NoCapacity { duration, .. } => Some(*duration),
             FaultKind::Replica
@@ -459,16 +522,23 @@ pub struct ChangeSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChangeKind {
     /// `kubectl scale`.
-    Replicas(i32),
+    Replicas {
+        /// Which deployment.
+        deployment: usize,
+        /// Its replicas from then on.
+        replicas: i32,
+    },
     /// `kubectl patch` of the autoscaler's bounds; `None` leaves one as it is.
     Bounds {
+        /// Whose autoscaler.
+        deployment: usize,
         /// `minReplicas` or `minReplicaCount`.
         min: Option<i32>,
         /// `maxReplicas` or `maxReplicaCount`.
         max: Option<i32>,
     },
-    /// `kubectl rollout restart`: all replicas are replaced, a few at a time.
-    Restart,
+    /// `kubectl rollout restart`: all replicas of this deployment are replaced, a few at a time.
+    Restart(usize),
     /// Another size of a node group; `None` leaves one as it is.
     Group {
         /// Which group.

@@ -20,6 +20,8 @@ pub(super) enum State {
 
 /// A replica: a pod, or the group of a LeaderWorkerSet.
 pub(super) struct Unit {
+    /// Its Deployment or LeaderWorkerSet.
+    pub deployment: usize,
     /// Rolling updates before it was created.
     pub generation: u32,
     /// Number in its name: of a LeaderWorkerSet the lowest that is free.
@@ -63,6 +65,7 @@ impl From<Unit> for ReplicaRow {
     fn from(u: Unit) -> ReplicaRow {
         ReplicaRow {
             name: u.name,
+            deployment: u.deployment,
             pods: u.pods,
             created: u.created,
             served: u.served,

@@ -136,7 +136,7 @@ pub struct RunInfo {
     pub streams: Vec<String>,
     /// The replicas, by index.
     pub replicas: Vec<ReplicaInfo>,
-    /// The pools that they belong to, one after the other; empty: all are alike.
+    /// The pools that they belong to (see [`RunRecord::replicas_of_pools`]); empty: all are alike.
     pub pools: Vec<PoolInfo>,
     /// The model that each stream asks for, where pools say what they serve; empty: the one that is served.
     pub stream_models: Vec<String>,
@@ -366,6 +366,26 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
+    /// The replicas of each pool, by their index: one pool's after the other's, but in a cluster in the order in which they were ready.
+    pub fn replicas_of_pools(&self) -> Vec<Vec<usize>> {
+        let mut all = vec![Vec::new(); self.info.pools.len()];
+        if let Some(around) = &self.cluster {
+            let of = around.engine_deployments(self.info.replicas.len());
+            for (i, pool) in of.into_iter().enumerate() {
+                if let Some(own) = all.get_mut(pool) {
+                    own.push(i);
+                }
+            }
+            return all;
+        }
+        let mut from = 0;
+        for (own, pool) in all.iter_mut().zip(&self.info.pools) {
+            own.extend(from..from + pool.replicas as usize);
+            from += pool.replicas as usize;
+        }
+        all
+    }
+
     /// The values of `metric` over the measured requests, ascending [ns]; none where rows are not kept, and for ITL.
     pub fn sorted_values(&self, metric: Metric) -> Option<Vec<u64>> {
         let mut values = self.values(metric)?;

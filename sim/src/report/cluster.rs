@@ -8,6 +8,7 @@ use crate::kernel::time::SimTime;
 use crate::kube::record::{ClusterRecord, DecisionRow, PHASES, SampleRow};
 use crate::metrics::definition;
 use crate::record::RunRecord;
+use crate::report::deployments::{DeploymentReport, deployments, write_deployments};
 use crate::report::text::{field, figure, secs};
 use crate::request::Outcome;
 
@@ -47,6 +48,9 @@ pub struct ClusterReport {
     pub pod_list: Vec<PodReport>,
     /// Pods that were Pending at the end, and what the scheduler says of them.
     pub pending: Vec<PendingReport>,
+    /// What each pool's Deployment or LeaderWorkerSet had; left out where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<DeploymentReport>,
 }
 
 /// Energy of the accelerators of all nodes, over the nodes' lives: the idle power all the time, and what the busy power is more while a step is under
@@ -243,6 +247,7 @@ impl ClusterReport {
                 .collect(),
             pod_list: c.pods.iter().take(MAX_ROWS).map(|p| pod(c, p)).collect(),
             pending: pending(c),
+            deployments: deployments(c),
         })
     }
 }
@@ -267,7 +272,7 @@ fn energy(record: &RunRecord, c: &ClusterRecord) -> EnergyReport {
             .filter_map(|s| record.replicas.get(s.0 as usize));
         let steps: f64 = own.map(|u| u.busy.as_secs()).sum();
         for n in r.pods.iter().filter_map(|p| c.pods[*p].node) {
-            busy[n] += steps * c.gpus_per_pod as f64;
+            busy[n] += steps * c.gpus_per_pod(r) as f64;
         }
     }
     let (mut idle_j, mut more_j) = (0.0, 0.0);
@@ -490,6 +495,7 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
             n.requested, n.refused, n.ended, n.most
         ),
     )?;
+    write_deployments(out, &c.deployments, c.usd)?;
     energy_line(out, &c.energy)?;
     start_line(out, c)?;
     worst_stretch(out, c)?;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::kernel::time::SimTime;
-use crate::kube::record::{ClusterRecord, PHASES};
+use crate::kube::record::{ClusterRecord, DeploymentRow, PHASES};
 
 fn instant(t: SimTime) -> String {
     if t == SimTime::NEVER {
@@ -167,6 +167,41 @@ pub fn write_replicas(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
             s.booting_nodes.to_string(),
             s.nodes.to_string(),
         ])?;
+    }
+    w.flush()
+}
+
+/// `deployments.csv`: the state of each of several deployments over time.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_deployments(out: impl Write, deployments: &[DeploymentRow]) -> io::Result<()> {
+    let mut w = csv::Writer::from_writer(out);
+    w.write_record([
+        "at_s",
+        "deployment",
+        "held",
+        "waiting",
+        "running",
+        "wanted",
+        "replicas",
+        "ready",
+        "pending_pods",
+    ])?;
+    for d in deployments {
+        for s in &d.samples {
+            w.write_record([
+                instant(s.at),
+                d.name.clone(),
+                s.held.to_string(),
+                s.waiting.to_string(),
+                s.running.to_string(),
+                s.desired.to_string(),
+                s.replicas.to_string(),
+                s.ready.to_string(),
+                s.pending_pods.to_string(),
+            ])?;
+        }
     }
     w.flush()
 }

@@ -7,7 +7,7 @@
 //! - [`stationarity`] whether a run's figures would grow with its length
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
-//! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`cluster_csv`] their tables
+//! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`deployments`] what each pool had of it, [`cluster_csv`] their tables
 //! - [`pools`] pools of replicas, several models, KV that goes between pools
 //! - [`autoscale`] settings of an autoscaler beside each other
 //! - [`trace`] a trace that Perfetto opens
@@ -19,6 +19,7 @@ pub mod compare;
 pub mod counts;
 pub mod csv;
 pub mod curve;
+pub mod deployments;
 pub mod diagnosis;
 pub mod doubt;
 pub mod draws;

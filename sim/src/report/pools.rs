@@ -20,7 +20,7 @@ pub struct PoolReport {
     pub role: Role,
     /// The model that it serves; empty where the scenario has none.
     pub model: String,
-    /// Replicas.
+    /// Replicas; in a cluster all that ever were ready.
     pub replicas: u64,
     /// Accelerators they span.
     pub devices: u64,
@@ -95,34 +95,47 @@ impl KvTransferReport {
 pub fn pools(record: &RunRecord) -> Vec<PoolReport> {
     let length = record.window.length.0 as f64;
     let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
-    let mut from = 0;
+    let lives = super::lives::lives(record);
+    let life = |i: usize| match &lives {
+        Some(lives) => lives.get(i).copied().unwrap_or(0.0),
+        None => length,
+    };
     let mut all = Vec::new();
-    for pool in &record.info.pools {
-        let own = from..from + pool.replicas as usize;
-        from = own.end;
-        let infos = record.info.replicas.get(own.clone()).unwrap_or_default();
-        let uses = record.replicas.get(own.clone()).unwrap_or_default();
+    for (pool, own) in record.info.pools.iter().zip(record.replicas_of_pools()) {
+        let there: f64 = own.iter().map(|i| life(*i)).sum();
+        let infos: Vec<_> = own
+            .iter()
+            .filter_map(|i| record.info.replicas.get(*i))
+            .collect();
+        let uses: Vec<_> = own.iter().filter_map(|i| record.replicas.get(*i)).collect();
         let busy: f64 = uses.iter().map(|u| u.busy.0 as f64).sum();
         let running: f64 = uses.iter().map(|u| u.running_ns as f64).sum();
-        let blocks: u64 = infos.iter().map(|i| i.kv_blocks).sum();
+        let over_time = |of: &dyn Fn(&crate::record::ReplicaInfo) -> f64| -> f64 {
+            match lives {
+                Some(_) => (own.iter().zip(&infos))
+                    .map(|(i, r)| of(r) * life(*i))
+                    .sum(),
+                None => infos.iter().map(|r| of(r)).sum::<f64>() * length,
+            }
+        };
         let used: f64 = uses.iter().map(|u| u.kv_block_ns as f64).sum();
-        let tokens: f64 = (infos.iter())
-            .map(|i| i.kv_blocks as f64 * f64::from(i.block_tokens))
-            .sum();
         all.push(PoolReport {
             name: pool.name.clone(),
             role: pool.role,
             model: pool.model.clone(),
             replicas: u64::from(pool.replicas),
             devices: infos.iter().map(|i| u64::from(i.devices)).sum(),
-            busy_ratio: share(busy, length * f64::from(pool.replicas)),
+            busy_ratio: share(busy, there),
             mean_running: share(running, busy),
-            kv_mean_ratio: share(used, blocks as f64 * length),
-            kv_peak_ratio: (infos.iter().zip(uses))
+            kv_mean_ratio: share(used, over_time(&|i| i.kv_blocks as f64)),
+            kv_peak_ratio: (infos.iter().zip(&uses))
                 .map(|(i, u)| share(u.kv_peak_blocks as f64, i.kv_blocks as f64))
                 .fold(0.0, f64::max),
             kv_held_for_transfer_ratio: match &record.transfers {
-                Some(t) => share(held(t, own), tokens * length),
+                Some(t) => share(
+                    held(t, &own),
+                    over_time(&|i| i.kv_blocks as f64 * f64::from(i.block_tokens)),
+                ),
                 None => 0.0,
             },
         });
@@ -130,10 +143,9 @@ pub fn pools(record: &RunRecord) -> Vec<PoolReport> {
     all
 }
 
-fn held(t: &TransferRecord, replicas: std::ops::Range<usize>) -> f64 {
-    let own = t.held_token_ns.iter().enumerate();
-    own.filter(|(i, _)| replicas.contains(i))
-        .map(|(_, ns)| *ns as f64)
+fn held(t: &TransferRecord, replicas: &[usize]) -> f64 {
+    (replicas.iter().filter_map(|i| t.held_token_ns.get(*i)))
+        .map(|ns| *ns as f64)
         .sum()
 }
 

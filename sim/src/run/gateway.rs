@@ -5,11 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{ReqId, RequestSpec};
 
-/// Requests that no replica can take yet, in the order in which they were sent.
+/// Requests in the order in which they were sent, with the instants at which their clients give up.
+type Lane = BTreeMap<ReqId, (RequestSpec, Option<SimTime>)>;
+
+/// Requests that no replica can take yet: a lane for each service, whose replicas another's do not stand in for.
 #[derive(Default)]
 pub struct Gateway {
-    held: BTreeMap<ReqId, (RequestSpec, Option<SimTime>)>,
-    deadlines: BTreeSet<(SimTime, ReqId)>,
+    lanes: Vec<Lane>,
+    /// When, which, and in which lane.
+    deadlines: BTreeSet<(SimTime, ReqId, usize)>,
 }
 
 impl Gateway {
@@ -19,45 +23,61 @@ impl Gateway {
     }
 
     /// Takes a request in; its client gives up `patience` after it was sent.
-    pub fn hold(&mut self, id: ReqId, spec: RequestSpec, patience: Option<SimDuration>) {
+    pub fn hold(
+        &mut self,
+        lane: usize,
+        id: ReqId,
+        spec: RequestSpec,
+        patience: Option<SimDuration>,
+    ) {
         let deadline = patience.map(|p| spec.arrival + p);
-        self.deadlines.extend(deadline.map(|d| (d, id)));
-        self.held.insert(id, (spec, deadline));
+        self.deadlines.extend(deadline.map(|d| (d, id, lane)));
+        if self.lanes.len() <= lane {
+            self.lanes.resize_with(lane + 1, Lane::new);
+        }
+        self.lanes[lane].insert(id, (spec, deadline));
     }
 
-    /// Takes a request out.
-    pub fn remove(&mut self, id: ReqId) -> Option<RequestSpec> {
-        let (spec, deadline) = self.held.remove(&id)?;
+    fn remove(&mut self, lane: usize, id: ReqId) -> Option<RequestSpec> {
+        let (spec, deadline) = self.lanes.get_mut(lane)?.remove(&id)?;
         if let Some(deadline) = deadline {
-            self.deadlines.remove(&(deadline, id));
+            self.deadlines.remove(&(deadline, id, lane));
         }
         Some(spec)
     }
 
-    /// Requests there are.
-    pub fn len(&self) -> usize {
-        self.held.len()
+    /// Takes out the first of a lane.
+    pub fn take(&mut self, lane: usize) -> Option<(ReqId, RequestSpec)> {
+        let id = *self.lanes.get(lane)?.first_key_value()?.0;
+        Some((id, self.remove(lane, id)?))
     }
 
-    /// Their ids, in the order in which they were sent.
-    pub fn ids(&self) -> Vec<ReqId> {
-        self.held.keys().copied().collect()
+    /// Requests there are.
+    pub fn len(&self) -> usize {
+        self.lanes.iter().map(Lane::len).sum()
+    }
+
+    /// Requests there are in a lane.
+    pub fn len_of(&self, lane: usize) -> usize {
+        self.lanes.get(lane).map_or(0, Lane::len)
     }
 
     /// Takes out the first whose client has given up by `now`.
     pub fn timed_out(&mut self, now: SimTime) -> Option<(ReqId, RequestSpec)> {
-        let &(at, id) = self.deadlines.first()?;
+        let &(at, id, lane) = self.deadlines.first()?;
         if at > now {
             return None;
         }
-        Some((id, self.remove(id)?))
+        Some((id, self.remove(lane, id)?))
     }
 
-    /// All of them, taken out.
+    /// All of them, taken out in the order in which they were sent.
     pub fn drain(&mut self) -> impl Iterator<Item = (ReqId, RequestSpec)> {
         self.deadlines.clear();
-        std::mem::take(&mut self.held)
+        let all: Lane = std::mem::take(&mut self.lanes)
             .into_iter()
-            .map(|(id, (spec, _))| (id, spec))
+            .flatten()
+            .collect();
+        all.into_iter().map(|(id, (spec, _))| (id, spec))
     }
 }

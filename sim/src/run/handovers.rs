@@ -6,6 +6,7 @@ use crate::cluster::link::Transfers;
 use crate::cluster::pools::{FirstToken, PoolSpec, TransferSpec};
 use crate::cluster::requests::{Carried, Slot};
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::LinkShares;
 use crate::policy::RemoteKv;
 use crate::request::{ReqId, RequestSpec};
 
@@ -36,6 +37,8 @@ pub(super) struct Handovers {
     pub ready: Vec<ReqId>,
     /// KV that is not wanted any more: replica and slot.
     pub unwanted: Vec<(u32, Slot)>,
+    /// What of their bandwidth the links carry; `None`: all.
+    shares: Option<LinkShares>,
 }
 
 impl Handovers {
@@ -48,6 +51,7 @@ impl Handovers {
             by_id: BTreeMap::new(),
             ready: Vec::new(),
             unwanted: Vec::new(),
+            shares: None,
         }
     }
 
@@ -55,7 +59,21 @@ impl Handovers {
     pub fn add(&mut self, pool: usize) {
         let i = self.pool_of.len() as u32;
         self.pool_of.push(pool);
-        self.link.set_port(i, self.pools[pool].kv_bandwidth);
+        self.link.set_port(i, self.port(pool));
+    }
+
+    /// What a replica of pool `p` can send, and receive [bytes/s].
+    fn port(&self, p: usize) -> f64 {
+        let share = (self.shares.as_ref()).and_then(|s| s.deployments.get(p));
+        self.pools[p].kv_bandwidth * share.copied().unwrap_or(1.0)
+    }
+
+    /// The links carry other shares of their bandwidth from now on.
+    pub fn set_shares(&mut self, now: SimTime, shares: LinkShares) {
+        let fabric = self.spec.fabric * shares.fabric;
+        self.shares = Some(shares);
+        let ports = self.pool_of.iter().map(|p| self.port(*p)).collect();
+        self.link.set_capacities(now, fabric, ports);
     }
 
     /// When the link has something to do next.

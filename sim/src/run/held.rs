@@ -44,8 +44,10 @@ pub struct Run<'w> {
     /// When each replica must be looked at next; not kept up while the pace is [`Pace::Ahead`].
     clocks: Tournament,
     plans: Plans,
-    /// What stands around the replicas, and what its replicas are made like.
-    cluster: Option<(Cluster, Box<ReplicaSpec>)>,
+    /// What stands around the replicas, and what those of each of its deployments are made like.
+    cluster: Option<(Cluster, Vec<ReplicaSpec>)>,
+    /// There is one, also while it acts.
+    is_in_cluster: bool,
     gateway: Gateway,
     /// Requests that each ready replica may have unanswered, and how many all of them have.
     limit: Option<u32>,
@@ -104,7 +106,8 @@ impl<'w> Run<'w> {
         Run::start(sim, workload, options, Some(observer), None)
     }
 
-    /// `sim` in a cluster: replicas like its first come and go as `cluster` says, none of them being there before.
+    /// `sim` in a cluster: replicas like the first, with pools like the first of each, come and go as `cluster` says, none of them being there
+    /// before.
     ///
     /// # Errors
     /// See [`RunError`].
@@ -125,9 +128,9 @@ impl<'w> Run<'w> {
         observer: Option<Box<dyn Observer>>,
         cluster: Option<&ClusterSpec>,
     ) -> Result<Run<'w>, RunError> {
-        let Some(first) = sim.replicas.first() else {
+        if sim.replicas.is_empty() {
             return Err(RunError::NoReplica);
-        };
+        }
         let n = cluster.map_or(sim.replicas.len(), Cluster::most_replicas);
         let services = Services::new(sim);
         let limit = cluster.and_then(|c| c.max_outstanding);
@@ -172,10 +175,11 @@ impl<'w> Run<'w> {
                 Some(spec) => {
                     let cluster =
                         Cluster::new(spec.clone(), sim.seed).map_err(RunError::Cluster)?;
-                    Some((cluster, Box::new(first.clone())))
+                    Some((cluster, cluster::templates(sim)?))
                 }
                 None => None,
             },
+            is_in_cluster: cluster.is_some(),
             gateway: Gateway::default(),
             limit,
             under_way: 0,

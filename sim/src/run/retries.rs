@@ -63,6 +63,11 @@ impl Retries {
         self.later.len()
     }
 
+    /// What waits to be sent again.
+    pub fn waiting_specs(&self) -> impl Iterator<Item = &RequestSpec> {
+        (self.later.iter()).filter_map(|(_, id)| Some(&self.by_id.get(id)?.spec))
+    }
+
     /// A try of `id` has failed at `now`.
     pub fn failed(&mut self, id: ReqId, now: SimTime) -> Verdict {
         let under_way = self.by_id.len() as f64;

@@ -1,6 +1,6 @@
 //! Which replicas a request may go to: pools that take the same requests share a router.
 
-use crate::cluster::pools::{PoolSpec, Serving};
+use crate::cluster::pools::{PoolSpec, Role, Serving};
 use crate::cluster::router::{Router, RouterConfig};
 use crate::request::RequestSpec;
 use crate::simulation::Simulation;
@@ -9,11 +9,17 @@ use crate::simulation::Simulation;
 struct Service {
     /// Clients' requests come to it first; otherwise it takes those that are prefilled.
     is_entry: bool,
+    /// All of its replicas prefill alone: what it takes needs a decode replica too.
+    is_apart: bool,
     model: u16,
     min_prompt: u32,
     max_prompt: u32,
     config: RouterConfig,
     router: Router,
+    /// Requests that were offered to it.
+    offered: u64,
+    /// Requests that were sent to its replicas and have not ended there.
+    under_way: u64,
 }
 
 impl Service {
@@ -51,7 +57,9 @@ impl Services {
         for pool in pools {
             let found = list.iter().position(|s| s.is_for(pool));
             of_pool.push(found.unwrap_or(list.len()));
-            if found.is_none() {
+            if let Some(service) = found {
+                list[service].is_apart &= pool.role == Role::Prefill;
+            } else {
                 // Each draws from a stream of its own.
                 let name = match list.len() {
                     0 => "router".to_owned(),
@@ -59,11 +67,14 @@ impl Services {
                 };
                 list.push(Service {
                     is_entry: pool.is_entry(),
+                    is_apart: pool.role == Role::Prefill,
                     model: pool.model,
                     min_prompt: pool.min_prompt,
                     max_prompt: pool.max_prompt,
                     config: pool.router,
                     router: Router::named(pool.router, sim.seed, &name),
+                    offered: 0,
+                    under_way: 0,
                 });
             }
         }
@@ -71,11 +82,14 @@ impl Services {
             of_pool.push(0);
             list.push(Service {
                 is_entry: true,
+                is_apart: false,
                 model: 0,
                 min_prompt: 0,
                 max_prompt: u32::MAX,
                 config: sim.router,
                 router: Router::new(sim.router, sim.seed),
+                offered: 0,
+                under_way: 0,
             });
         }
         Services {
@@ -99,24 +113,84 @@ impl Services {
         &mut self.list[service].router
     }
 
-    /// The router for a request that a client sends; `None`: no pool takes it.
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The service that a request of a client goes to; `None`: no pool takes it.
     #[inline]
-    pub fn entry(&mut self, spec: &RequestSpec) -> Option<&mut Router> {
+    pub fn entry(&self, spec: &RequestSpec) -> Option<usize> {
         self.find(spec, true)
     }
 
-    /// The router for a request that has been prefilled; `None`: no decode pool takes it.
-    pub fn decode(&mut self, spec: &RequestSpec) -> Option<&mut Router> {
+    /// The service that decodes a request that has been prefilled; `None`: no decode pool takes it.
+    pub fn decode(&self, spec: &RequestSpec) -> Option<usize> {
         self.find(spec, false)
     }
 
     #[inline]
-    fn find(&mut self, spec: &RequestSpec, is_entry: bool) -> Option<&mut Router> {
+    fn find(&self, spec: &RequestSpec, is_entry: bool) -> Option<usize> {
         let model = self.stream_models.get(usize::from(spec.stream));
         let model = model.copied().unwrap_or(0);
-        (self.list.iter_mut())
-            .find(|s| s.is_entry == is_entry && s.takes(model, spec.prompt_tokens))
-            .map(|s| &mut s.router)
+        (self.list.iter())
+            .position(|s| s.is_entry == is_entry && s.takes(model, spec.prompt_tokens))
+    }
+
+    /// The router of a service.
+    #[inline]
+    pub fn router(&mut self, service: usize) -> &mut Router {
+        &mut self.list[service].router
+    }
+
+    /// A request comes to a service.
+    pub fn offer(&mut self, service: usize) {
+        self.list[service].offered += 1;
+    }
+
+    /// Requests that came to a service so far.
+    pub fn offered(&self, service: usize) -> u64 {
+        self.list[service].offered
+    }
+
+    /// The service of pool `p`.
+    pub fn of_pool(&self, p: usize) -> usize {
+        self.of_pool.get(p).copied().unwrap_or(0)
+    }
+
+    /// The service of replica `i`.
+    pub fn of_replica(&self, i: u32) -> usize {
+        self.of_replica[i as usize]
+    }
+
+    /// Whether what `service` takes can be decoded nowhere: its replicas prefill alone, and none that decodes is ready.
+    pub fn lacks_decode(&self, service: usize, spec: &RequestSpec) -> bool {
+        self.list[service].is_apart
+            && spec.output_tokens > 1
+            && (self.decode(spec)).is_none_or(|d| self.list[d].router.ready() == 0)
+    }
+
+    /// A request is sent to replica `i`.
+    #[inline]
+    pub fn sent(&mut self, i: u32) {
+        let service = self.of_replica(i);
+        self.list[service].under_way += 1;
+    }
+
+    /// A request has ended at replica `i`, or goes on elsewhere.
+    #[inline]
+    pub fn ended(&mut self, i: u32) {
+        let service = self.of_replica(i);
+        let service = &mut self.list[service];
+        service.router.ended(i);
+        service.under_way = service.under_way.saturating_sub(1);
+    }
+
+    /// Whether each ready replica of `service` has `limit` requests that have not ended.
+    #[inline]
+    pub fn is_full(&self, service: usize, limit: u32) -> bool {
+        let service = &self.list[service];
+        service.under_way >= u64::from(limit).saturating_mul(service.router.ready() as u64)
     }
 
     /// Whether any of them looks at the engines' own state.
@@ -128,14 +202,6 @@ impl Services {
     /// Whether all of them can choose many requests ahead: by no state, or by what was last scraped.
     pub fn see_no_state(&self, scraped: bool) -> bool {
         (self.list.iter()).all(|s| s.config.is_blind() || scraped && s.config.sees_loads())
-    }
-
-    /// Replicas that clients' requests may go to.
-    #[inline]
-    pub fn ready(&self) -> usize {
-        (self.list.iter().filter(|s| s.is_entry))
-            .map(|s| s.router.ready())
-            .sum()
     }
 
     /// Counts outstanding requests from now on; there are `outstanding(i)` at replica `i`.

@@ -12,6 +12,7 @@ use super::cluster_file::{
 use super::error::ScenarioError;
 use super::hpa_file::{HpaFile, HpaFlagsFile, HpaMetricType};
 use super::numbers::secs;
+use crate::cluster::pools::Role;
 use crate::control::cluster_autoscaler::spec::{Expander, Flags};
 use crate::control::hpa::spec::{
     HpaSpec, MetricSource as HpaSource, MetricSpec, MetricTarget, Settings,
@@ -21,7 +22,7 @@ use crate::control::pipeline::rule::{Counter, OverTime, RatioRule, Rule};
 use crate::control::pipeline::{PathSpec, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kube::delay::Delay;
-use crate::kube::spec::{ClusterSpec, MetricSource};
+use crate::kube::spec::{ClusterSpec, DeploymentSpec, MetricSource, ScalerSpec};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -216,8 +217,13 @@ fn fill_autoscaler(file: &mut ClusterAutoscalerFile) {
 }
 
 impl Scenario {
-    /// Puts the autoscalers into `spec`.
-    pub(super) fn autoscaler(&self, file: &AutoscalerFile, spec: &mut ClusterSpec) -> Result<()> {
+    /// Puts the HPA or ScaledObject into `spec`; an autoscaler that is neither is the answer.
+    pub(super) fn autoscaler(
+        &self,
+        file: &AutoscalerFile,
+        role: Role,
+        spec: &mut DeploymentSpec,
+    ) -> Result<Option<ScalerSpec>> {
         let path = file.metrics.clone().unwrap_or_default();
         if let Some(hpa) = &file.hpa {
             self.hpa(hpa, &path, spec)?;
@@ -225,13 +231,27 @@ impl Scenario {
         if let Some(keda) = &file.keda {
             self.keda(keda, &path, spec)?;
         }
+        self.scalers(file, role, spec)
+    }
+
+    /// Puts those who scale nodes into `spec`.
+    pub(super) fn node_scalers(&self, file: &AutoscalerFile, spec: &mut ClusterSpec) -> Result<()> {
         if let Some(autoscaler) = &file.cluster_autoscaler {
             spec.cluster_autoscaler = Some(self.flags_of_autoscaler(autoscaler)?);
         }
-        self.scalers(file, spec)
+        if let Some(k) = &file.karpenter {
+            if file.cluster_autoscaler.is_some() {
+                return self.wrong(
+                    "autoscaler.karpenter",
+                    "takes the place of [autoscaler.cluster_autoscaler]; give one of them",
+                );
+            }
+            spec.karpenter = Some(self.karpenter(k, spec)?);
+        }
+        Ok(())
     }
 
-    fn hpa(&self, file: &HpaFile, path: &MetricPathFile, spec: &mut ClusterSpec) -> Result<()> {
+    fn hpa(&self, file: &HpaFile, path: &MetricPathFile, spec: &mut DeploymentSpec) -> Result<()> {
         const AT: &str = "autoscaler.hpa";
         let Some(max) = file.max_replicas else {
             return self.wrong(AT, "`maxReplicas` is missing; write e.g. maxReplicas = 4");
@@ -310,7 +330,12 @@ impl Scenario {
         })
     }
 
-    fn keda(&self, file: &KedaFile, path: &MetricPathFile, spec: &mut ClusterSpec) -> Result<()> {
+    fn keda(
+        &self,
+        file: &KedaFile,
+        path: &MetricPathFile,
+        spec: &mut DeploymentSpec,
+    ) -> Result<()> {
         const AT: &str = "autoscaler.keda";
         let mut triggers = Vec::new();
         for (i, t) in file.triggers.iter().enumerate() {

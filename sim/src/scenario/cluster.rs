@@ -4,19 +4,22 @@ use hwmodels::EngineKind;
 use hwmodels::catalog::Catalog;
 use hwmodels::units::Secs;
 
-use super::Scenario;
 use super::cluster_file::{
-    AutoscalerFile, ChangeFile, ClusterFile, DelayFile, DelayKind, FaultFile, NodeGroupFile,
-    PodFile, StartFile,
+    AutoscalerFile, ChangeFile, ClusterFile, FaultFile, NodeGroupFile, PodFile, StartFile,
 };
 use super::error::ScenarioError;
 use super::file::ScenarioFile;
-use super::numbers::{MAX_NODES, nanos, secs};
-use crate::control::cluster_autoscaler::spec::Resources;
+use super::node_groups::Shape;
+use super::numbers::{nanos, secs};
+use super::pods::{fill_pod, fixed};
+use super::pool_cluster::PoolOnCluster;
+use super::{OWN_MACHINE, Scenario};
+use crate::cluster::pools::Role;
+use crate::control::cluster_autoscaler::spec::GroupSet;
+use crate::control::dynamo::config::Mode;
 use crate::kernel::time::SimDuration;
-use crate::kube::delay::Delay;
 use crate::kube::spec::{
-    ClusterSpec, EngineFacts, GroupSpec, PodSpec, Portion, StartSpec, Watts, Weights,
+    ClusterSpec, DeploymentSpec, EngineFacts, GroupSpec, ScalerSpec, ScalerUse, StartSpec, Weights,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -26,19 +29,8 @@ type Result<T> = std::result::Result<T, ScenarioError>;
 const BOOT: f64 = 137.0;
 /// Middle of the 10 to 60 s that device plugins take after a node is Ready.
 const DEVICE_PLUGIN: f64 = 30.0;
-/// Median of the pulls of 9 to 18 GB without a cache: 216, 224, 333 and 338 s.
-const IMAGE_PULL: f64 = 280.0;
-/// Median of the pulls with image streaming: 2.6 and 4.5 s.
-const IMAGE_CACHED: f64 = 4.0;
-/// Qwen3-8B from S3 on ml.g6.2xlarge, nothing else using the network.
-const WEIGHTS_LOAD: f64 = 77.0;
-/// Median of the engine starts of vLLM on one GPU: 14, 34, 39 and 46 s.
-const ENGINE_INIT: f64 = 37.0;
 /// Instances answer, or are refused, in about this time.
 const REFUSED_AFTER: f64 = 30.0;
-
-/// Most pods of a replica.
-const MAX_PODS: u32 = 4096;
 
 /// The cluster of a scenario, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,8 +45,46 @@ pub struct ClusterChoice {
     pub changes: Vec<ChangeFile>,
 }
 
-fn fixed(value: f64) -> DelayFile {
-    DelayFile::Fixed(secs(value))
+impl ClusterChoice {
+    /// That of a pool alone, with so many replicas at the start.
+    pub(super) fn of_pool(&self, own: Option<PoolOnCluster>, replicas: u32) -> ClusterChoice {
+        ClusterChoice {
+            cluster: ClusterFile {
+                pod: own.as_ref().map(|o| o.pod.clone()),
+                replicas: Some(replicas),
+                ..self.cluster.clone()
+            },
+            autoscaler: own.and_then(|o| o.autoscaler),
+            faults: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+}
+
+/// Keys of `[autoscaler]` that scale one deployment.
+fn of_one(a: &AutoscalerFile) -> [(&'static str, bool); 5] {
+    [
+        ("autoscaler.hpa", a.hpa.is_some()),
+        ("autoscaler.keda", a.keda.is_some()),
+        ("autoscaler.epp", a.epp.is_some()),
+        ("autoscaler.wva", a.wva.is_some()),
+        ("autoscaler.sagemaker", a.sagemaker.is_some()),
+    ]
+}
+
+/// Keys at the top that have to be a pool's own where there are several.
+fn misplaced(file: &ScenarioFile) -> Option<(&'static str, String)> {
+    if file.cluster.as_ref().is_some_and(|c| c.replicas.is_some()) {
+        let message = "with pools the replicas are those of each [[pool]]; write replicas there";
+        return Some(("cluster.replicas", message.to_owned()));
+    }
+    let autoscaler = file.autoscaler.as_ref()?;
+    let (key, _) = of_one(autoscaler).into_iter().find(|(_, is)| *is)?;
+    let own = key.trim_start_matches("autoscaler.");
+    let message = format!(
+        "scales one Deployment, and each pool is one; write autoscaler = {{ {own} = {{ ... }} }} in the [[pool]] that it scales"
+    );
+    Some((key, message))
 }
 
 /// The cluster that a file describes, with defaults that need no catalog; `replicas` is that of the layout.
@@ -76,8 +106,14 @@ pub(super) fn filled(
         }
         return Ok(None);
     };
+    let has_pools = !file.pool.is_empty();
+    if let Some(issue) = misplaced(file).filter(|_| has_pools) {
+        return Err(issue);
+    }
     let mut cluster = cluster.clone();
-    cluster.replicas.get_or_insert(replicas);
+    if !has_pools {
+        cluster.replicas.get_or_insert(replicas);
+    }
     cluster.start.get_or_insert(StartFile::Warm);
     cluster.sample.get_or_insert(secs(15.0));
     cluster.patience.get_or_insert(secs(3600.0));
@@ -86,7 +122,11 @@ pub(super) fn filled(
     for (i, group) in cluster.node_group.iter_mut().enumerate() {
         fill_group(group, i, is_estimated);
     }
-    fill_pod(cluster.pod.get_or_insert_default(), is_estimated);
+    // Each pool has its own.
+    match has_pools {
+        true => cluster.pod = None,
+        false => fill_pod(cluster.pod.get_or_insert_default(), is_estimated),
+    }
     let mut autoscaler = file.autoscaler.clone();
     if let Some(autoscaler) = &mut autoscaler {
         super::autoscaler::fill(autoscaler, engine);
@@ -120,42 +160,18 @@ fn fill_group(group: &mut NodeGroupFile, i: usize, is_estimated: bool) {
         .get_or_insert_with(|| fixed(REFUSED_AFTER));
 }
 
-fn fill_pod(pod: &mut PodFile, is_estimated: bool) {
-    pod.name.get_or_insert_with(|| "server".into());
-    pod.volume_attach.get_or_insert_with(|| fixed(0.0));
-    pod.image_cached.get_or_insert_with(|| fixed(IMAGE_CACHED));
-    if is_estimated {
-        if pod.weights_load.is_none() {
-            let storage = super::startup::STORAGE;
-            pod.storage.get_or_insert_with(|| storage.to_owned());
-            let loader = super::startup::LOADER;
-            pod.loader.get_or_insert_with(|| loader.to_owned());
-        }
-        if pod.engine_init.is_none() {
-            pod.compile_cached.get_or_insert(false);
-        }
-    } else {
-        pod.image_pull.get_or_insert_with(|| fixed(IMAGE_PULL));
-        pod.weights_load.get_or_insert_with(|| fixed(WEIGHTS_LOAD));
-        pod.engine_init.get_or_insert_with(|| fixed(ENGINE_INIT));
-    }
-    pod.initial_delay_seconds.get_or_insert(0);
-    pod.period_seconds.get_or_insert(10);
-    pod.termination_grace_period_seconds.get_or_insert(30);
-    pod.restart_backoff.get_or_insert(secs(10.0));
+/// A deployment on its way to its spec: the scenario that its pool alone would be, or all of it where there are no pools.
+struct Part {
+    own: Scenario,
+    pod: PodFile,
+    /// Node groups that it names.
+    named: Vec<String>,
+    catalog: Catalog,
+    shape: Shape,
 }
 
-/// What a pod needs and a node of the scenario's own hardware has.
-struct Shape {
-    /// Accelerator's name, where there is hardware.
-    accelerator: Option<String>,
-    /// Name of its Kubernetes resource.
-    resource: String,
-    /// Pods of a replica.
-    size: u32,
-    /// Accelerators of each.
-    per_pod: u32,
-}
+/// A node group as a deployment sees it, and how its pods start there.
+type OnGroup = (GroupSpec, StartSpec);
 
 impl Scenario {
     /// The scenario under another autoscaler, whose defaults are filled in; one without a cluster stays as it is.
@@ -176,83 +192,60 @@ impl Scenario {
         let Some(choice) = &self.cluster else {
             return Ok(None);
         };
-        let mut catalog = self.catalog()?;
-        if let Some(hardware) = &self.hardware {
-            self.add_hardware(hardware, &mut catalog)?;
-            for (i, group) in choice.cluster.node_group.iter().enumerate() {
-                let other = group.instance.as_ref().filter(|n| **n != hardware.instance);
-                if let (Some(profile), Some(name)) = (&hardware.mig, other) {
-                    let key = format!("cluster.node_group[{i}].instance");
-                    let cut = catalog.partition(name, profile);
-                    cut.map_err(|e| self.places.error(&key, e.to_string()))?;
-                }
-            }
+        let file = &choice.cluster;
+        let parts = self.parts(choice)?;
+        let mut on_groups = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let own = part.own.on_groups(part, &parts);
+            on_groups.push(own.map_err(|e| self.of_part(i, &e))?);
         }
-        let shape = self.shape(&catalog)?;
-        let hardware_instance = self.hardware.as_ref().map(|h| h.instance.clone());
-        let mut own = catalog.clone();
-        let figures = self.figures(&mut own)?;
-        let pod = choice.cluster.pod.clone().unwrap_or_default();
-        self.no_figures(figures.is_some(), &pod)?;
-        let groups = choice.cluster.node_group.iter().enumerate();
-        let mut specs: Vec<GroupSpec> = Vec::new();
-        for (i, group) in groups {
-            let path = format!("cluster.node_group[{i}]");
-            let mut spec = self.group(group, &path, &shape, &catalog)?;
-            if let Some(figures) = &figures {
-                let instance = group.instance.clone().or(hardware_instance.clone());
-                let start =
-                    self.start_on(figures, (group, &path), &pod, &instance.unwrap_or_default())?;
-                (spec.boot, spec.device_plugin) = (start.boot, start.device_plugin);
-                spec.start = start.start;
-            }
-            if figures.is_none() && group.platform.is_some() {
-                let message = "needs [model] and [hardware], from which start-ups are estimated";
-                return self.wrong(&format!("{path}.platform"), message);
-            }
-            if specs.iter().any(|other| other.name == spec.name) {
-                let message = format!("there are two node groups named `{}`", spec.name);
-                return self.wrong(&path, message);
-            }
-            specs.push(spec);
-        }
-        if choice.cluster.max_outstanding == Some(0) {
+        if file.max_outstanding == Some(0) {
             return self.wrong("cluster.max_outstanding", "must be at least 1");
         }
-        if specs.is_empty() {
-            return self.wrong(
-                "cluster",
-                "has no nodes: write at least one [[cluster.node_group]] with max = 4",
-            );
-        }
-        let replicas = choice.cluster.replicas.unwrap_or(1);
-        let is_warm = choice.cluster.start != Some(StartFile::Cold);
-        self.fill_nodes(
-            &choice.cluster,
-            &mut specs,
-            &shape,
-            if is_warm { replicas } else { 0 },
-        )?;
         let mut spec = ClusterSpec {
-            pod: self.pod(&choice.cluster, &shape)?,
-            replicas: i32::try_from(replicas).unwrap_or(i32::MAX),
-            is_warm,
-            hpa: None,
-            keda: None,
-            metrics: Vec::new(),
-            scaler: None,
+            groups: self.merged(file, &on_groups)?,
+            deployments: Vec::new(),
+            is_warm: file.start != Some(StartFile::Cold),
+            scalers: Vec::new(),
             cluster_autoscaler: None,
             karpenter: None,
-            facts: EngineFacts::default(),
             faults: Vec::new(),
             changes: Vec::new(),
-            max_outstanding: choice.cluster.max_outstanding,
-            sample: self.period(choice.cluster.sample, "cluster.sample")?,
-            patience: nanos(choice.cluster.patience),
-            groups: specs,
+            max_outstanding: file.max_outstanding,
+            sample: self.period(file.sample, "cluster.sample")?,
+            patience: nanos(file.patience),
         };
+        for (i, (part, on_groups)) in parts.iter().zip(on_groups).enumerate() {
+            let d = part.own.deployment_of(part, on_groups);
+            let mut d = d.map_err(|e| self.of_part(i, &e))?;
+            if let Some(pool) = self.pools.get(i) {
+                d.name.clone_from(&pool.name);
+            }
+            if let Some(other) = spec
+                .deployments
+                .iter()
+                .position(|o| o.pod.name == d.pod.name)
+            {
+                let message = format!(
+                    "pools `{}` and `{}` have pods of the same name ({}); names of Deployments are unique",
+                    self.pools[other].name, self.pools[i].name, d.pod.name
+                );
+                return self.wrong(&format!("pool[{i}].pod.name"), message);
+            }
+            spec.deployments.push(d);
+        }
+        number(&parts, &mut spec.deployments);
+        self.fill_nodes(file, &mut spec)?;
+        for (i, part) in parts.iter().enumerate() {
+            let role = self.pools.get(i).map_or(Role::Both, |p| p.role);
+            let scaled = part.own.scaled(i, role, &mut spec);
+            scaled.map_err(|e| self.of_part(i, &e))?;
+        }
         if let Some(autoscaler) = &choice.autoscaler {
-            self.autoscaler(autoscaler, &mut spec)?;
+            self.node_scalers(autoscaler, &mut spec)?;
+            if let (Some(config), false) = (&autoscaler.dynamo, self.pools.is_empty()) {
+                spec.scalers.push(self.dynamo_apart(config)?);
+            }
         }
         for (i, fault) in choice.faults.iter().enumerate() {
             let fault = self.fault(fault, &format!("fault[{i}]"), &spec)?;
@@ -263,6 +256,217 @@ impl Scenario {
             spec.changes.push(change);
         }
         Ok(Some(spec))
+    }
+
+    /// An issue of deployment `i`, at its pool's own key where it has one.
+    fn of_part(&self, i: usize, e: &ScenarioError) -> ScenarioError {
+        match self.pools.is_empty() {
+            true => e.clone(),
+            false => self.at_pool(i, e),
+        }
+    }
+
+    /// What serves, one for each pool.
+    fn parts(&self, choice: &ClusterChoice) -> Result<Vec<Part>> {
+        if self.pools.is_empty() {
+            return Ok(vec![self.part(Vec::new())?]);
+        }
+        let groups = &choice.cluster.node_group;
+        if groups.len() > GroupSet::MOST {
+            let message = format!("with pools there may be {} groups", GroupSet::MOST);
+            return self.wrong("cluster.node_group", message);
+        }
+        let names: Vec<&str> = groups.iter().filter_map(|g| g.name.as_deref()).collect();
+        let mut parts = Vec::new();
+        for (i, pool) in self.pools.iter().enumerate() {
+            let named = (pool.on_cluster.as_ref()).map_or(Vec::new(), |o| o.node_groups.clone());
+            if let Some(n) = named.iter().position(|n| !names.contains(&n.as_str())) {
+                let message = super::schema::unknown("node group", &named[n], &names);
+                return self.wrong(&format!("pool[{i}].node_groups[{n}]"), message);
+            }
+            let part = self.of_pool(i).part(named);
+            parts.push(part.map_err(|e| self.at_pool(i, &e))?);
+        }
+        Ok(parts)
+    }
+
+    /// What serves of a scenario without pools, which names these node groups.
+    fn part(&self, named: Vec<String>) -> Result<Part> {
+        let mut catalog = self.catalog()?;
+        let file = self.cluster.as_ref().map(|c| &c.cluster);
+        let groups = file.map_or(&[][..], |f| &f.node_group);
+        let pod = file.and_then(|f| f.pod.clone()).unwrap_or_default();
+        if let Some(hardware) = &self.hardware {
+            self.add_hardware(hardware, &mut catalog)?;
+            for (i, group) in groups.iter().enumerate() {
+                let other = group.instance.as_ref().filter(|n| **n != hardware.instance);
+                if let (Some(profile), Some(name)) = (&hardware.mig, other) {
+                    let key = format!("cluster.node_group[{i}].instance");
+                    let cut = catalog.partition(name, profile);
+                    cut.map_err(|e| self.places.error(&key, e.to_string()))?;
+                }
+            }
+        }
+        Ok(Part {
+            shape: self.shape(&pod, &catalog)?,
+            own: self.clone(),
+            pod,
+            named,
+            catalog,
+        })
+    }
+
+    /// The node groups of `part`, one of `parts`; `None`: its pods may not be placed there.
+    fn on_groups(&self, part: &Part, parts: &[Part]) -> Result<Vec<Option<OnGroup>>> {
+        let mut catalog = part.catalog.clone();
+        let figures = self.figures(&mut catalog)?;
+        self.no_figures(figures.is_some(), &part.pod)?;
+        let files = (self.cluster.as_ref()).map_or(&[][..], |c| &c.cluster.node_group);
+        let mut all = Vec::new();
+        for (i, file) in files.iter().enumerate() {
+            let path = format!("cluster.node_group[{i}]");
+            let Some(file) = part.sees(file, parts) else {
+                all.push(None);
+                continue;
+            };
+            let (mut group, theirs) = self.group(&file, &path, &part.shape, &part.catalog)?;
+            if let (Some(theirs), Some(ours)) = (&theirs, &part.shape.accelerator)
+                && theirs != ours
+            {
+                if parts.len() > 1 && part.named.is_empty() {
+                    all.push(None);
+                    continue;
+                }
+                return self.wrong(
+                    &format!("{path}.instance"),
+                    format!("has {theirs} accelerators, but the step times are those of {ours} (hardware): a replica runs on one kind"),
+                );
+            }
+            let start = match &figures {
+                Some(figures) => {
+                    let own = self.hardware.as_ref().map(|h| h.instance.clone());
+                    let instance = file.instance.clone().or(own).unwrap_or_default();
+                    let start = self.start_on(figures, (&file, &path), &part.pod, &instance)?;
+                    (group.boot, group.device_plugin) = (start.boot, start.device_plugin);
+                    start.start
+                }
+                None if file.platform.is_some() => {
+                    let message =
+                        "needs [model] and [hardware], from which start-ups are estimated";
+                    return self.wrong(&format!("{path}.platform"), message);
+                }
+                None => self.start_given(&part.pod)?,
+            };
+            all.push(Some((group, start)));
+        }
+        Ok(all)
+    }
+
+    /// Each group as the first deployment sees it that may use it.
+    fn merged(
+        &self,
+        file: &ClusterFile,
+        on_groups: &[Vec<Option<OnGroup>>],
+    ) -> Result<Vec<GroupSpec>> {
+        let mut specs: Vec<GroupSpec> = Vec::new();
+        for (g, own) in file.node_group.iter().enumerate() {
+            let path = format!("cluster.node_group[{g}]");
+            let seen = on_groups.iter().find_map(|all| all[g].as_ref());
+            let Some((spec, _)) = seen else {
+                let name = own.name.clone().unwrap_or_default();
+                let message = format!(
+                    "no pool may use `{name}`: none has its accelerator, or names it in node_groups"
+                );
+                return self.wrong(&path, message);
+            };
+            if specs.iter().any(|other| other.name == spec.name) {
+                let message = format!("there are two node groups named `{}`", spec.name);
+                return self.wrong(&path, message);
+            }
+            specs.push(spec.clone());
+        }
+        if specs.is_empty() {
+            return self.wrong(
+                "cluster",
+                "has no nodes: write at least one [[cluster.node_group]] with max = 4",
+            );
+        }
+        Ok(specs)
+    }
+
+    /// The Deployment or LeaderWorkerSet of `part`, without those who scale it.
+    fn deployment_of(
+        &self,
+        part: &Part,
+        on_groups: Vec<Option<OnGroup>>,
+    ) -> Result<DeploymentSpec> {
+        let starts: Vec<Option<StartSpec>> = (on_groups.into_iter())
+            .map(|on| on.map(|(_, start)| start))
+            .collect();
+        if starts.iter().all(Option::is_none) {
+            let ours = part.shape.accelerator.as_deref().unwrap_or("accelerators");
+            return self.wrong(
+                "node_groups",
+                format!("no node group has {ours}, on which it runs; add a [[cluster.node_group]] of such instances"),
+            );
+        }
+        let file = self.cluster.as_ref().map(|c| &c.cluster);
+        let replicas = file.and_then(|f| f.replicas).unwrap_or(1);
+        let pod = self.pod(&part.pod, &part.shape)?;
+        Ok(DeploymentSpec {
+            name: pod.name.clone(),
+            pod,
+            starts,
+            image: 0,
+            replicas: i32::try_from(replicas).unwrap_or(i32::MAX),
+            hpa: None,
+            keda: None,
+            metrics: Vec::new(),
+            facts: EngineFacts::default(),
+        })
+    }
+
+    /// Puts those who scale deployment `i`, the scenario's only one, into `spec`.
+    fn scaled(&self, i: usize, role: Role, spec: &mut ClusterSpec) -> Result<()> {
+        let autoscaler = self.cluster.as_ref().and_then(|c| c.autoscaler.clone());
+        let Some(file) = autoscaler else {
+            return Ok(());
+        };
+        if let Some(own) = self.autoscaler(&file, role, &mut spec.deployments[i])? {
+            spec.scalers.push(ScalerUse {
+                spec: own,
+                deployments: vec![i],
+            });
+        }
+        Ok(())
+    }
+
+    /// Dynamo's planner of a pool that prefills and one that decodes.
+    fn dynamo_apart(
+        &self,
+        config: &crate::control::dynamo::config::PlannerConfig,
+    ) -> Result<ScalerUse> {
+        const AT: &str = "autoscaler.dynamo";
+        if config.mode != Mode::Disagg {
+            return self.wrong(
+                &format!("{AT}.mode"),
+                "with pools the planner at the top scales a prefill and a decode pool (mode = \"disagg\"); write one of a single pool into its [[pool]]",
+            );
+        }
+        let of = |role: Role| {
+            let mut all = (0..self.pools.len()).filter(|i| self.pools[*i].role == role);
+            all.next().filter(|_| all.next().is_none())
+        };
+        let (Some(prefill), Some(decode)) = (of(Role::Prefill), of(Role::Decode)) else {
+            return self.wrong(
+                AT,
+                "scales one pool with role = \"prefill\" and one with role = \"decode\"",
+            );
+        };
+        Ok(ScalerUse {
+            spec: ScalerSpec::Dynamo(Box::new(self.dynamo(config)?)),
+            deployments: vec![prefill, decode],
+        })
     }
 
     pub(super) fn wrong<T>(&self, path: &str, message: impl Into<String>) -> Result<T> {
@@ -277,405 +481,57 @@ impl Scenario {
         }
         Ok(period)
     }
+}
 
-    fn shape(&self, catalog: &Catalog) -> Result<Shape> {
-        let pod = self
-            .cluster
-            .as_ref()
-            .and_then(|c| c.cluster.pod.clone())
-            .unwrap_or_default();
-        let ranks = self.layout.devices();
-        let (accelerator, per_node, devices) = match &self.hardware {
-            Some(h) => {
-                let instance = catalog
-                    .instance(&h.instance)
-                    .map_err(|e| self.places.error("hardware.instance", e.to_string()))?;
-                let chip = catalog
-                    .accelerator(&instance.accelerator)
-                    .map_err(|e| self.places.error("hardware", e.to_string()))?;
-                let devices = ranks.div_ceil(chip.ranks_per_device.max(1));
-                (Some(chip.name.clone()), instance.devices.max(1), devices)
-            }
-            None => (None, ranks.max(1), ranks),
-        };
-        let size = pod.size.unwrap_or(devices.div_ceil(per_node)).max(1);
-        if size > MAX_PODS || pod.size == Some(0) {
-            return self.wrong("cluster.pod.size", format!("must be from 1 to {MAX_PODS}"));
+impl Part {
+    /// A group as it is for this deployment; `None`: it names others, or the group is of another's hardware.
+    fn sees(&self, file: &NodeGroupFile, parts: &[Part]) -> Option<NodeGroupFile> {
+        let name = file.name.clone().unwrap_or_default();
+        let names = |p: &Part| p.named.contains(&name);
+        if !self.named.is_empty() && !names(self) {
+            return None;
         }
-        let is_neuron = self.engine.params.kind() == EngineKind::TgiNeuron;
-        let mig = self.hardware.as_ref().and_then(|h| h.mig.as_ref());
-        let resource = match mig {
-            Some(profile) => format!("nvidia.com/mig-{profile}"),
-            None if is_neuron => "aws.amazon.com/neuron".to_owned(),
-            None => "nvidia.com/gpu".to_owned(),
-        };
-        Ok(Shape {
-            accelerator,
-            resource,
-            size,
-            per_pod: pod.accelerators.unwrap_or(devices.div_ceil(size)),
-        })
-    }
-
-    fn group(
-        &self,
-        group: &NodeGroupFile,
-        path: &str,
-        shape: &Shape,
-        catalog: &Catalog,
-    ) -> Result<GroupSpec> {
-        let at = |key: &str| format!("{path}.{key}");
-        let own = self.hardware.as_ref();
-        let own_name = own
-            .filter(|h| h.machine.is_none())
-            .map(|h| h.instance.clone());
-        let (instance, template, catalog_price) = match (&group.instance, group.accelerators) {
-            (Some(_), Some(_)) => {
-                return self.wrong(
-                    &at("accelerators"),
-                    "belongs to the instance type; give one of them",
-                );
-            }
-            (None, Some(n)) => (format!("{n} accelerators"), gpus(n), None),
-            (name, None) => match name.clone().or(own_name.clone()) {
-                Some(name) => {
-                    let i = catalog
-                        .instance(&name)
-                        .map_err(|e| self.places.error(&at("instance"), e.to_string()))?;
-                    self.same_accelerator(&i.accelerator, shape, catalog, &at("instance"))?;
-                    let template = Resources {
-                        cpu_milli: i64::from(i.vcpus) * 1000,
-                        memory_bytes: i64::try_from(i.ram_bytes).unwrap_or(i64::MAX),
-                        gpus: i.devices.into(),
-                    };
-                    let price = i.price().map(|p| p.usd.usd_per_hour());
-                    (i.name.clone(), template, price)
+        let mut file = file.clone();
+        if parts.len() > 1 && file.instance.is_none() && file.accelerators.is_none() {
+            // Its instances are those of the first that names it, or of the first.
+            let first = parts.iter().find(|p| names(p)).unwrap_or(&parts[0]);
+            let hardware = |p: &Part| p.own.hardware.as_ref().map(|h| h.instance.clone());
+            match hardware(first) {
+                Some(instance) if instance == OWN_MACHINE => {
+                    if self.own.hardware != first.own.hardware {
+                        return None;
+                    }
                 }
-                None => {
-                    let n = own
-                        .and_then(|h| h.machine.as_ref())
-                        .map_or(shape.per_pod.max(1), |m| m.count);
-                    (format!("{n} accelerators"), gpus(n), None)
-                }
-            },
-        };
-        let Some(max) = group.max else {
-            return self.wrong(path, "`max` is missing; write e.g. max = 4");
-        };
-        let min = group.min.unwrap_or(0);
-        if max > MAX_NODES {
-            return self.wrong(
-                &at("max"),
-                format!("must be at most {MAX_NODES}, got {max}"),
-            );
-        }
-        if max < min {
-            return self.wrong(
-                &at("max"),
-                format!("must be at least min ({min}), got {max}"),
-            );
-        }
-        let is_own = group.instance.is_none() || group.instance == own_name;
-        let own_price = own.and_then(|h| h.price).filter(|_| is_own);
-        let price = group.price.or(own_price).map(|p| p.usd_per_hour());
-        Ok(GroupSpec {
-            name: group.name.clone().unwrap_or_default(),
-            instance,
-            min: min as usize,
-            max: max as usize,
-            nodes: group.nodes.unwrap_or(min) as usize,
-            template,
-            boot: self.delay(&group.boot, &at("boot"))?,
-            device_plugin: self.delay(&group.device_plugin, &at("device_plugin"))?,
-            shutdown: self.delay(&group.shutdown, &at("shutdown"))?,
-            watts: self.watts(group, path, shape, template.gpus)?,
-            usd_per_hour: price.or(catalog_price),
-            is_spot: group.spot.unwrap_or(false),
-            priority: group.priority.unwrap_or(0),
-            has_image: group.has_image.unwrap_or(false),
-            refused: group.refused.unwrap_or_default().get(),
-            refused_after: self.delay(&group.refused_after, &at("refused_after"))?,
-            start: self.start_given()?,
-        })
-    }
-
-    /// Step times are those of one accelerator, so nodes have that.
-    fn same_accelerator(
-        &self,
-        name: &str,
-        shape: &Shape,
-        catalog: &Catalog,
-        path: &str,
-    ) -> Result<()> {
-        let theirs = catalog
-            .accelerator(name)
-            .map_err(|e| self.places.error(path, e.to_string()))?;
-        match &shape.accelerator {
-            Some(ours) if *ours != theirs.name => self.wrong(
-                path,
-                format!(
-                    "has {} accelerators, but the step times are those of {ours} (hardware): a replica runs on one kind",
-                    theirs.name
-                ),
-            ),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives groups the nodes that the replicas of a warm start need, and checks that a replica fits at all.
-    fn fill_nodes(
-        &self,
-        file: &ClusterFile,
-        specs: &mut [GroupSpec],
-        shape: &Shape,
-        replicas: u32,
-    ) -> Result<()> {
-        let per_node = |g: &GroupSpec| match shape.per_pod {
-            0 => 110,
-            n => g.template.gpus / i64::from(n),
-        };
-        let largest = specs.iter().map(|g| g.template.gpus).max().unwrap_or(0);
-        if specs.iter().all(|g| per_node(g) == 0) {
-            return self.wrong(
-                "cluster.node_group",
-                format!(
-                    "no node has room for a pod: it requests {} {}, the largest node has {largest}; a pod would stay Pending with \
-                     \"Insufficient {}\"",
-                    shape.per_pod, shape.resource, shape.resource
-                ),
-            );
-        }
-        let most: i64 = specs.iter().map(|g| per_node(g) * g.max as i64).sum();
-        if most < i64::from(shape.size) {
-            return self.wrong(
-                "cluster.node_group[0].max",
-                format!(
-                    "a replica has {} pods, and the groups have room for {most} at most: it would never be ready; raise max",
-                    shape.size
-                ),
-            );
-        }
-        let wanted = i64::from(replicas) * i64::from(shape.size);
-        let mut left = wanted;
-        for spec in specs.iter() {
-            left -= per_node(spec) * spec.nodes as i64;
-        }
-        for (i, spec) in specs.iter_mut().enumerate() {
-            let is_given = file.node_group[i].nodes.is_some();
-            if !is_given && left > 0 && per_node(spec) > 0 {
-                let more = (left as u64).div_ceil(per_node(spec) as u64) as usize;
-                let more = more.min(spec.max.saturating_sub(spec.nodes));
-                spec.nodes += more;
-                left -= per_node(spec) * more as i64;
-            }
-            if spec.nodes > spec.max || spec.nodes < spec.min {
-                return self.wrong(
-                    &format!("cluster.node_group[{i}].nodes"),
-                    format!(
-                        "must be from min ({}) to max ({}), got {}",
-                        spec.min, spec.max, spec.nodes
-                    ),
-                );
+                Some(instance) => file.instance = Some(instance),
+                // Without hardware a node has what the largest pod needs.
+                None => file.accelerators = parts.iter().map(|p| p.shape.per_pod).max(),
             }
         }
-        if left > 0 {
-            return self.wrong(
-                "cluster.replicas",
-                format!(
-                    "{replicas} replicas are to be ready at the start, and the groups have room for {} of their {wanted} pods; lower it, \
-                     raise max, or write start = \"cold\"",
-                    wanted - left
-                ),
-            );
-        }
-        Ok(())
-    }
-
-    fn pod(&self, file: &ClusterFile, shape: &Shape) -> Result<PodSpec> {
-        let pod = file.pod.clone().unwrap_or_default();
-        let at = |key: &str| format!("cluster.pod.{key}");
-        let whole = |n: Option<u32>| SimDuration(u64::from(n.unwrap_or(0)) * 1_000_000_000);
-        let is_set = shape.size > 1;
-        if pod.period_seconds == Some(0) {
-            return self.wrong(&at("periodSeconds"), "must be at least 1");
-        }
-        Ok(PodSpec {
-            name: pod.name.clone().unwrap_or_default(),
-            size: shape.size as usize,
-            requests: gpus(shape.per_pod),
-            resource: shape.resource.clone(),
-            volume_attach: self.delay(&pod.volume_attach, &at("volume_attach"))?,
-            max_surge: self.portion(
-                &pod.max_surge,
-                &at("maxSurge"),
-                if is_set { "0" } else { "25%" },
-            )?,
-            max_unavailable: self.portion(
-                &pod.max_unavailable,
-                &at("maxUnavailable"),
-                if is_set { "1" } else { "25%" },
-            )?,
-            probe_delay: whole(pod.initial_delay_seconds),
-            probe_period: whole(pod.period_seconds),
-            grace: whole(pod.termination_grace_period_seconds),
-            restart_backoff: nanos(pod.restart_backoff),
-        })
-    }
-
-    /// A number, or a share of the replicas.
-    fn portion(&self, own: &Option<String>, path: &str, default: &str) -> Result<Portion> {
-        let text = own.as_deref().unwrap_or(default);
-        let read = match text.strip_suffix('%') {
-            Some(share) => share.trim().parse().ok().map(Portion::Percent),
-            None => text.trim().parse().ok().map(Portion::Count),
-        };
-        match read {
-            Some(Portion::Percent(p)) if p > 100 => {
-                self.wrong(path, format!("must be at most 100%, got {text}"))
-            }
-            Some(portion) => Ok(portion),
-            None => self.wrong(
-                path,
-                format!("must be a number such as \"1\" or a share such as \"25%\", got `{text}`"),
-            ),
-        }
-    }
-
-    /// Power of a group's nodes: what the scenario says, else that of their accelerators.
-    fn watts(
-        &self,
-        group: &NodeGroupFile,
-        path: &str,
-        shape: &Shape,
-        gpus: i64,
-    ) -> Result<Option<Watts>> {
-        let board = shape
-            .accelerator
-            .as_deref()
-            .and_then(hwmodels::power::board_power);
-        let of = |w: f64| w * gpus as f64;
-        let idle = group.idle_watts.or(board.map(|b| of(b.idle_w)));
-        let busy = group.busy_watts.or(board.map(|b| of(b.tdp_w)));
-        for (key, given) in [
-            ("idle_watts", group.idle_watts),
-            ("busy_watts", group.busy_watts),
-        ] {
-            if let Some(w) = given.filter(|w| !(w.is_finite() && *w >= 0.0)) {
-                return self.wrong(
-                    &format!("{path}.{key}"),
-                    format!("must be at least 0, got {w}"),
-                );
-            }
-        }
-        match (idle, busy) {
-            (Some(idle), Some(busy)) if idle > busy => self.wrong(
-                &format!("{path}.idle_watts"),
-                format!("must be at most the busy power ({busy} W), got {idle}"),
-            ),
-            (Some(idle), Some(busy)) => Ok(Some(Watts { idle, busy })),
-            (None, None) => Ok(None),
-            _ => self.wrong(path, "needs both idle_watts and busy_watts: the rated power of its accelerators is not known"),
-        }
-    }
-
-    /// How pods start, as the scenario gives it.
-    fn start_given(&self) -> Result<StartSpec> {
-        let pod = (self.cluster.as_ref()).and_then(|c| c.cluster.pod.clone());
-        let pod = pod.unwrap_or_default();
-        let at = |key: &str| format!("cluster.pod.{key}");
-        Ok(StartSpec {
-            image_pull: self.delay(&pod.image_pull, &at("image_pull"))?,
-            image_cached: self.delay(&pod.image_cached, &at("image_cached"))?,
-            weights: Weights::Time(self.delay(&pod.weights_load, &at("weights_load"))?),
-            first_start: Delay::Fixed(0.0),
-            engine_init: self.delay(&pod.engine_init, &at("engine_init"))?,
-        })
-    }
-
-    /// Keys that need a model on hardware, where there is none.
-    fn no_figures(&self, is_estimated: bool, pod: &PodFile) -> Result<()> {
-        let given = [
-            ("storage", pod.storage.is_some(), pod.weights_load.is_some()),
-            ("loader", pod.loader.is_some(), pod.weights_load.is_some()),
-            (
-                "bandwidth",
-                pod.bandwidth.is_some(),
-                pod.weights_load.is_some(),
-            ),
-            ("image", pod.image.is_some(), pod.image_pull.is_some()),
-            (
-                "compile_cached",
-                pod.compile_cached.is_some(),
-                pod.engine_init.is_some(),
-            ),
-        ];
-        for (key, is_given, has_time) in given {
-            let path = format!("cluster.pod.{key}");
-            if is_given && !is_estimated {
-                return self.wrong(
-                    &path,
-                    "needs [model] and [hardware], from which start-ups are estimated",
-                );
-            }
-            if is_given && has_time {
-                return self.wrong(
-                    &path,
-                    "the scenario gives the time that this would estimate; leave one of them out",
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// A duration or distribution; its default was filled in.
-    pub(super) fn delay(&self, file: &Option<DelayFile>, path: &str) -> Result<Delay> {
-        let table = match file {
-            None => return Ok(Delay::Fixed(0.0)),
-            Some(DelayFile::Fixed(secs)) => return Ok(Delay::Fixed(secs.secs())),
-            Some(DelayFile::Table(table)) => table,
-        };
-        let need = |value: Option<Secs>, key: &str| match value {
-            Some(v) => Ok(v.secs()),
-            None => self.wrong(
-                path,
-                format!("`{key}` is missing; write e.g. {key} = \"90 s\""),
-            ),
-        };
-        let number = |value: Option<f64>, key: &str, least: f64| match value {
-            Some(v) if v >= least && v <= 100.0 => Ok(v),
-            Some(v) => self.wrong(path, format!("{key}: must be from {least} to 100, got {v}")),
-            None => self.wrong(path, format!("`{key}` is missing; write e.g. {key} = 0.5")),
-        };
-        Ok(match table.kind {
-            DelayKind::Uniform => {
-                let (min, max) = (need(table.min, "min")?, need(table.max, "max")?);
-                if max < min {
-                    return self.wrong(path, "max must be at least min");
-                }
-                Delay::Uniform { min, max }
-            }
-            DelayKind::Normal => Delay::Normal {
-                mean: need(table.mean, "mean")?,
-                std: need(table.std, "std")?,
-            },
-            DelayKind::Lognormal => Delay::Lognormal {
-                median: need(table.median, "median")?,
-                sigma: number(table.sigma, "sigma", 0.0)?,
-            },
-            DelayKind::Exponential => Delay::Exponential {
-                mean: need(table.mean, "mean")?,
-            },
-            DelayKind::Weibull => Delay::Weibull {
-                scale: need(table.scale, "scale")?,
-                shape: number(table.shape, "shape", 0.1)?,
-            },
-        })
+        Some(file)
     }
 }
 
-fn gpus(n: u32) -> Resources {
-    Resources {
-        gpus: n.into(),
-        ..Resources::default()
+/// Numbers images and storages: what is the same has the same number.
+fn number(parts: &[Part], deployments: &mut [DeploymentSpec]) {
+    let (mut images, mut storages) = (Vec::new(), Vec::new());
+    let index = |all: &mut Vec<String>, key: String| match all.iter().position(|k| *k == key) {
+        Some(i) => i,
+        None => {
+            all.push(key);
+            all.len() - 1
+        }
+    };
+    for (part, d) in parts.iter().zip(deployments) {
+        let params = &part.own.engine.params;
+        let version = params.to_table().get("version").map(ToString::to_string);
+        let image = format!("{} {version:?} {:?}", params.kind(), part.pod.image);
+        d.image = index(&mut images, image);
+        let storage = format!("{:?} {:?}", part.pod.storage, part.pod.bandwidth);
+        let storage = index(&mut storages, storage);
+        for start in d.starts.iter_mut().flatten() {
+            if let Weights::Load(load) = &mut start.weights {
+                load.storage = storage;
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::control::dynamo::config::PlannerConfig;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
-    /// Replicas wanted at the start, 0 or more. Default: `layout.replicas`.
+    /// Replicas wanted at the start, 0 or more; with pools each has its own. Default: `layout.replicas`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
     /// Whether those are ready at the start (warm) or begin as Pending pods (cold). Default: "warm".
@@ -23,7 +23,7 @@ pub struct ClusterFile {
     /// Groups of like nodes; at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_group: Vec<NodeGroupFile>,
-    /// The pods of a replica, and how long each phase of their start takes.
+    /// The pods of a replica, and how long each phase of their start takes; with pools what they have in common.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodFile>,
     /// Requests that each ready replica may have unanswered; those beyond wait at the gateway, as in a list that workers take them from.
@@ -206,7 +206,7 @@ pub struct AutoscalerFile {
     /// Application Auto Scaling of a SageMaker endpoint; in place of `hpa`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sagemaker: Option<SageMakerFile>,
-    /// Dynamo's planner, by the keys of its `PlannerConfig`; in place of `hpa`. `mode` must be "agg".
+    /// Dynamo's planner, by the keys of its `PlannerConfig`; in place of `hpa`. `mode` must be "agg"; at the top, with pools, "disagg"; in a pool what its `role` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamo: Option<PlannerConfig>,
     /// The Cluster Autoscaler.
@@ -400,13 +400,22 @@ pub struct FaultFile {
     /// When. This or `mtbf` is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Secs>,
-    /// Time that each replica or node lives, from when it came; of what hits the cluster as a whole (metrics_outage, no_capacity, slow_storage) the time from
+    /// Time that each replica or node lives, from when it came; of what hits the cluster as a whole (metrics_outage, no_capacity, slow_storage, KV links) the time from
     /// the end of one to the next. A duration is the mean of an exponential one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<DelayFile>,
     /// Which replica or node, counted from 0 in the order in which they came, of those there are then. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<u32>,
+    /// Whether all replicas or nodes that it may hit are hit, in place of `target`; with `at`. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all: Option<bool>,
+    /// The pool that is hit: its replicas, nodes that hold pods of it (with `at`), or the links of its replicas. Default: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Which link (degraded_link): that of a node, over which the accelerators of a step communicate, or those that KV goes over between pools. Default: "node".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkFile>,
     /// Time from the notice to the end (spot). Default: "2 min".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<Secs>,
@@ -427,12 +436,23 @@ pub struct FaultFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<Secs>,
     /// For how long (metrics_outage, no_capacity, thermal_throttling, slow_storage, crash_loop, straggler, degraded_link, router_partition). Default:
-    /// "10 min"; of a straggler and a degraded link as long as the node lives; of a partition "1 min".
+    /// "10 min"; of a straggler and a node's degraded link as long as the node lives; of a partition "1 min".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
     /// Which group (no_capacity). Default: the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_group: Option<String>,
+}
+
+/// A link that can lose bandwidth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkFile {
+    /// Between the accelerators of a node, or of the node to others: communication in steps takes longer.
+    #[default]
+    Node,
+    /// What KV goes over from prefill pools to decode pools.
+    Kv,
 }
 
 /// What breaks.
@@ -450,7 +470,7 @@ pub enum FaultKindFile {
     Straggler,
     /// The accelerators of a node are too hot and run slower for a while.
     ThermalThrottling,
-    /// A link between the accelerators of a node, or of the node to others, has lost bandwidth: communication in steps takes longer.
+    /// A link has lost bandwidth: that of a node, so that communication in steps takes longer, or those that KV goes over between pools (`link`).
     DegradedLink,
     /// The gateway does not reach a replica, which is well and stays ready: what it serves fails, and so does what is sent to it meanwhile.
     RouterPartition,
@@ -471,6 +491,9 @@ pub struct ChangeFile {
     /// When. Needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Secs>,
+    /// The pool whose replicas, bounds or restart it is. Needed where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// `kubectl scale --replicas`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,

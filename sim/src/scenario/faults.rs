@@ -1,13 +1,14 @@
 //! `[[fault]]` and `[[change]]`: what breaks and what operators do, checked.
 
 use super::Scenario;
-use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile};
+use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile, LinkFile};
 use super::error::ScenarioError;
 use super::numbers::{MAX_NODES, nanos, secs};
 use crate::kernel::time::SimTime;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{
-    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, Slows, When,
+    ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, ScalerUse, Slows,
+    Target, When,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -27,6 +28,9 @@ pub(super) fn fill(fault: &mut FaultFile) {
         }
         FaultKindFile::DegradedLink => {
             fault.share.get_or_insert(0.25);
+            if fault.link == Some(LinkFile::Kv) {
+                fault.duration.get_or_insert(secs(600.0));
+            }
         }
         FaultKindFile::RouterPartition => {
             fault.duration.get_or_insert(secs(60.0));
@@ -108,6 +112,10 @@ impl Scenario {
                     slows: Slows::Steps,
                 }
             }
+            FaultKindFile::DegradedLink if fault.link == Some(LinkFile::Kv) => FaultKind::KvLink {
+                share: self.share(fault, path)?,
+                duration: nanos(fault.duration),
+            },
             FaultKindFile::DegradedLink => FaultKind::Straggler {
                 factor: 1.0 / self.share(fault, path)?,
                 duration: fault.duration.map(|d| nanos(Some(d))),
@@ -140,7 +148,11 @@ impl Scenario {
         let when = match (fault.at, &fault.mtbf) {
             (Some(at), None) => When::At {
                 at: SimTime::from_secs(at.secs()),
-                target: fault.target.map(|t| t as usize),
+                target: match (fault.all, fault.target) {
+                    (Some(true), _) => Target::All,
+                    (_, Some(t)) => Target::Nth(t as usize),
+                    (_, None) => Target::Any,
+                },
             },
             (None, Some(DelayFile::Fixed(mean))) => {
                 When::After(Delay::Exponential { mean: mean.secs() })
@@ -153,7 +165,73 @@ impl Scenario {
                 );
             }
         };
-        Ok(FaultSpec { kind, when })
+        let deployment = self.hit(fault, path, &kind)?;
+        Ok(FaultSpec {
+            kind,
+            when,
+            deployment,
+        })
+    }
+
+    /// The pool with this name, by its index.
+    fn pool_named(&self, name: &str, path: &str) -> Result<usize> {
+        match self.pools.iter().position(|p| p.name == name) {
+            Some(i) => Ok(i),
+            None => {
+                let known: Vec<&str> = self.pools.iter().map(|p| p.name.as_str()).collect();
+                let message = match known.is_empty() {
+                    true => "there are no pools; leave it out".to_owned(),
+                    false => super::schema::unknown("pool", name, &known),
+                };
+                self.wrong(&format!("{path}.pool"), message)
+            }
+        }
+    }
+
+    /// The deployment that a fault hits, where it names one.
+    fn hit(&self, fault: &FaultFile, path: &str, kind: &FaultKind) -> Result<Option<usize>> {
+        let at_key = |key: &str| format!("{path}.{key}");
+        if fault.link.is_some() && fault.kind != FaultKindFile::DegradedLink {
+            return self.wrong(&at_key("link"), "is of kind \"degraded_link\"");
+        }
+        if matches!(kind, FaultKind::KvLink { .. }) && self.kv_transfer.is_none() {
+            let message = "no KV goes between pools: no pool has role = \"prefill\"";
+            return self.wrong(&at_key("link"), message);
+        }
+        if fault.all == Some(true)
+            && (fault.target.is_some() || fault.at.is_none() || kind.is_of_all())
+        {
+            let message = "goes with `at` and without `target`, for what hits replicas or nodes";
+            return self.wrong(&at_key("all"), message);
+        }
+        let Some(name) = &fault.pool else {
+            return Ok(None);
+        };
+        let of_nodes = matches!(
+            kind,
+            FaultKind::Node { .. } | FaultKind::Spot { .. } | FaultKind::Straggler { .. }
+        );
+        if of_nodes && fault.at.is_none() {
+            let message = "needs `at`: which pods a node will hold is not known when it comes";
+            return self.wrong(&at_key("pool"), message);
+        }
+        if kind.is_of_all() && !matches!(kind, FaultKind::KvLink { .. }) {
+            return self.wrong(&at_key("pool"), "hits the cluster as a whole; leave it out");
+        }
+        self.pool_named(name, path).map(Some)
+    }
+
+    /// The deployment that a change is of.
+    fn changed(&self, change: &ChangeFile, path: &str) -> Result<usize> {
+        match (&change.pool, self.pools.is_empty()) {
+            (Some(name), _) => self.pool_named(name, path),
+            (None, true) => Ok(0),
+            (None, false) => {
+                let names: Vec<&str> = self.pools.iter().map(|p| p.name.as_str()).collect();
+                let message = format!("`pool` is missing: say which of {}", names.join(", "));
+                self.wrong(path, message)
+            }
+        }
     }
 
     pub(super) fn change(
@@ -173,17 +251,26 @@ impl Scenario {
             }
             return Ok(ChangeSpec {
                 at: SimTime::from_secs(at.secs()),
-                what: ChangeKind::Restart,
+                what: ChangeKind::Restart(self.changed(change, path)?),
             });
         }
         let what = match (change.replicas, is_of_bounds, is_of_group) {
-            (Some(n), false, false) => ChangeKind::Replicas(i32::try_from(n).unwrap_or(i32::MAX)),
+            (Some(n), false, false) => ChangeKind::Replicas {
+                deployment: self.changed(change, path)?,
+                replicas: i32::try_from(n).unwrap_or(i32::MAX),
+            },
             (None, true, false) => {
-                let is_endpoint = matches!(spec.scaler, Some(ScalerSpec::SageMaker(_)));
-                if spec.hpa.is_none() && spec.keda.is_none() && !is_endpoint {
+                let d = self.changed(change, path)?;
+                let is_its = |s: &&ScalerUse| {
+                    s.deployments == [d] && matches!(s.spec, ScalerSpec::SageMaker(_))
+                };
+                let is_endpoint = spec.scalers.iter().any(|s| is_its(&s));
+                let its = &spec.deployments[d];
+                if its.hpa.is_none() && its.keda.is_none() && !is_endpoint {
                     return self.wrong(path, "there is no [autoscaler.hpa], keda, epp, wva or sagemaker whose bounds it could change");
                 }
                 ChangeKind::Bounds {
+                    deployment: d,
                     min: change.min_replicas,
                     max: change.max_replicas,
                 }

@@ -25,7 +25,10 @@ pub mod gateway_file;
 pub mod hpa_file;
 mod inputs;
 mod names;
+mod node_groups;
 mod numbers;
+mod pods;
+mod pool_cluster;
 mod pools;
 pub mod pools_file;
 pub mod reference;
@@ -55,6 +58,7 @@ pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
+pub use pool_cluster::PoolOnCluster;
 pub use pools::{PoolChoice, TransferChoice};
 
 use crate::workload::{Limits, StreamSpec};

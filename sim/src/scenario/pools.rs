@@ -6,9 +6,10 @@ use hwmodels::memory::MemoryPlan;
 use hwmodels::units::{BytesPerSec, Secs, UsdPerHour};
 use hwmodels::{EngineKind, Layout};
 
-use super::built::{Built, Hardware, SiteFigures, router_config};
+use super::built::{Built, Hardware, SiteFigures, facts, router_config};
 use super::error::{Issue, ScenarioError};
 use super::file::RouterPolicy;
+use super::pool_cluster::PoolOnCluster;
 use super::{ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, Scenario};
 use crate::cluster::pools::{FirstToken, PoolSpec, Role, Serving, TransferSpec};
 use crate::engines::Started;
@@ -40,6 +41,8 @@ pub struct PoolChoice {
     pub layout: Layout,
     /// Its engine.
     pub engine: EngineChoice,
+    /// What of the cluster is its own, where there is one.
+    pub on_cluster: Option<PoolOnCluster>,
 }
 
 /// How KV goes from prefill pools to decode pools.
@@ -92,7 +95,7 @@ impl PoolChoice {
 
 impl Scenario {
     /// Pool `i` as a scenario of its own.
-    fn of_pool(&self, i: usize) -> Scenario {
+    pub(super) fn of_pool(&self, i: usize) -> Scenario {
         let pool = &self.pools[i];
         Scenario {
             model: pool.model.clone(),
@@ -101,6 +104,8 @@ impl Scenario {
             layout: pool.layout,
             replicas: pool.replicas,
             engine: pool.engine.clone(),
+            cluster: (self.cluster.as_ref())
+                .map(|c| c.of_pool(pool.on_cluster.clone(), pool.replicas)),
             pools: Vec::new(),
             kv_transfer: None,
             ..self.clone()
@@ -108,9 +113,11 @@ impl Scenario {
     }
 
     /// What building pool `i` has brought up, at the pool's own key where it has one.
-    fn at_pool(&self, i: usize, e: &ScenarioError) -> ScenarioError {
+    pub(super) fn at_pool(&self, i: usize, e: &ScenarioError) -> ScenarioError {
         let issues = e.issues().iter().map(|issue| {
-            let own = format!("pool[{i}].{}", issue.path);
+            let path = &issue.path;
+            let own = path.strip_prefix("cluster.").unwrap_or(path);
+            let own = format!("pool[{i}].{own}");
             let message = format!("pool `{}`: {}", self.pools[i].name, issue.message);
             if self.places.has(&own) {
                 let placed = self.places.error(&own, message);
@@ -164,7 +171,7 @@ impl Scenario {
                     min_prompt: pool.shortest(),
                     max_prompt: pool.longest(),
                     router: router_config(pool.router),
-                    replicas: pool.replicas,
+                    replicas: self.modelled(pool),
                     kv_bandwidth,
                     kv_bytes_per_token: self.kv_bytes(m),
                     layers: m.hardware.site.as_ref().map_or(1, |f| f.layers),
@@ -176,6 +183,14 @@ impl Scenario {
                 .map(|s| s.model.as_deref().map_or(0, index))
                 .collect(),
         })
+    }
+
+    /// Replicas of a pool in the simulation: in a cluster one that all are like.
+    fn modelled(&self, pool: &PoolChoice) -> u32 {
+        match self.cluster {
+            Some(_) => 1,
+            None => pool.replicas,
+        }
     }
 
     /// KV of a token of a pool [bytes]: the model's, or what `[kv_transfer]` says where there is none.
@@ -207,7 +222,9 @@ impl Scenario {
         let mut uncertain = BTreeMap::new();
         for (i, m) in made.iter().enumerate() {
             let name = &self.pools[i].name;
-            let (specs, of_pool, of_engine) = self.of_pool(i).fleet(&m.started, &m.hardware);
+            let mut own = self.of_pool(i);
+            own.replicas = self.modelled(&self.pools[i]);
+            let (specs, of_pool, of_engine) = own.fleet(&m.started, &m.hardware);
             replicas.extend(specs);
             infos.extend(of_pool.into_iter().enumerate().map(|(k, mut info)| {
                 info.name = format!("{name}/{k}");
@@ -220,6 +237,7 @@ impl Scenario {
             add_new(&mut warnings, &m.started.warnings);
             uncertain.extend(m.hardware.uncertain.clone());
         }
+        let facts: Vec<_> = made.iter().map(|m| facts(&m.started)).collect();
         let Some(Made {
             started,
             mut hardware,
@@ -232,6 +250,13 @@ impl Scenario {
         (hardware.profiles, hardware.accuracy) = (profiles, accuracy);
         hardware.uncertain = uncertain;
         let mut built = self.assemble(started, hardware, memory)?;
+        for (d, facts) in (built.cluster.iter_mut())
+            .flat_map(|c| &mut c.deployments)
+            .zip(facts)
+        {
+            d.facts = facts;
+        }
+        decided.extend(built.starts());
         built.simulation.replicas = replicas;
         built.simulation.serving = serving;
         built.info.pools = (self.pools.iter())
@@ -239,7 +264,7 @@ impl Scenario {
                 name: p.name.clone(),
                 role: p.role,
                 model: p.model_name(),
-                replicas: p.replicas,
+                replicas: self.modelled(p),
             })
             .collect();
         built.info.stream_models = (self.workload.iter())

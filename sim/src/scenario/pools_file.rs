@@ -4,6 +4,7 @@ use hwmodels::units::{BytesPerSec, Secs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cluster_file::{AutoscalerFile, PodFile};
 use super::deployment_file::{HardwareFile, LayoutFile, ModelFile, RouterPolicy, StepFile};
 use crate::cluster::pools::{FirstToken, Role};
 
@@ -19,9 +20,18 @@ pub struct PoolFile {
     /// that follows (`kv_consumer`; generation servers). Default: "both".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Its replicas. Default: 1.
+    /// Its replicas; with `[cluster]` those wanted at the start, 0 or more. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
+    /// With `[cluster]`: its pods, keys of `[cluster.pod]` that differ. Their name is the pool's unless it is given here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodFile>,
+    /// With `[cluster]`: who changes the number of its replicas, by the keys of `[autoscaler]` but for those that scale nodes. Default: operators alone do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscaler: Option<AutoscalerFile>,
+    /// With `[cluster]`: names of the node groups that its pods may be placed on (`nodeSelector`). Default: all that have its accelerator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_groups: Option<Vec<String>>,
     /// Shortest prompt that it takes [tokens]. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_prompt: Option<u32>,

@@ -11,6 +11,7 @@ use super::scalers_file::{
     AlarmFile, EppFile, KarpenterFile, PredictiveFile, SageMakerFile, StepScalingFile,
     TargetTrackingFile, WvaFile,
 };
+use crate::cluster::pools::Role;
 use crate::control::dynamo::config::{Mode, PlannerConfig};
 use crate::control::epp::{EppScalerSpec, Signal};
 use crate::control::hpa::spec::{HpaSpec, MetricSource as HpaSource, MetricSpec, MetricTarget};
@@ -25,7 +26,9 @@ use crate::control::sagemaker::target_tracking::{TargetTracking, TargetTrackingS
 use crate::control::scheduled::{ScheduledAction, ScheduledScaling, ScheduledScalingSpec};
 use crate::control::wva::Wva;
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::kube::spec::{ClusterSpec, EndpointSpec, Metered, ScalerSpec, WvaVariant};
+use crate::kube::spec::{
+    ClusterSpec, DeploymentSpec, EndpointSpec, Metered, ScalerSpec, WvaVariant,
+};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -121,32 +124,30 @@ fn fill_sagemaker(s: &mut SageMakerFile) {
 }
 
 impl Scenario {
-    /// Puts the scalers that are no HPA, and Karpenter, into `spec`.
-    pub(super) fn scalers(&self, file: &AutoscalerFile, spec: &mut ClusterSpec) -> Result<()> {
+    /// The scaler that is no HPA; what it has of an HPA's goes into `spec`.
+    pub(super) fn scalers(
+        &self,
+        file: &AutoscalerFile,
+        role: Role,
+        spec: &mut DeploymentSpec,
+    ) -> Result<Option<ScalerSpec>> {
         let path = file.metrics.clone().unwrap_or_default();
         self.one_scaler(file)?;
-        if let Some(s) = &file.sagemaker {
-            spec.scaler = Some(ScalerSpec::SageMaker(Box::new(self.sagemaker(s)?)));
-        }
-        if let Some(d) = &file.dynamo {
-            spec.scaler = Some(ScalerSpec::Dynamo(Box::new(self.dynamo(d)?)));
-        }
-        if let Some(w) = &file.wva {
-            self.wva(w, &path, spec)?;
-        }
         if let Some(e) = &file.epp {
             self.epp(e, &path, spec)?;
         }
-        if let Some(k) = &file.karpenter {
-            if file.cluster_autoscaler.is_some() {
-                return self.wrong(
-                    "autoscaler.karpenter",
-                    "takes the place of [autoscaler.cluster_autoscaler]; give one of them",
-                );
-            }
-            spec.karpenter = Some(self.karpenter(k, spec)?);
+        if let Some(s) = &file.sagemaker {
+            return Ok(Some(ScalerSpec::SageMaker(Box::new(self.sagemaker(s)?))));
         }
-        Ok(())
+        if let Some(d) = &file.dynamo {
+            return Ok(Some(ScalerSpec::Dynamo(Box::new(
+                self.dynamo_of_one(d, role)?,
+            ))));
+        }
+        match &file.wva {
+            Some(w) => self.wva(w, &path, spec).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Two scalers of the same replicas would fight.
@@ -362,20 +363,36 @@ impl Scenario {
         Ok(spec)
     }
 
-    fn dynamo(&self, config: &PlannerConfig) -> Result<PlannerConfig> {
-        const AT: &str = "autoscaler.dynamo";
-        if config.mode != Mode::Agg {
-            return self.wrong(
-                &format!("{AT}.mode"),
-                "the replicas of a run in a cluster do both prefill and decode; write mode = \"agg\"",
-            );
+    /// The planner of replicas that are alike.
+    fn dynamo_of_one(&self, config: &PlannerConfig, role: Role) -> Result<PlannerConfig> {
+        let (mode, what) = match role {
+            Role::Both => (
+                Mode::Agg,
+                "do both prefill and decode; write mode = \"agg\"",
+            ),
+            Role::Prefill => (Mode::Prefill, "prefill; write mode = \"prefill\""),
+            Role::Decode => (Mode::Decode, "decode; write mode = \"decode\""),
+        };
+        if config.mode != mode {
+            let message = format!("the replicas {what}");
+            return self.wrong("autoscaler.dynamo.mode", message);
         }
+        self.dynamo(config)
+    }
+
+    pub(super) fn dynamo(&self, config: &PlannerConfig) -> Result<PlannerConfig> {
+        const AT: &str = "autoscaler.dynamo";
         let own = config.clone();
         own.resolved().map_err(|e| self.refused(AT, &e))?;
         Ok(config.clone())
     }
 
-    fn wva(&self, f: &WvaFile, path: &MetricPathFile, spec: &mut ClusterSpec) -> Result<()> {
+    fn wva(
+        &self,
+        f: &WvaFile,
+        path: &MetricPathFile,
+        spec: &mut DeploymentSpec,
+    ) -> Result<ScalerSpec> {
         const AT: &str = "autoscaler.wva";
         let Some(max_replicas) = f.max_replicas else {
             return self.wrong(AT, "`maxReplicas` is missing; write e.g. maxReplicas = 4");
@@ -401,16 +418,15 @@ impl Scenario {
         spec.metrics
             .push(self.source(WISHED, (None, None), path, AT)?);
         spec.hpa = Some((hpa, self.settings(&f.flags, AT)?));
-        spec.scaler = Some(ScalerSpec::Wva(WvaVariant {
+        Ok(ScalerSpec::Wva(WvaVariant {
             name: spec.pod.name.clone(),
             cost,
             config,
             scrape_interval: WVA_SCRAPE,
-        }));
-        Ok(())
+        }))
     }
 
-    fn epp(&self, f: &EppFile, path: &MetricPathFile, spec: &mut ClusterSpec) -> Result<()> {
+    fn epp(&self, f: &EppFile, path: &MetricPathFile, spec: &mut DeploymentSpec) -> Result<()> {
         const AT: &str = "autoscaler.epp";
         let d = EppScalerSpec::default();
         let scaler = EppScalerSpec {
@@ -463,7 +479,7 @@ impl Scenario {
         Ok(())
     }
 
-    fn karpenter(&self, f: &KarpenterFile, spec: &ClusterSpec) -> Result<KarpenterSpec> {
+    pub(super) fn karpenter(&self, f: &KarpenterFile, spec: &ClusterSpec) -> Result<KarpenterSpec> {
         const AT: &str = "autoscaler.karpenter";
         let mut offerings = Vec::new();
         for (i, g) in spec.groups.iter().enumerate() {

@@ -219,6 +219,11 @@ fn pool(p: &PoolChoice) -> PoolFile {
         hardware: p.hardware.as_ref().map(hardware),
         layout: Some(layout(p.layout)),
         step: p.step.map(step),
+        pod: p.on_cluster.as_ref().map(|o| o.pod.clone()),
+        autoscaler: p.on_cluster.as_ref().and_then(|o| o.autoscaler.clone()),
+        node_groups: (p.on_cluster.as_ref())
+            .map(|o| o.node_groups.clone())
+            .filter(|names| !names.is_empty()),
     }
 }
 

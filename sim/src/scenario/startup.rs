@@ -14,7 +14,7 @@ use super::cluster_file::{DelayFile, NodeGroupFile, PodFile};
 use super::error::ScenarioError;
 use super::{ModelChoice, Scenario};
 use crate::kube::delay::Delay;
-use crate::kube::spec::{SharedLoad, StartSpec, Weights};
+use crate::kube::spec::{ClusterSpec, SharedLoad, StartSpec, Weights};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -109,6 +109,7 @@ impl Scenario {
         let weights = match &pod.weights_load {
             Some(_) => Weights::Time(self.delay(&pod.weights_load, &key("weights_load"))?),
             None => Weights::Load(SharedLoad {
+                storage: 0,
                 bytes: e.load.bytes,
                 open_s: e.load.open_s,
                 ceiling: e.load.ceiling,
@@ -214,14 +215,13 @@ impl Scenario {
         .map_err(|e| told("cluster.pod.storage", e.to_string()))
     }
 
-    /// What a report of the defaults shows of each group: medians [s] by phase.
-    pub(super) fn start_in_words(
-        groups: &[crate::kube::spec::GroupSpec],
-    ) -> BTreeMap<String, String> {
+    /// What a report of the defaults shows of each deployment on each group: medians [s] by phase.
+    pub(super) fn start_in_words(cluster: &ClusterSpec) -> BTreeMap<String, String> {
         let secs = |d: &Delay| format!("{:.1} s", d.median());
-        (groups.iter())
-            .map(|g| {
-                let s = &g.start;
+        let mut all = BTreeMap::new();
+        for d in &cluster.deployments {
+            for (g, s) in cluster.groups.iter().zip(&d.starts) {
+                let Some(s) = s else { continue };
                 let weights = match &s.weights {
                     Weights::Time(d) => secs(d),
                     Weights::Load(l) => format!("{:.1} s alone", l.alone_s()),
@@ -233,8 +233,13 @@ impl Scenario {
                     secs(&s.image_pull),
                     secs(&s.engine_init)
                 );
-                (g.name.clone(), text)
-            })
-            .collect()
+                let what = match cluster.deployments.len() {
+                    1 => format!("start on {}", g.name),
+                    _ => format!("start of {} on {}", d.name, g.name),
+                };
+                all.insert(what, text);
+            }
+        }
+        all
     }
 }

@@ -4,7 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::time::SimTime;
-use sim::kube::record::{ClusterRecord, DecisionRow, NodeRow, PodRow, ReplicaRow, SampleRow};
+use sim::kube::record::{
+    ClusterRecord, DecisionRow, DeploymentRow, DeploymentSample, NodeRow, PodRow, ReplicaRow,
+    SampleRow,
+};
 
 use crate::StoreError;
 
@@ -102,6 +105,13 @@ pub struct ClusterReplica {
     pub gone: Option<u64>,
     /// Why.
     pub why_gone: String,
+    /// Index of its deployment.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub deployment: u32,
+}
+
+fn is_first(deployment: &u32) -> bool {
+    *deployment == 0
 }
 
 /// A decision, or that nothing was changed.
@@ -146,6 +156,49 @@ pub struct Sample {
     pub nodes: u32,
 }
 
+/// One of several deployments at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeploymentState {
+    /// When [ns].
+    pub at: u64,
+    /// Replicas wanted.
+    pub desired: u32,
+    /// Replicas there are, ready or not.
+    pub replicas: u32,
+    /// Replicas that are ready.
+    pub ready: u32,
+    /// Its pods without a node.
+    pub pending_pods: u32,
+}
+
+/// A Deployment or LeaderWorkerSet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// Name of its pool.
+    pub name: String,
+    /// Accelerators of each of its pods.
+    pub accelerators_per_pod: i64,
+    /// Its state over time.
+    pub samples: Vec<DeploymentState>,
+}
+
+impl Deployment {
+    fn of(d: &DeploymentRow, every: usize) -> Deployment {
+        let state = |s: &DeploymentSample| DeploymentState {
+            at: s.at.0,
+            desired: s.desired,
+            replicas: s.replicas,
+            ready: s.ready,
+            pending_pods: s.pending_pods,
+        };
+        Deployment {
+            name: d.name.clone(),
+            accelerators_per_pod: d.gpus_per_pod,
+            samples: d.samples.iter().step_by(every).map(state).collect(),
+        }
+    }
+}
+
 /// What became of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
@@ -159,8 +212,11 @@ pub struct Cluster {
     pub decisions: Vec<Decision>,
     /// The state over time.
     pub samples: Vec<Sample>,
-    /// Accelerators of a pod.
+    /// Accelerators of a pod, of the first deployment.
     pub accelerators_per_pod: i64,
+    /// Its deployments, where there are several: one for each pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<Deployment>,
     /// Nodes, pods, replicas and decisions that are not in the file, because there were too many.
     #[serde(default)]
     pub left_out: u64,
@@ -229,6 +285,7 @@ impl From<&ReplicaRow> for ClusterReplica {
             draining: at(r.draining),
             gone: at(r.gone),
             why_gone: r.why_gone.clone(),
+            deployment: index(r.deployment),
         }
     }
 }
@@ -287,7 +344,13 @@ impl From<&ClusterRecord> for Cluster {
                 .map(Decision::from)
                 .collect(),
             samples: c.samples.iter().step_by(every).map(Sample::from).collect(),
-            accelerators_per_pod: c.gpus_per_pod,
+            accelerators_per_pod: c.deployments.first().map_or(0, |d| d.gpus_per_pod),
+            deployments: match c.deployments.len() {
+                0 | 1 => Vec::new(),
+                _ => (c.deployments.iter())
+                    .map(|d| Deployment::of(d, every))
+                    .collect(),
+            },
             left_out: tables.into_iter().map(over).sum(),
         }
     }
@@ -315,6 +378,13 @@ impl Cluster {
             if pod.replica as usize >= self.replicas.len() {
                 return Err(wrong(format!("pod {i} is of a replica that is not there")));
             }
+        }
+        let deployments = self.deployments.len().max(1);
+        if let Some(r) = (self.replicas.iter()).find(|r| r.deployment as usize >= deployments) {
+            return Err(wrong(format!(
+                "{} is of a deployment that is not there",
+                r.name
+            )));
         }
         let served = self.replicas.iter().flat_map(|r| &r.served);
         for s in served {

@@ -1,7 +1,8 @@
 //! Runs in a cluster under random faults, changes and numbers of replicas: no request is lost.
 
-use crate::common::clusters::{ran, run, scenario};
+use crate::common::clusters::{cluster, ran, run, scenario};
 use proptest::prelude::*;
+use sim::report::RunReport;
 
 /// A random line of a scenario that breaks or changes something.
 fn line() -> impl Strategy<Value = (bool, String)> {
@@ -69,6 +70,45 @@ const ENGINES: [&str; 5] = [
     "{ kind = \"sglang\", kv_blocks = 16000, max_running_requests = 4 }",
 ];
 
+/// A random line of a scenario with pools: as [`line`], of one of the pools where it is of replicas.
+fn line_of_pools() -> impl Strategy<Value = (bool, String)> {
+    let pool = prop::sample::select(vec!["one", "two"]);
+    let named = (line(), pool.clone(), any::<bool>()).prop_map(|((fault, text), pool, named)| {
+        let of_replicas = ["\"replica\"", "router_partition", "crash_loop"];
+        let may = of_replicas.iter().any(|k| text.contains(k));
+        let must = !fault && !text.contains("nodes =");
+        match must || may && named {
+            true => (
+                fault,
+                text.replacen("{ ", &format!("{{ pool = \"{pool}\", "), 1),
+            ),
+            false => (fault, text),
+        }
+    });
+    let link = (0u32..600, 1u32..100, prop::option::of(pool.clone())).prop_map(|(at, share, pool)| {
+        let pool = pool.map_or(String::new(), |p| format!(", pool = \"{p}\""));
+        let share = f64::from(share) / 100.0;
+        (true, format!("{{ kind = \"degraded_link\", link = \"kv\", at = \"{at} s\", duration = \"60 s\", share = {share}{pool} }}"))
+    });
+    let all = (
+        0u32..600,
+        pool,
+        prop::sample::select(vec!["replica", "node", "router_partition"]),
+    )
+        .prop_map(|(at, pool, kind)| {
+            (
+                true,
+                format!("{{ kind = \"{kind}\", at = \"{at} s\", pool = \"{pool}\", all = true }}"),
+            )
+        });
+    prop_oneof![6 => named, 2 => link, 1 => all]
+}
+
+const ENGINES_APART: [&str; 2] = [
+    "{ kind = \"vllm_v1\", kv_blocks = 300, max_num_seqs = 4, max_model_len = 4096 }",
+    "{ kind = \"trt_llm\", kv_blocks = 300, max_batch_size = 4 }",
+];
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -130,6 +170,109 @@ proptest! {
             &format!("change=[{}]", lines.join(", ")),
             "cluster.node_group[0].nodes=4",
             "cluster.pod.terminationGracePeriodSeconds=3600",
+            &format!("workload[0].arrival.rate={rate} req/s"),
+        ]);
+        prop_assert_eq!(record.counts.finished, record.counts.offered);
+    }
+
+    /// The same of pools on shared nodes: whatever breaks of either, each request ends once, KV goes only between replicas that are there, and what pods
+    /// hold costs no more than the nodes.
+    #[test]
+    fn random_faults_of_pools_lose_no_request(
+        lines in prop::collection::vec(line_of_pools(), 0..8),
+        apart in any::<bool>(),
+        engine in 0usize..2,
+        first_token in prop::sample::select(vec!["prefill", "decode"]),
+        replicas in (0u32..3, 0u32..3),
+        sizes in (1u32..3, 1u32..3),
+        rate in 1u32..10,
+        policy in prop::sample::select(vec!["round_robin", "least_outstanding", "least_kv"]),
+        scaler in 0usize..3,
+        seed in 0u64..1000,
+        retries in any::<bool>(),
+        cold in any::<bool>(),
+    ) {
+        let of = |fault: bool| {
+            // KV goes nowhere where replicas do both.
+            let may = |text: &str| {
+                let unscaled = match scaler {
+                    1 => "pool = \"two\"",
+                    2 => "pool = \"one\"",
+                    _ => "neither",
+                };
+                let is_bound = text.contains("minReplicas") && text.contains(unscaled);
+                (apart || !text.contains("link =")) && !is_bound
+            };
+            let own: Vec<&str> = (lines.iter().filter(|l| l.0 == fault))
+                .map(|l| l.1.as_str())
+                .filter(|text| may(text))
+                .collect();
+            format!("{}=[{}]", if fault { "fault" } else { "change" }, own.join(", "))
+        };
+        let hpa = "autoscaler = { hpa = { maxReplicas = 4, metrics = [{ type = \"External\", metric = \"envoy_cluster_upstream_rq_active\", averageValue = 4 }] } }";
+        let keda = "autoscaler = { keda = { pollingInterval = 30, cooldownPeriod = 100, minReplicaCount = 1, maxReplicaCount = 4, triggers = [{ metric = \"vllm:num_requests_waiting\", threshold = 3 }] } }";
+        let keda = if ENGINES_APART[engine].contains("vllm") { keda } else { hpa };
+        let pool = |name: &str, more: &str, n: u32, size: u32, scaler: &str| {
+            let pod = format!("pod = {{ size = {size}, accelerators = 1 }}");
+            let scaler = if scaler.is_empty() { String::new() } else { format!(", {scaler}") };
+            format!("{{ name = \"{name}\", {more}, replicas = {n}, {pod}{scaler} }}")
+        };
+        let (one, two) = match apart {
+            true => ("role = \"prefill\"", "role = \"decode\""),
+            false => ("max_prompt = 15", "min_prompt = 16"),
+        };
+        let (s1, s2) = [(hpa, keda), (hpa, ""), ("", keda)][scaler];
+        let mut all = vec![
+            format!("seed={seed}"),
+            format!("pool=[{}, {}]", pool("one", one, replicas.0, sizes.0, s1), pool("two", two, replicas.1, sizes.1, s2)),
+            of(true),
+            of(false),
+            "autoscaler.cluster_autoscaler={ scale-down-unneeded-time = \"60 s\", scale-down-delay-after-add = \"60 s\" }".to_owned(),
+            "cluster.node_group=[{ name = \"gpu\", spot = true, accelerators = 3, max = 6, price = \"3.6 USD/h\", boot = \"50 s\", device_plugin = \"10 s\" }]".to_owned(),
+            format!("cluster.start={}", if cold { "cold" } else { "warm" }),
+            format!("engine={}", ENGINES_APART[engine]),
+            format!("workload[0].arrival={{ kind = \"poisson\", rate = \"{rate} req/s\" }}"),
+            "workload[0].prompt={ kind = \"uniform\", min = 1, max = 30 }".to_owned(),
+            "workload[0].output={ kind = \"uniform\", min = 1, max = 20 }".to_owned(),
+            format!("router.policy={policy}"),
+        ];
+        if apart {
+            all.push(format!("kv_transfer={{ bandwidth = \"2 MB/s\", latency = \"5 ms\", bytes_per_token = 50000, first_token = \"{first_token}\" }}"));
+        }
+        if ENGINES_APART[engine].contains("vllm") {
+            all.push("workload[0].timeout=300 s".to_owned());
+        }
+        if retries {
+            all.push("router.retries={ max = 2 }".to_owned());
+        }
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let record = run(&scenario(&all));
+        prop_assert!(record.counts.offered > 0);
+        let report = RunReport::new(&record, 0.0).cluster.unwrap();
+        let held: f64 = report.deployments.iter().map(|d| d.usd.unwrap()).sum();
+        prop_assert!(held <= report.usd.unwrap() + 1e-9, "{held} of {:?}", report.usd);
+        for d in &cluster(&record).deployments {
+            prop_assert_eq!(d.samples.len(), cluster(&record).samples.len());
+        }
+    }
+
+    /// Draining loses nothing of either pool where the grace period is long enough.
+    #[test]
+    fn scaling_pools_without_faults_fails_no_request(
+        sizes in prop::collection::vec((0u32..600, 1u32..5, any::<bool>()), 1..8),
+        rate in 1u32..8,
+        bandwidth in 2000u32..20000,
+    ) {
+        let lines: Vec<String> = (sizes.iter())
+            .map(|(at, n, first)| format!("{{ at = \"{at} s\", pool = \"{}\", replicas = {n} }}", if *first { "one" } else { "two" }))
+            .collect();
+        let record = ran(&[
+            "pool=[{ name = \"one\", role = \"prefill\" }, { name = \"two\", role = \"decode\" }]",
+            &format!("kv_transfer={{ bandwidth = \"{bandwidth} kB/s\", latency = \"5 ms\", bytes_per_token = 50000 }}"),
+            &format!("change=[{}]", lines.join(", ")),
+            "cluster.node_group[0].max=8",
+            "cluster.node_group[0].nodes=8",
+            "cluster.pod.terminationGracePeriodSeconds=36000",
             &format!("workload[0].arrival.rate={rate} req/s"),
         ]);
         prop_assert_eq!(record.counts.finished, record.counts.offered);

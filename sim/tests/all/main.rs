@@ -5,6 +5,7 @@
 mod cluster;
 mod cluster_controllers;
 mod cluster_faults;
+mod cluster_pools;
 mod cluster_random;
 mod cluster_reports;
 mod cluster_runs;

@@ -329,6 +329,62 @@ fn kv_that_dies_with_its_prefill_replica_is_computed_again_or_fails_as_the_engin
     }
 }
 
+/// Two requests 50 ms apart; the only decode replica dies at 5 ms, while the first is prefilled, and another is ready at 15 ms.
+fn without_decode_for_a_while(first_token: FirstToken, gateway: GatewaySpec) -> RunRecord {
+    let spec = TransferSpec {
+        first_token,
+        ..transfer()
+    };
+    let mut sim = split(vllm(1000), vllm(1000), spec);
+    sim.serving.gateway = gateway;
+    let load = Burst {
+        gap: SimDuration(50 * MS),
+        ..burst(2, 100, 3)
+    };
+    let options = RunOptions {
+        check: true,
+        ..RunOptions::default()
+    };
+    let mut run = Run::new(&sim, Box::new(load), &options).unwrap();
+    run.plan(SimTime(5 * MS), Change::Kill(1));
+    let other = run.add_to(1, &replica(vllm(1000))).unwrap();
+    run.plan(SimTime(15 * MS), Change::Ready(other));
+    run.run_to_end().unwrap();
+    run.finish(RunInfo::default()).unwrap()
+}
+
+#[test]
+fn a_request_that_nobody_can_decode_is_sent_again_if_its_client_has_got_nothing() {
+    let gateway = GatewaySpec {
+        retries: Some(RetrySpec::default()),
+        ..GatewaySpec::default()
+    };
+    for (first_token, outcome, retries) in [
+        (FirstToken::Decode, Outcome::Finished, 1),
+        (FirstToken::Prefill, Outcome::Failed, 0),
+    ] {
+        let record = without_decode_for_a_while(first_token, gateway);
+        let mut rows = record.request_rows.unwrap();
+        rows.sort_by_key(|r| r.id);
+        assert_eq!(
+            (rows[0].outcome, rows[1].outcome),
+            (outcome, Outcome::Finished)
+        );
+        assert_eq!(record.gateway.unwrap().retries, retries);
+    }
+}
+
+#[test]
+fn a_request_that_nobody_can_decode_makes_room_for_the_next() {
+    let gateway = GatewaySpec {
+        max_requests: Some(1),
+        ..GatewaySpec::default()
+    };
+    let record = without_decode_for_a_while(FirstToken::Decode, gateway);
+    assert_eq!(record.gateway.unwrap().overflowed, 0);
+    assert_eq!((record.counts.failed, record.counts.finished), (1, 1));
+}
+
 /// A case split over prefill and decode replicas of vLLM or TensorRT-LLM.
 #[derive(Clone, Debug)]
 struct Split {

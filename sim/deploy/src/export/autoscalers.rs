@@ -48,6 +48,12 @@ pub fn none(s: &Scenario, out: &mut Exported) {
         {
             out.cannot("autoscaler: export to k8s or lws for the object");
         }
+        let scaled = |p: &sim::scenario::PoolChoice| {
+            (p.on_cluster.as_ref()).is_some_and(|o| o.autoscaler.is_some())
+        };
+        if s.pools.iter().any(scaled) {
+            out.cannot("pool.autoscaler: export the pool as a scenario of its own to k8s or lws for the object");
+        }
     }
 }
 

@@ -12,7 +12,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::kernel::time::{SimDuration, SimTime};
-use spec::{Flags, NodeGroup, NodeView, Observed, POD_BUFFER, PodView, Resources};
+use scale_up::Free;
+use spec::{Flags, NodeGroup, NodeView, Observed, POD_BUFFER, PodView};
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -246,23 +247,20 @@ impl ClusterAutoscaler {
     }
 
     /// What is free on the nodes chosen, and on upcoming ones.
-    fn free_on_nodes(&self, seen: &Observed, chosen: impl Fn(&NodeView) -> bool) -> Vec<Resources> {
-        let mut free: Vec<Resources> = Vec::new();
+    fn free_on_nodes(&self, seen: &Observed, chosen: impl Fn(&NodeView) -> bool) -> Vec<Free> {
+        let mut free: Vec<Free> = Vec::new();
         for node in seen.nodes.iter().filter(|n| chosen(n)) {
             let has = match (self.is_upcoming(node), node.is_ready) {
                 (true, _) => self.groups[node.group].template,
                 (false, true) => node.allocatable,
                 (false, false) => continue,
             };
-            free.push(
-                node.pods
-                    .iter()
-                    .fold(has, |left, pod| left.less(pod.requests)),
-            );
+            let left = (node.pods.iter()).fold(has, |left, pod| left.less(pod.requests));
+            free.push((node.group, left));
         }
         for (index, (group, state)) in self.groups.iter().zip(&self.state).enumerate() {
             let unregistered = state.target.saturating_sub(Self::registered(seen, index));
-            free.extend(std::iter::repeat_n(group.template, unregistered));
+            free.extend(std::iter::repeat_n((index, group.template), unregistered));
         }
         free
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: kubernetes/autoscaler `core/scaledown/*`, `simulator/utilization/info.go`.
 
-use super::scale_up::place;
+use super::scale_up::{Free, place};
 use super::spec::{Flags, NodeView, Resources};
 
 /// Utilization of a node, and the threshold below which it is a candidate. On GPU nodes the GPUs alone count.
@@ -23,7 +23,7 @@ pub(super) fn is_idle(node: &NodeView, template: Resources, flags: &Flags) -> bo
 }
 
 /// Whether all pods of a node can move to `others` (what is free there); takes the room where they can.
-pub(super) fn can_move(node: &NodeView, others: &mut [Resources]) -> bool {
+pub(super) fn can_move(node: &NodeView, others: &mut [Free]) -> bool {
     if node.pods.iter().any(|pod| !pod.is_movable) {
         return false;
     }

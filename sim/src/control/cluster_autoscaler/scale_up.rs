@@ -4,12 +4,16 @@
 
 use super::spec::{Expander, NodeGroup, PodView, Resources};
 
+/// What is free on a node: the index of its group, and how much.
+pub(super) type Free = (usize, Resources);
+
 /// Puts pods, one after the other, where they first fit; returns those that fit nowhere.
-pub(super) fn place(pods: &[PodView], free: &mut [Resources]) -> Vec<PodView> {
+pub(super) fn place(pods: &[PodView], free: &mut [Free]) -> Vec<PodView> {
     let mut left = Vec::new();
     for pod in pods {
-        match free.iter_mut().find(|f| f.holds(pod.requests)) {
-            Some(free) => *free = free.less(pod.requests),
+        let fits = |(group, free): &&mut Free| pod.groups.has(*group) && free.holds(pod.requests);
+        match free.iter_mut().find(fits) {
+            Some((_, free)) => *free = free.less(pod.requests),
             None => left.push(*pod),
         }
     }
@@ -40,7 +44,7 @@ pub(super) fn estimate(
     };
     let mut order: Vec<&PodView> = pods
         .iter()
-        .filter(|p| group.template.holds(p.requests))
+        .filter(|p| p.groups.has(index) && group.template.holds(p.requests))
         .collect();
     order.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.id.cmp(&b.id)));
     let mut free: Vec<Resources> = Vec::new();

@@ -163,6 +163,41 @@ pub struct NodeGroup {
     pub priority: i32,
 }
 
+/// Node groups that a pod may be placed on (`nodeSelector`, node affinity), by their index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSet(u128);
+
+impl GroupSet {
+    /// Any group.
+    pub const ALL: GroupSet = GroupSet(u128::MAX);
+    /// Groups that a set other than [`GroupSet::ALL`] can tell apart.
+    pub const MOST: usize = 128;
+
+    /// The groups whose `may` is true; all of them is [`GroupSet::ALL`].
+    pub fn of(may: impl IntoIterator<Item = bool>) -> GroupSet {
+        let (mut bits, mut all) = (0, true);
+        for (i, may) in may.into_iter().enumerate() {
+            all &= may;
+            bits |= u128::from(may && i < GroupSet::MOST) << (i % GroupSet::MOST);
+        }
+        match all {
+            true => GroupSet::ALL,
+            false => GroupSet(bits),
+        }
+    }
+
+    /// Whether `group` is among them.
+    pub fn has(self, group: usize) -> bool {
+        self == GroupSet::ALL || group < GroupSet::MOST && self.0 >> group & 1 == 1
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: GroupSet) -> GroupSet {
+        GroupSet(self.0 & other.0)
+    }
+}
+
 /// A pod, pending or on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodView {
@@ -170,6 +205,8 @@ pub struct PodView {
     pub id: u64,
     /// What it requests.
     pub requests: Resources,
+    /// Where it may be.
+    pub groups: GroupSet,
     /// When it was created.
     pub created: SimTime,
     /// Whether it may be evicted: no blocking PDB, bare pod, local storage, system pod, `safe-to-evict=false`.

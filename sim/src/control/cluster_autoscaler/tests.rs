@@ -1,4 +1,5 @@
 use super::spec::Expander;
+use super::spec::{GroupSet, Resources};
 use super::*;
 
 fn at(secs: u64) -> SimTime {
@@ -30,6 +31,7 @@ fn pod(id: u64, gpus: i64, created: u64) -> PodView {
             memory_bytes: 100,
             gpus,
         },
+        groups: GroupSet::ALL,
         created: at(created),
         is_movable: true,
     }

@@ -4,7 +4,7 @@
 
 use super::spec::{CapacityType, ConsolidationPolicy, NodeView, Observed, Reason};
 use super::{Action, Karpenter, place};
-use crate::control::cluster_autoscaler::spec::PodView;
+use crate::control::cluster_autoscaler::spec::{GroupSet, PodView};
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// Most nodes that one command takes.
@@ -183,7 +183,8 @@ impl Karpenter {
             .iter()
             .map(|n| offerings[n.offering].price_per_hour)
             .sum();
-        let replacement = self.cheapest(requests)?;
+        let groups = (left.iter()).fold(GroupSet::ALL, |all, p| all.and(p.groups));
+        let replacement = self.cheapest(requests, groups)?;
         if offerings[replacement].price_per_hour >= price {
             return None;
         }

@@ -14,7 +14,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cluster_autoscaler::spec::{PodView, Resources};
+use super::cluster_autoscaler::spec::{GroupSet, PodView, Resources};
 use crate::kernel::time::{SimDuration, SimTime};
 use spec::{CapacityType, KarpenterSpec, Observed, Offering, Reason};
 
@@ -279,7 +279,7 @@ impl Karpenter {
     }
 
     /// What is free on initialized nodes other than `without`, and on claims.
-    fn free(&self, seen: &Observed, without: &[u64]) -> Vec<Resources> {
+    fn free(&self, seen: &Observed, without: &[u64]) -> Vec<Free> {
         let used = |pods: &[PodView]| {
             pods.iter()
                 .fold(Resources::default(), |sum, p| sum.plus(p.requests))
@@ -288,12 +288,12 @@ impl Karpenter {
             .nodes
             .iter()
             .filter(|n| n.is_initialized && !n.is_disrupted && !without.contains(&n.id))
-            .map(|n| n.allocatable.less(used(&n.pods)));
+            .map(|n| (n.offering, n.allocatable.less(used(&n.pods))));
         let claims = self.claims.iter().map(|(id, c)| {
             let node = seen.nodes.iter().find(|n| n.id == *id);
-            self.spec.offerings[c.offering]
-                .allocatable
-                .less(node.map_or(Resources::default(), |n| used(&n.pods)))
+            let used = node.map_or(Resources::default(), |n| used(&n.pods));
+            let whole = self.spec.offerings[c.offering].allocatable;
+            (c.offering, whole.less(used))
         });
         nodes.chain(claims).collect()
     }
@@ -313,15 +313,23 @@ impl Karpenter {
         });
         for pod in largest_first(pods) {
             let fitting = bins.iter_mut().find_map(|b| {
-                let used = b.used.plus(pod.requests);
-                self.cheapest(used).map(|offering| (b, used, offering))
+                let (used, groups) = (b.used.plus(pod.requests), b.groups.and(pod.groups));
+                let offering = self.cheapest(used, groups)?;
+                Some((
+                    b,
+                    Bin {
+                        used,
+                        groups,
+                        offering,
+                    },
+                ))
             });
-            if let Some((bin, used, offering)) = fitting {
-                (bin.used, bin.offering) = (used, offering);
+            if let Some((bin, fuller)) = fitting {
+                *bin = fuller;
                 continue;
             }
-            match self.cheapest(pod.requests) {
-                None => homeless.push((pod.id, self.why_none(pod.requests))),
+            match self.cheapest(pod.requests, pod.groups) {
+                None => homeless.push((pod.id, self.why_none(&pod))),
                 Some(_) if room == Some(0) => {
                     homeless.push((pod.id, "the pool is at its limit of nodes".to_owned()))
                 }
@@ -329,6 +337,7 @@ impl Karpenter {
                     room = room.map(|r| r - 1);
                     bins.push(Bin {
                         used: pod.requests,
+                        groups: pod.groups,
                         offering,
                     });
                 }
@@ -337,12 +346,14 @@ impl Karpenter {
         (bins, homeless)
     }
 
-    /// The cheapest offering that holds `requests` and is not left alone.
-    fn cheapest(&self, requests: Resources) -> Option<usize> {
+    /// The cheapest offering among `groups` that holds `requests` and is not left alone.
+    fn cheapest(&self, requests: Resources, groups: GroupSet) -> Option<usize> {
         let offerings = &self.spec.offerings;
         (0..offerings.len())
             .filter(|i| {
-                !self.unavailable.contains_key(i) && offerings[*i].allocatable.holds(requests)
+                !self.unavailable.contains_key(i)
+                    && groups.has(*i)
+                    && offerings[*i].allocatable.holds(requests)
             })
             .min_by(|a, b| {
                 offerings[*a]
@@ -351,10 +362,11 @@ impl Karpenter {
             })
     }
 
-    fn why_none(&self, requests: Resources) -> String {
-        let holds = |o: &&Offering| o.allocatable.holds(requests);
-        match self.spec.offerings.iter().find(holds) {
-            Some(o) => format!("insufficient capacity of {}", o.shown()),
+    fn why_none(&self, pod: &PodView) -> String {
+        let holds =
+            |(i, o): &(usize, &Offering)| pod.groups.has(*i) && o.allocatable.holds(pod.requests);
+        match self.spec.offerings.iter().enumerate().find(holds) {
+            Some((_, o)) => format!("insufficient capacity of {}", o.shown()),
             None => "no instance type holds the pod".to_owned(),
         }
     }
@@ -364,6 +376,8 @@ impl Karpenter {
 #[derive(Clone, Debug)]
 struct Bin {
     used: Resources,
+    /// Where all of its pods may be.
+    groups: GroupSet,
     offering: usize,
 }
 
@@ -379,12 +393,17 @@ fn largest_first(pods: &[PodView]) -> Vec<PodView> {
     pods
 }
 
+/// What is free on a node: the index of its offering, and how much.
+type Free = (usize, Resources);
+
 /// Puts pods on free room, largest first; those that are left.
-fn place(pods: &[PodView], free: &mut [Resources]) -> Vec<PodView> {
+fn place(pods: &[PodView], free: &mut [Free]) -> Vec<PodView> {
     let mut left = Vec::new();
     for pod in largest_first(pods) {
-        match free.iter_mut().find(|room| room.holds(pod.requests)) {
-            Some(room) => *room = room.less(pod.requests),
+        let fits =
+            |(offering, room): &&mut Free| pod.groups.has(*offering) && room.holds(pod.requests);
+        match free.iter_mut().find(fits) {
+            Some((_, room)) => *room = room.less(pod.requests),
             None => left.push(pod),
         }
     }

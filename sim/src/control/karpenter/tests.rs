@@ -41,6 +41,7 @@ fn pod(id: u64, n: i64) -> PodView {
     PodView {
         id,
         requests: gpus(n),
+        groups: GroupSet::ALL,
         created: at(0),
         is_movable: true,
     }

@@ -31,7 +31,8 @@ impl Cluster {
         self.stop_serving(now, unit);
         let u = &mut self.units[unit];
         u.why_gone = "crashed".into();
-        if is_draining || self.spec.pod.size > 1 {
+        let deployment = u.deployment;
+        if is_draining || self.is_set_of_groups(deployment) {
             self.end(now, unit);
             return;
         }
@@ -47,7 +48,8 @@ impl Cluster {
         if now.since(pod.started) >= BACKOFF_RESET {
             pod.backoffs = 0;
         }
-        let doubled = self.spec.pod.restart_backoff.0 << pod.backoffs.min(8);
+        let first = self.spec.deployments[deployment].pod.restart_backoff.0;
+        let doubled = first << pod.backoffs.min(8);
         let pause = SimDuration(doubled).min(LONGEST_BACKOFF);
         pod.restarts += 1;
         pod.backoffs += 1;

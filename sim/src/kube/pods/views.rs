@@ -2,16 +2,16 @@
 
 use super::super::cluster::Cluster;
 use super::super::slow::Slow;
-use super::super::unit::State;
+use super::super::unit::{State, Unit};
 use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
 use crate::kernel::time::SimTime;
 
 impl Cluster {
     /// The pods that the HPA's selector matches, leaders alone, by replica.
-    pub(in crate::kube) fn pods_for_hpa(&self) -> (Vec<u64>, Vec<PodState>) {
+    pub(in crate::kube) fn pods_for_hpa(&self, d: usize) -> (Vec<u64>, Vec<PodState>) {
         let mut ids = Vec::new();
         let mut states = Vec::new();
-        for &unit in &self.live {
+        for unit in self.live_of(d) {
             let u = &self.units[unit];
             let leader = &self.pods[u.pods[0]];
             let is_running = leader.started != SimTime::NEVER;
@@ -34,11 +34,21 @@ impl Cluster {
         (ids, states)
     }
 
-    /// Units whose engines can be looked at, with their engines.
-    pub(in crate::kube) fn engines(&self) -> impl Iterator<Item = (usize, u32)> {
-        (self.live.iter())
-            .filter(|u| self.units[**u].is_up())
-            .filter_map(|u| Some((*u, self.units[*u].engine?)))
+    /// Units of deployment `d` that have not ended, in the order in which they came.
+    fn live_of(&self, d: usize) -> impl Iterator<Item = usize> {
+        (self.live.iter().copied()).filter(move |u| self.units[*u].deployment == d)
+    }
+
+    /// The deployment of pod `p`.
+    pub(in crate::kube) fn deployment_of(&self, p: usize) -> usize {
+        self.units[self.pods[p].unit].deployment
+    }
+
+    /// Units of deployment `d` whose engines can be looked at, with their engines.
+    pub(in crate::kube) fn engines(&self, d: usize) -> impl Iterator<Item = (usize, u32)> {
+        (self.live_of(d))
+            .filter(|u| self.units[*u].is_up())
+            .filter_map(|u| Some((u, self.units[u].engine?)))
     }
 
     /// How much longer the steps of a replica take: the slowest node of a gang sets its pace.
@@ -65,23 +75,24 @@ impl Cluster {
         &self.units[unit].name
     }
 
-    /// Replicas whose controller counts them, in the order in which they came.
-    pub(in crate::kube) fn counted(&self) -> Vec<usize> {
-        (self.live.iter().copied())
+    /// Replicas of deployment `d` whose controller counts them, in the order in which they came.
+    pub(in crate::kube) fn counted(&self, d: usize) -> Vec<usize> {
+        (self.live_of(d))
             .filter(|u| self.units[*u].counts())
+            .collect()
+    }
+
+    /// Replicas of deployment `d`, or of all, for which `is` holds, in the order in which they came.
+    pub(in crate::kube) fn those(&self, d: Option<usize>, is: fn(&Unit) -> bool) -> Vec<usize> {
+        (self.live.iter().copied())
+            .filter(|u| d.is_none_or(|d| self.units[*u].deployment == d))
+            .filter(|u| is(&self.units[*u]))
             .collect()
     }
 
     /// Whether a pod was told to end.
     pub(in crate::kube) fn is_ending(&self, p: usize) -> bool {
         self.units[self.pods[p].unit].state == State::Draining
-    }
-
-    /// Replicas that are ready, in the order in which they came.
-    pub(in crate::kube) fn serving(&self) -> Vec<usize> {
-        (self.live.iter().copied())
-            .filter(|u| self.units[*u].is_serving())
-            .collect()
     }
 
     pub(in crate::kube) fn generation_of(&self, unit: usize) -> u32 {
@@ -95,11 +106,10 @@ impl Cluster {
     /// Which of several ready replicas a rolling update takes next: of a LeaderWorkerSet the highest index, of a Deployment the one that became
     /// ready last.
     pub(in crate::kube) fn last_of(&self, units: &[usize]) -> Option<usize> {
-        let is_set = self.is_set_of_groups();
         units.iter().copied().max_by_key(|u| {
             let unit = &self.units[*u];
             (
-                if is_set {
+                if self.is_set_of_groups(unit.deployment) {
                     u64::from(unit.ordinal)
                 } else {
                     unit.ready.0
@@ -109,17 +119,23 @@ impl Cluster {
         })
     }
 
+    /// Replicas of all deployments that are ready.
     pub(in crate::kube) fn ready_units(&self) -> usize {
         (self.live.iter())
             .filter(|u| self.units[**u].is_serving())
             .count()
     }
 
-    /// Replicas that the Deployment or LeaderWorkerSet counts: `status.replicas`.
-    pub(in crate::kube) fn counted_units(&self) -> usize {
-        (self.live.iter())
-            .filter(|u| self.units[**u].counts())
+    /// Replicas of deployment `d` that are ready.
+    pub(in crate::kube) fn ready_of(&self, d: usize) -> usize {
+        (self.live_of(d))
+            .filter(|u| self.units[*u].is_serving())
             .count()
+    }
+
+    /// Replicas that Deployment or LeaderWorkerSet `d` counts: `status.replicas`.
+    pub(in crate::kube) fn counted_units(&self, d: usize) -> usize {
+        self.live_of(d).filter(|u| self.units[*u].counts()).count()
     }
 
     /// Index of the replica whose start `epoch` is under way.

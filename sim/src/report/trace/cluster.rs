@@ -158,23 +158,28 @@ fn pod_lane<W: Write>(t: &mut Track<W>, c: &ClusterRecord, pod: &PodRow) -> io::
 }
 
 fn controllers<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io::Result<()> {
-    let mut known: Vec<Controller> = Vec::new();
+    let mut known: Vec<(Controller, Option<&str>)> = Vec::new();
     for d in &c.decisions {
-        let tid = match known.iter().position(|k| *k == d.controller) {
+        // With several deployments each HPA has a lane of its own.
+        let of = (c.deployments.len() > 1)
+            .then(|| d.about.strip_suffix(" replicas"))
+            .flatten();
+        let lane = (d.controller, of);
+        let tid = match known.iter().position(|k| *k == lane) {
             Some(tid) => tid,
             None => {
-                known.push(d.controller);
-                known.len() - 1
+                known.push(lane);
+                let name = match of {
+                    Some(of) => json(&format!("{} of {of}", d.controller.name()))?,
+                    None => json(d.controller.name())?,
+                };
+                let tid = known.len() - 1;
+                w.event(format_args!(
+                    r#""ph":"M","name":"thread_name","pid":{CONTROLLERS},"tid":{tid},"args":{{"name":{name}}}"#
+                ))?;
+                tid
             }
         };
-        if tid + 1 == known.len()
-            && c.decisions.iter().find(|o| o.controller == d.controller) == Some(d)
-        {
-            let name = d.controller.name();
-            w.event(format_args!(
-                r#""ph":"M","name":"thread_name","pid":{CONTROLLERS},"tid":{tid},"args":{{"name":"{name}"}}"#
-            ))?;
-        }
         if shown.span(d.at, SimTime(d.at.0.saturating_add(1))) {
             decision(w, tid, d)?;
         }
@@ -211,11 +216,25 @@ fn counters<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io
             ),
             ("requests held", format!(r#""held":{}"#, s.held)),
         ] {
-            w.event(format_args!(
-                r#""ph":"C","name":"{name}","pid":{CONTROLLERS},"ts":{},"args":{{{args}}}"#,
-                micros(s.at)
-            ))?;
+            counter(w, &json(name)?, s.at, &args)?;
+        }
+    }
+    for d in &c.deployments {
+        let name = json(&format!("{} replicas", d.name))?;
+        for s in &d.samples {
+            if shown.span(s.at, SimTime(s.at.0.saturating_add(1))) {
+                let args = format!(r#""wanted":{},"ready":{}"#, s.desired, s.ready);
+                counter(w, &name, s.at, &args)?;
+            }
         }
     }
     Ok(())
+}
+
+/// The height of a counter at an instant; `name` is JSON.
+fn counter<W: Write>(w: &mut Events<W>, name: &str, at: SimTime, args: &str) -> io::Result<()> {
+    w.event(format_args!(
+        r#""ph":"C","name":{name},"pid":{CONTROLLERS},"ts":{},"args":{{{args}}}"#,
+        micros(at)
+    ))
 }

@@ -55,26 +55,32 @@ impl Run<'_> {
     /// The replica for the drawn request; `None`: none is ready.
     #[inline]
     pub(super) fn route(&mut self) -> Option<u32> {
-        if self.is_full() {
+        let service = self.services.entry(&self.spec)?;
+        if self.must_wait(service) {
             return None;
         }
-        self.services.entry(&self.spec)?.route(&self.spec)
+        self.services.router(service).route(&self.spec)
+    }
+
+    /// Whether the drawn request waits at the gateway though `service` may have a replica for it.
+    #[inline]
+    fn must_wait(&self, service: usize) -> bool {
+        // Without a cluster the replicas that decode do not come back.
+        self.is_full(service)
+            || self.is_in_cluster && self.services.lacks_decode(service, &self.spec)
     }
 
     /// Whether the choice for the drawn request depends on which requests have ended by now.
     #[inline]
     pub(super) fn needs_state(&mut self) -> bool {
-        self.services
-            .entry(&self.spec)
-            .is_some_and(|r| r.needs_state(&self.spec))
+        (self.services.entry(&self.spec))
+            .is_some_and(|s| self.services.router(s).needs_state(&self.spec))
     }
 
-    /// Whether every ready replica has as many requests as it may have.
+    /// Whether every ready replica of `service` has as many requests as it may have.
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        let most = |limit: u32| u64::from(limit).saturating_mul(self.services.ready() as u64);
-        self.limit
-            .is_some_and(|limit| self.under_way >= most(limit))
+    fn is_full(&self, service: usize) -> bool {
+        (self.limit).is_some_and(|limit| self.services.is_full(service, limit))
     }
 
     /// Requests that clients send at `now`.
@@ -85,10 +91,11 @@ impl Run<'_> {
             if self.pace == Pace::Ahead && self.needs_state() {
                 self.look_at_replicas();
             }
-            if self.services.entry(&self.spec).is_none() {
+            let Some(service) = self.services.entry(&self.spec) else {
                 self.refuse(id, RejectReason::TooLong, now);
                 continue;
-            }
+            };
+            self.services.offer(service);
             if self.overflows() {
                 self.overflow(id, now);
                 continue;
@@ -110,6 +117,7 @@ impl Run<'_> {
         patience: Option<SimDuration>,
     ) {
         self.under_way += 1;
+        self.services.sent(i);
         self.note_try(id);
         if let Some(h) = &mut self.handovers
             && self.spec.output_tokens > 1
@@ -146,10 +154,11 @@ impl Run<'_> {
 
     /// Hands the drawn request to its replica, whose clock is behind.
     pub(super) fn send_ahead(&mut self, id: ReqId) {
-        if self.services.entry(&self.spec).is_none() {
+        let Some(service) = self.services.entry(&self.spec) else {
             let at = self.now;
             return self.refuse(id, RejectReason::TooLong, at);
-        }
+        };
+        self.services.offer(service);
         let patience = self.patience();
         match self.route() {
             Some(i) => {
@@ -162,25 +171,31 @@ impl Run<'_> {
 
     /// Keeps the drawn request until a replica is ready.
     pub(super) fn hold(&mut self, id: ReqId, patience: Option<SimDuration>) {
+        let service = self.services.entry(&self.spec).unwrap_or(0);
         let spec = std::mem::take(&mut self.spec);
-        self.gateway.hold(id, spec, patience);
+        self.gateway.hold(service, id, spec, patience);
     }
 
-    /// A replica is ready: what was held goes on its way, in the order in which it was sent.
+    /// A replica is ready: what was held goes on its way, of each service in the order in which it was sent.
     pub(super) fn release(&mut self) {
+        if self.gateway.len() == 0 {
+            return;
+        }
         let drawn = std::mem::take(&mut self.spec);
-        for id in self.gateway.ids() {
-            if self.is_full() {
-                break;
-            }
-            let Some(spec) = self.gateway.remove(id) else {
-                continue;
-            };
-            self.spec = spec;
-            let patience = self.patience();
-            match self.route() {
-                Some(i) => self.accept(i, self.now, id, patience),
-                None => self.hold(id, patience),
+        for service in 0..self.services.len() {
+            while !self.is_full(service)
+                && let Some((id, spec)) = self.gateway.take(service)
+            {
+                self.spec = spec;
+                let patience = self.patience();
+                match self.route() {
+                    Some(i) => self.accept(i, self.now, id, patience),
+                    None => {
+                        // Those behind it find none either.
+                        self.hold(id, patience);
+                        break;
+                    }
+                }
             }
         }
         self.spec = drawn;

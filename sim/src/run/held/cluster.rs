@@ -7,20 +7,25 @@ use crate::cluster::replica::Lifecycle;
 use crate::kernel::time::SimTime;
 use crate::kube::record::ClusterRecord;
 use crate::kube::slow::{Slowed, Speed};
-use crate::kube::{Order, Sight, Vitals};
+use crate::kube::{Order, Sight, Traffic, Vitals};
 use crate::record::RunInfo;
+use crate::run::gate::Gate;
+use crate::run::gateway::Gateway;
 use crate::run::group::Fleet;
 use crate::run::options::RunError;
 use crate::run::plans::Change;
-use crate::simulation::ReplicaSpec;
+use crate::run::services::Services;
+use crate::simulation::{ReplicaSpec, Simulation};
 
 /// What the cluster sees of a run.
 struct Seen<'a> {
     fleet: &'a Fleet,
-    held: u64,
+    services: &'a Services,
+    gateway: &'a Gateway,
+    gate: Option<&'a Gate>,
     offered: u64,
     ended: u64,
-    steps: &'a dyn StepModel,
+    templates: &'a [ReplicaSpec],
 }
 
 impl Sight for Seen<'_> {
@@ -29,7 +34,7 @@ impl Sight for Seen<'_> {
     }
 
     fn held(&self) -> u64 {
-        self.held
+        self.gateway.len() as u64
     }
 
     fn offered(&self) -> u64 {
@@ -40,8 +45,34 @@ impl Sight for Seen<'_> {
         self.ended
     }
 
-    fn steps(&self) -> &dyn StepModel {
-        self.steps
+    fn traffic(&self, deployment: usize) -> Traffic {
+        if self.services.len() == 1 {
+            return Traffic {
+                offered: self.offered,
+                ended: self.ended,
+                held: self.held(),
+            };
+        }
+        let service = self.services.of_pool(deployment);
+        let held = self.gateway.len_of(service) as u64;
+        let at_replicas: usize = (0..self.fleet.len())
+            .filter(|i| self.services.of_replica(*i) == service)
+            .map(|i| self.fleet.peek(i).outstanding())
+            .sum();
+        let again = (self.gate.and_then(|g| g.retries.as_ref())).map_or(0, |r| {
+            let of = r.waiting_specs().map(|spec| self.services.entry(spec));
+            of.filter(|s| *s == Some(service)).count()
+        });
+        let offered = self.services.offered(service);
+        Traffic {
+            offered,
+            ended: offered.saturating_sub(held + (at_replicas + again) as u64),
+            held,
+        }
+    }
+
+    fn steps(&self, deployment: usize) -> &dyn StepModel {
+        &*self.templates[deployment].step
     }
 }
 
@@ -54,21 +85,27 @@ impl Run<'_> {
 
     /// Lets the cluster do all that is due at `now`: class 2b of [`crate::cluster`].
     pub(super) fn act_in_cluster(&mut self, now: SimTime) -> Result<(), RunError> {
-        let Some((mut cluster, template)) = self.cluster.take() else {
+        let Some((mut cluster, templates)) = self.cluster.take() else {
             return Ok(());
         };
         while cluster.next() <= now {
             let seen = Seen {
                 fleet: &self.fleet,
-                held: self.gateway.len() as u64,
+                services: &self.services,
+                gateway: &self.gateway,
+                gate: self.gate.as_deref(),
                 offered: self.offered - u64::from(self.drawn.is_some()),
                 ended: self.ended(),
-                steps: &*template.step,
+                templates: &templates,
             };
             for order in cluster.act(now, &seen) {
                 match order {
-                    Order::Start { unit, speed } => {
-                        let engine = self.start_engine(&template, speed)?;
+                    Order::Start {
+                        unit,
+                        deployment,
+                        speed,
+                    } => {
+                        let engine = self.start_engine(&templates, deployment, speed)?;
                         cluster.started(now, unit, engine);
                     }
                     Order::Drain(engine) => self.change(Change::Drain(engine))?,
@@ -77,20 +114,26 @@ impl Run<'_> {
                     }
                     Order::Reach(engine) => self.change(Change::Reach(engine))?,
                     Order::Kill(engine) => self.change(Change::Kill(engine))?,
+                    Order::KvLinks(shares) => {
+                        if let Some(h) = &mut self.handovers {
+                            h.set_shares(now, shares);
+                        }
+                    }
                 }
             }
         }
-        self.cluster = Some((cluster, template));
+        self.cluster = Some((cluster, templates));
         Ok(())
     }
 
     /// Starts an engine, ready at once: the pods that it runs in have gone through their start.
     fn start_engine(
         &mut self,
-        template: &ReplicaSpec,
+        templates: &[ReplicaSpec],
+        pool: usize,
         speed: Option<Speed>,
     ) -> Result<u32, RunError> {
-        let mut spec = template.clone();
+        let mut spec = templates[pool].clone();
         if let Some(speed) = speed {
             let inner = spec.step;
             spec.step = std::sync::Arc::new(Slowed { inner, speed });
@@ -99,7 +142,7 @@ impl Run<'_> {
             drift.machine = self.fleet.len();
         }
         self.reached = self.reached.max(self.now);
-        let engine = self.add(&spec)?;
+        let engine = self.add_to(pool, &spec)?;
         self.change(Change::Ready(engine))?;
         Ok(engine)
     }
@@ -131,21 +174,44 @@ impl Run<'_> {
     }
 }
 
+/// What the replicas of each deployment are like: the first of each pool of `sim`.
+///
+/// # Errors
+/// [`RunError::NoReplica`] where a pool has none.
+pub(super) fn templates(sim: &Simulation) -> Result<Vec<ReplicaSpec>, RunError> {
+    let pools = sim.serving.pools.len().max(1);
+    let mut firsts = vec![None; pools];
+    let of = sim.serving.pool_of_replicas().chain(std::iter::repeat(0));
+    for (spec, pool) in sim.replicas.iter().zip(of) {
+        firsts[pool].get_or_insert(spec);
+    }
+    (firsts.into_iter())
+        .map(|first| first.cloned().ok_or(RunError::NoReplica))
+        .collect()
+}
+
 /// Tells reports of the engines that a cluster had, and what its nodes cost on average.
 pub(super) fn describe(info: &mut RunInfo, around: &ClusterRecord, engines: u32) {
-    if let Some(first) = info.replicas.first().cloned() {
-        let prefix = first
-            .name
-            .rsplit_once('/')
-            .map_or(first.name.as_str(), |(p, _)| p)
-            .to_owned();
-        info.replicas = (0..engines)
-            .map(|i| {
-                let mut replica = first.clone();
-                replica.name = format!("{prefix}/{i}");
-                replica
-            })
-            .collect();
+    let mut firsts = vec![0];
+    for pool in &info.pools {
+        firsts.push(firsts[firsts.len() - 1] + pool.replicas as usize);
+    }
+    let mut counts = vec![0; firsts.len()];
+    let of = around.engine_deployments(engines as usize);
+    let replicas: Option<Vec<_>> = (of.into_iter())
+        .map(|pool| {
+            let mut replica = info.replicas.get(firsts[pool])?.clone();
+            let prefix = (replica.name.rsplit_once('/')).map_or(replica.name.as_str(), |(p, _)| p);
+            replica.name = format!("{prefix}/{}", counts[pool]);
+            counts[pool] += 1;
+            Some(replica)
+        })
+        .collect();
+    if let Some(replicas) = replicas {
+        info.replicas = replicas;
+    }
+    for (pool, n) in info.pools.iter_mut().zip(counts) {
+        pool.replicas = n;
     }
     let hours = around.end.as_secs() / 3600.0;
     info.usd_per_hour = around.usd().filter(|_| hours > 0.0).map(|usd| usd / hours);

@@ -76,7 +76,7 @@ impl Run<'_> {
         }
         let mut undecided = std::mem::take(&mut books.undecided);
         for (i, row, end) in undecided.drain(..) {
-            self.services.of(i).ended(i);
+            self.services.ended(i);
             self.under_way = self.under_way.saturating_sub(1);
             self.end_handover(row.id);
             if is_server_fault(row.outcome) {
@@ -107,7 +107,7 @@ impl Run<'_> {
     }
 
     /// Whether the request of `row`, whose try has failed, is sent again.
-    fn tries_again(&mut self, row: &RequestRow) -> bool {
+    pub(super) fn tries_again(&mut self, row: &RequestRow) -> bool {
         let now = self.now;
         let Some(gate) = &mut self.gate else {
             return false;
@@ -133,7 +133,7 @@ impl Run<'_> {
     }
 
     /// A request ends as its last try did.
-    fn end_try(&mut self, row: &RequestRow, end: &RequestEnd) {
+    pub(super) fn end_try(&mut self, row: &RequestRow, end: &RequestEnd) {
         self.forget_try(row.id);
         self.end_outside(row, end);
     }

@@ -17,7 +17,7 @@ impl Run<'_> {
         let mut prefilled = std::mem::take(&mut books.prefilled);
         for (i, slot) in prefilled.drain(..) {
             let carried = self.fleet.get(i).0.hand_over(slot);
-            self.services.of(i).ended(i);
+            self.services.ended(i);
             if let (Some(carried), Some(h)) = (carried, &mut self.handovers)
                 && let Some(handover) = h.by_id.get_mut(&carried.id)
             {
@@ -50,10 +50,12 @@ impl Run<'_> {
         let Some(carried) = handover.carried else {
             return;
         };
-        let chosen = (self.services.decode(&handover.spec)).and_then(|r| r.route(&handover.spec));
-        let Some(d) = chosen else {
+        let service = self.services.decode(&handover.spec);
+        let chosen = service.and_then(|s| self.services.router(s).route(&handover.spec));
+        let (Some(service), Some(d)) = (service, chosen) else {
             return self.fail_on_the_way(id, now);
         };
+        self.services.offer(service);
         let (spec, patience) = (handover.spec.clone(), handover.patience);
         let (source, from) = (handover.source, handover.from);
         let remote = h.remote(spec.prompt_tokens);
@@ -192,7 +194,7 @@ impl Run<'_> {
         }
     }
 
-    /// Request `id`, which has been prefilled, can go nowhere.
+    /// Request `id`, which has been prefilled, can go nowhere: its try has failed.
     fn fail_on_the_way(&mut self, id: ReqId, now: SimTime) {
         let Some(h) = &mut self.handovers else {
             return;
@@ -208,7 +210,9 @@ impl Run<'_> {
             .extend(handover.source.map(|slot| (handover.from, slot)));
         let outcome = Outcome::Failed;
         let (row, end) = end_on_the_way(&handover.spec, &carried, produced, outcome, now);
-        self.forget_try(id);
-        self.end_outside(&row, &end);
+        self.under_way = self.under_way.saturating_sub(1);
+        if !self.tries_again(&row) {
+            self.end_try(&row, &end);
+        }
     }
 }

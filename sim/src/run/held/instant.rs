@@ -35,7 +35,7 @@ impl Run<'_> {
             self.change(change)?;
         }
         self.act_in_cluster(now)?;
-        if self.limit.is_some() && !self.is_full() {
+        if self.limit.is_some() {
             self.release();
         }
         self.take_back(now);
@@ -125,7 +125,7 @@ impl Run<'_> {
         if !books.ends.is_empty() {
             let mut ends = std::mem::take(&mut books.ends);
             for (i, end) in ends.drain(..) {
-                self.services.of(i).ended(i);
+                self.services.ended(i);
                 self.under_way = self.under_way.saturating_sub(1);
                 self.end_handover(end.id);
                 self.note_answer(i, end.id, end.outcome);

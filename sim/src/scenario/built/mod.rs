@@ -39,7 +39,7 @@ use crate::workload::spec::{Arrival, Length, Lengths, StreamSpec};
 pub struct Built {
     /// The deployment.
     pub simulation: Simulation,
-    /// The cluster around its replicas, where the scenario has one: they are then like the first and come and go.
+    /// The cluster around its replicas, where the scenario has one: they are then like the first, with pools like the first of each, and come and go.
     pub cluster: Option<ClusterSpec>,
     /// The load on it.
     pub workload: Mix,
@@ -79,6 +79,11 @@ pub enum ScenarioRunError {
 }
 
 impl Built {
+    /// How the pods of its cluster start, in words.
+    pub(super) fn starts(&self) -> impl Iterator<Item = (String, toml::Value)> {
+        self.cluster.iter().flat_map(starts)
+    }
+
     /// Runs it. Of `options`, the scenario sets warm-up, SLO and end.
     ///
     /// # Errors
@@ -224,23 +229,11 @@ impl Scenario {
         let workload = self.mix()?;
         let mut cluster = self.cluster_spec()?;
         if let Some(cluster) = &mut cluster {
-            let limits = ["max_num_seqs", "max_batch_size", "batch_size", "n_parallel"];
-            let mut limits = limits.iter().filter_map(|key| started.decided.get(*key));
-            let most = limits.find_map(toml::Value::as_integer);
-            cluster.facts = EngineFacts {
-                block_tokens: started.block_tokens,
-                kv_blocks: started.kv_blocks,
-                sequence_tokens: started.sequence_tokens,
-                step_tokens: started.step_tokens,
-                max_seqs: most.and_then(|n| u32::try_from(n).ok()).unwrap_or(256),
-            };
+            for d in &mut cluster.deployments {
+                d.facts = facts(&started);
+            }
         }
-        for (group, text) in cluster
-            .iter()
-            .flat_map(|c| Scenario::start_in_words(&c.groups))
-        {
-            decided.insert(format!("start on {group}"), text.into());
-        }
+        decided.extend(cluster.iter().flat_map(starts));
         if let Some(usd) = hardware.usd_per_hour {
             let price = UsdPerHour::new(usd).map_or_else(|_| usd.to_string(), UsdPerHour::human);
             decided.insert("price".into(), price.into());
@@ -305,6 +298,25 @@ impl Scenario {
     /// See [`ScenarioRunError`].
     pub fn run(&self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
         self.build()?.run(options)
+    }
+}
+
+/// How pods start, in words.
+fn starts(cluster: &ClusterSpec) -> impl Iterator<Item = (String, toml::Value)> {
+    (Scenario::start_in_words(cluster).into_iter()).map(|(what, text)| (what, text.into()))
+}
+
+/// What controllers know of an engine that has started.
+pub(super) fn facts(started: &Started) -> EngineFacts {
+    let limits = ["max_num_seqs", "max_batch_size", "batch_size", "n_parallel"];
+    let mut limits = limits.iter().filter_map(|key| started.decided.get(*key));
+    let most = limits.find_map(toml::Value::as_integer);
+    EngineFacts {
+        block_tokens: started.block_tokens,
+        kv_blocks: started.kv_blocks,
+        sequence_tokens: started.sequence_tokens,
+        step_tokens: started.step_tokens,
+        max_seqs: most.and_then(|n| u32::try_from(n).ok()).unwrap_or(256),
     }
 }
 

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::super::document::join;
 use super::super::error::{Issue, ScenarioError};
 use super::super::file::{LayoutFile, ScenarioFile};
+use super::super::pool_cluster::PoolOnCluster;
 use super::super::pools::{PoolChoice, TransferChoice, refused};
 use super::super::pools_file::{KvTransferFile, PoolFile};
 use super::super::{Scenario, schema};
@@ -76,12 +77,6 @@ impl Checker<'_, '_> {
             }
             return Ok(());
         }
-        if file.cluster.is_some() {
-            return self.fail(
-                "pool",
-                "does not go together with [cluster], whose pods are all alike",
-            );
-        }
         if scenario.fitted.is_some() {
             return self.fail(
                 "pool",
@@ -109,7 +104,8 @@ impl Checker<'_, '_> {
             total = total.saturating_add(pool.replicas);
             scenario.pools.push(pool);
         }
-        scenario.replicas = self.whole(total, 1, MAX_REPLICAS, "pool")?;
+        let least = u32::from(file.cluster.is_none());
+        scenario.replicas = self.whole(total, least, MAX_REPLICAS, "pool")?;
         scenario.kv_transfer = self.kv_transfer(scenario, &file.kv_transfer)?;
         match refused(scenario) {
             Some((path, message)) => self.fail(&path, message),
@@ -177,10 +173,18 @@ impl Checker<'_, '_> {
             ep: own.ep.or(common.ep),
             replicas: None,
         };
+        let name = self.text(p.name.clone().unwrap_or(format!("pool-{i}")), "name")?;
+        let is_estimated = model.is_some() && hardware.is_some();
         Ok(PoolChoice {
-            name: self.text(p.name.clone().unwrap_or(format!("pool-{i}")), "name")?,
+            on_cluster: self.on_cluster(p, file, (&name, kind), is_estimated)?,
+            name,
             role: p.role.unwrap_or_default(),
-            replicas: self.whole(p.replicas.unwrap_or(1), 1, MAX_REPLICAS, "replicas")?,
+            replicas: self.whole(
+                p.replicas.unwrap_or(1),
+                u32::from(file.cluster.is_none()),
+                MAX_REPLICAS,
+                "replicas",
+            )?,
             min_prompt: p.min_prompt,
             max_prompt: p.max_prompt,
             router: p.router.unwrap_or(scenario.router.policy),
@@ -190,6 +194,45 @@ impl Checker<'_, '_> {
             layout: self.layout(&layout, kind)?,
             engine,
         })
+    }
+
+    /// What of the cluster is the pool's own.
+    fn on_cluster(
+        &self,
+        p: &PoolFile,
+        file: &ScenarioFile,
+        of: (&str, EngineKind),
+        is_estimated: bool,
+    ) -> Result<Option<PoolOnCluster>> {
+        let own = p.clone();
+        if file.cluster.is_none() {
+            for (key, is_given) in [
+                ("pod", own.pod.is_some()),
+                ("autoscaler", own.autoscaler.is_some()),
+                ("node_groups", own.node_groups.is_some()),
+            ] {
+                if is_given {
+                    let message = "needs a [cluster] with at least one [[cluster.node_group]]";
+                    return self.fail(key, message);
+                }
+            }
+            return Ok(None);
+        }
+        if let Some(a) = &own.autoscaler {
+            for (key, is_given) in [
+                ("cluster_autoscaler", a.cluster_autoscaler.is_some()),
+                ("karpenter", a.karpenter.is_some()),
+            ] {
+                if is_given {
+                    let message = "scales nodes, which pools share; write it below [autoscaler]";
+                    return self.fail(&join("autoscaler", key), message);
+                }
+            }
+        }
+        let own = (own.pod, own.autoscaler, own.node_groups);
+        PoolOnCluster::filled(file, of, is_estimated, own)
+            .map(Some)
+            .or_else(|e| self.fail("pod", e.to_string()))
     }
 
     /// An issue of pool `i`, at the pool's own key where it has one.

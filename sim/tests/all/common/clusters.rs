@@ -1,8 +1,11 @@
 //! What tests of runs in a cluster have in common: a small scenario, and what holds of every run.
 
+use sim::cluster::pools::Role;
+use sim::cluster::requests::NO_REPLICA;
 use sim::kernel::time::SimTime;
 use sim::kube::record::ClusterRecord;
 use sim::record::RunRecord;
+use sim::request::Outcome;
 use sim::scenario::Scenario;
 use sim::simulation::RunOptions;
 
@@ -25,6 +28,71 @@ duration = "600 s"
 ttft = "2 s"
 [cluster]
 node_group = [{ name = "gpu", max = 4, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }]
+pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
+"#;
+
+/// Prefill and decode apart: constant step times, a replica of each, 100 kB of KV for each token.
+pub const APART: &str = r#"
+[step]
+base = "100 ms"
+[engine]
+kind = "vllm_v1"
+kv_blocks = 1000
+max_num_seqs = 4
+max_model_len = 4096
+[[pool]]
+name = "prefill"
+role = "prefill"
+[[pool]]
+name = "decode"
+role = "decode"
+[kv_transfer]
+bandwidth = "1 GB/s"
+latency = "1 ms"
+bytes_per_token = 100000
+[[workload]]
+arrival = { kind = "constant", rate = "1 req/s" }
+prompt = 16
+output = 10
+[run]
+duration = "600 s"
+[slo]
+ttft = "2 s"
+[cluster]
+node_group = [{ name = "gpu", max = 8, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }]
+pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
+"#;
+
+/// Two models on one node group of four accelerators a node.
+pub const MODELS: &str = r#"
+[step]
+base = "50 ms"
+[engine]
+kind = "vllm_v1"
+kv_blocks = 1000
+max_num_seqs = 4
+max_model_len = 4096
+[[pool]]
+name = "small"
+max_prompt = 100
+[[pool]]
+name = "large"
+min_prompt = 101
+pod = { accelerators = 2 }
+[[workload]]
+name = "short"
+arrival = { kind = "constant", rate = "2 req/s" }
+prompt = 16
+output = 10
+[[workload]]
+name = "long"
+arrival = { kind = "constant", rate = "1 req/s" }
+prompt = 200
+output = 10
+[run]
+duration = "600 s"
+[cluster]
+node_group = [{ name = "gpu", accelerators = 4, max = 2, price = "4 USD/h", boot = "50 s", device_plugin = "10 s" }]
 pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
 "#;
 
@@ -76,19 +144,29 @@ pub fn check_books(record: &RunRecord) {
         .flat_map(|r| r.served.iter().map(move |s| (r, s)))
         .collect();
     for row in rows.iter().filter(|r| r.first_scheduled != SimTime::NEVER) {
+        if row.replica == NO_REPLICA {
+            // Prefilled, and then there was nobody to decode it.
+            assert!(record.transfers.is_some() && row.outcome == Outcome::Failed);
+            continue;
+        }
         let (replica, (_, ready, _)) = served
             .iter()
             .find(|(_, (engine, _, _))| *engine == row.replica)
             .expect("an engine that the cluster started");
-        assert!(
-            row.first_scheduled >= *ready,
-            "served before it was ready: {row:?}"
-        );
+        // Where prefill is apart, the replica that decodes may be ready only when the prefill is done.
+        let is_apart = record.transfers.is_some();
+        let served_at = if is_apart {
+            row.end
+        } else {
+            row.first_scheduled
+        };
+        assert!(served_at >= *ready, "served before it was ready: {row:?}");
         assert!(
             row.end <= replica.gone || replica.gone == SimTime::NEVER,
             "served after it was gone: {row:?}"
         );
     }
+    check_transfers(record);
     // Cost is the sum over lifetimes, worked out another way.
     let mut usd = 0.0;
     for node in c.nodes.iter().filter(|n| !n.is_refused) {
@@ -110,6 +188,29 @@ pub fn check_books(record: &RunRecord) {
             pod.ready.since(pod.created).0,
             "phases add up to the start: {pod:?}"
         );
+    }
+}
+
+/// KV goes from replicas that prefill to replicas that decode, while both are there.
+fn check_transfers(record: &RunRecord) {
+    let c = cluster(record);
+    let pools = c.engine_deployments(record.info.replicas.len());
+    let lives = c.engine_lives(record.info.replicas.len());
+    let rows = record.transfers.as_ref().and_then(|t| t.rows.as_ref());
+    for t in rows.into_iter().flatten() {
+        let role = |engine: u32| record.info.pools[pools[engine as usize]].role;
+        assert_eq!(
+            (role(t.from), role(t.to)),
+            (Role::Prefill, Role::Decode),
+            "{t:?}"
+        );
+        for engine in [t.from, t.to] {
+            let (from, until) = lives[engine as usize];
+            assert!(
+                from <= t.began && t.ended <= until,
+                "{t:?} in {from:?} to {until:?}"
+            );
+        }
     }
 }
 
