@@ -102,6 +102,7 @@ impl Sglang {
             blocks: config.pages,
             reserved: 0,
             block_size: config.page_size,
+            fixed_blocks: 0,
             prefix_caching: config.radix_cache,
             shared_content,
         });
