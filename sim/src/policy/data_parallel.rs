@@ -481,6 +481,7 @@ fn severer(a: Blocked, b: Blocked) -> Blocked {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::sglang::SglangParams;
     use super::super::testkit::{Checks, Req, STEP, req, run, run_timed, workload};
     use super::super::trt_llm::TrtLlmParams;
     use super::*;
@@ -549,6 +550,22 @@ mod tests {
         let mut policy = trt_llm(&trt_config(trt_params()), false, 2);
         let r = run(&mut *policy, &reqs, Checks::default());
         assert_eq!(by_rank(&r.rows[0].plan), [(60, 0), (60, 0)]);
+    }
+
+    #[test]
+    fn sglang_deals_requests_out_in_turn_and_ranks_share_the_chunk_7_6() {
+        let params = SglangParams {
+            chunked_prefill_size: Some(64),
+            disable_overlap_schedule: true,
+            ..SglangParams::default()
+        };
+        let config = params.resolve(400, 1000, None, 2).expect("valid");
+        let reqs = [10, 50, 40, 20].map(|prompt| req(0, prompt, 2));
+        let r = run(&mut *sglang(&config, false, 2), &reqs, Checks::default());
+        // 10 and 22 of 40; 32 of 50.
+        assert_eq!(by_rank(&r.rows[0].plan), [(32, 0), (32, 0)]);
+        assert_eq!(by_rank(&r.rows[1].plan), [(18, 0), (32, 0)]);
+        assert_eq!(by_rank(&r.rows[2].plan), [(0, 2), (6, 0)]);
     }
 
     #[test]
