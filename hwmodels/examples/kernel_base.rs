@@ -52,6 +52,15 @@ fn linear(key_heads: u32, value_heads: u32, state: Dtype) -> LinearAttention {
     }
 }
 
+/// `count` prompts of `tokens` tokens.
+fn prompts(count: u32, tokens: u32) -> BatchStats {
+    let mut batch = BatchStats::default();
+    for _ in 0..count {
+        batch.add_prefill(tokens, 0, true);
+    }
+    batch
+}
+
 fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |i: usize| -> Result<u32, Failure> {
@@ -80,10 +89,7 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
             ops.decode_attention(&shape, &batch, Cache::Warm)
         }
         "prefill" => {
-            let mut batch = BatchStats::default();
-            for _ in 0..number(6)? {
-                batch.add_prefill(number(7)?, 0, true);
-            }
+            let batch = prompts(number(6)?, number(7)?);
             let shape = PrefillShape {
                 heads: number(1)?,
                 kv_heads: number(2)?,
@@ -97,10 +103,7 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
             ops.linear_decode(&linear(number(1)?, number(2)?, format(3)?), number(4)?)
         }
         "linear_prefill" => {
-            let mut batch = BatchStats::default();
-            for _ in 0..number(4)? {
-                batch.add_prefill(number(5)?, 0, true);
-            }
+            let batch = prompts(number(4)?, number(5)?);
             ops.linear_prefill(
                 &linear(number(1)?, number(2)?, format(3)?),
                 &PrefillWork::of(&batch),
@@ -141,10 +144,7 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
             ops.decode_mla(&shape, &batch, Cache::Warm)
         }
         "mla_prefill" => {
-            let mut batch = BatchStats::default();
-            for _ in 0..number(3)? {
-                batch.add_prefill(number(4)?, 0, true);
-            }
+            let batch = prompts(number(3)?, number(4)?);
             let heads = number(1)?;
             let shape = PrefillShape {
                 heads,

@@ -404,6 +404,26 @@ impl ModelArch {
         (block.max(least), l.full_every - 1)
     }
 
+    /// Checks the layers of linear attention.
+    fn validate_linear(&self) -> Result<(), String> {
+        let Some(l) = self.linear else {
+            return Ok(());
+        };
+        l.validate()?;
+        if l.full_every > self.layers {
+            return Err(format!(
+                "full_attention_interval ({}) leaves none of the {} layers with full attention",
+                l.full_every, self.layers
+            ));
+        }
+        if self.window.is_some() || self.attention != AttentionKind::Gqa {
+            return Err(
+                "linear attention beside windows or latent attention is not modelled".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     /// Checks that the shape is one that can be computed with.
     ///
     /// # Errors
@@ -480,21 +500,7 @@ impl ModelArch {
                 self.layers
             ));
         }
-        if let Some(l) = self.linear {
-            l.validate()?;
-            if l.full_every > self.layers {
-                return Err(format!(
-                    "full_attention_interval ({}) leaves none of the {} layers with full attention",
-                    l.full_every, self.layers
-                ));
-            }
-            if self.window.is_some() || self.attention != AttentionKind::Gqa {
-                return Err(
-                    "linear attention beside windows or latent attention is not modelled"
-                        .to_owned(),
-                );
-            }
-        }
+        self.validate_linear()?;
         // In floating point, since the product of hostile fields overflows integers.
         let experts = self.moe.map_or(0.0, |m| {
             f64::from(m.experts) * f64::from(m.expert_intermediate)

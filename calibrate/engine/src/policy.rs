@@ -53,28 +53,7 @@ impl Policy {
         model_max_tokens: u32,
         pp: u32,
     ) -> Result<Policy, ParamError> {
-        let own;
-        let params = match given {
-            EngineParams::VllmV1(keys) => {
-                own = EngineParams::VllmV1(own_vllm_v1(keys, kv_blocks, model_max_tokens)?);
-                &own
-            }
-            EngineParams::LlamaCpp(p) if p.cache_prompt => {
-                return Err(ParamError::new(
-                    ENGINE,
-                    "cache_prompt",
-                    "must be false: this engine keeps no prompt in a slot that nobody uses".into(),
-                ));
-            }
-            EngineParams::Sglang(p) => {
-                own = EngineParams::Sglang(SglangParams {
-                    disable_overlap_schedule: true,
-                    ..p.clone()
-                });
-                &own
-            }
-            other => other,
-        };
+        let params = &own(given, kv_blocks, model_max_tokens)?;
         let settings = vllm_settings(params);
         let started = params.engine().start(&Start {
             // llama.cpp and SGLang count cells of one token, unless told otherwise.
@@ -211,6 +190,30 @@ fn own_vllm_v1(
         async_scheduling: Some(false),
         ..keys.clone()
     })
+}
+
+/// What the engine makes of the parameters: it computes one step at a time.
+fn own(
+    given: &EngineParams,
+    kv_blocks: u64,
+    model_max_tokens: u32,
+) -> Result<EngineParams, ParamError> {
+    match given {
+        EngineParams::VllmV1(keys) => {
+            let keys = own_vllm_v1(keys, kv_blocks, model_max_tokens)?;
+            Ok(EngineParams::VllmV1(keys))
+        }
+        EngineParams::LlamaCpp(p) if p.cache_prompt => Err(ParamError::new(
+            ENGINE,
+            "cache_prompt",
+            "must be false: this engine keeps no prompt in a slot that nobody uses".into(),
+        )),
+        EngineParams::Sglang(p) => Ok(EngineParams::Sglang(SglangParams {
+            disable_overlap_schedule: true,
+            ..p.clone()
+        })),
+        other => Ok(other.clone()),
+    }
 }
 
 /// The limits that vLLM takes from its device: those of a small one.

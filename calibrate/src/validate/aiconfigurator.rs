@@ -18,8 +18,8 @@
 //!
 //! `serving2/sglang_qwen3_32b_h100.csv` (SGLang 0.5.1.post1, Qwen3-32B, TP 2 and 4) does not say how SGLang was started. It is replayed with SGLang's defaults, a
 //! limit of running requests equal to the concurrency as in the other tables, Dynamo's front end, and equal lengths as in [`super::qwen3`]. That is a choice: lengths drawn as
-//! above give a sixth of its TTFT, and what AIConfigurator's generator has since written for SGLang (`enable_mixed_chunk`) little more than half of it. It was made on the rows of TP 2
-//! with 1024 prompt tokens, which count as fitted for that; no parameter was fitted.
+//! above give a sixth of its TTFT, and what AIConfigurator's generator has since written for SGLang (`enable_mixed_chunk`) little more than half of it. It was made with
+//! the errors of all rows in sight; those of TP 2 with 1024 prompt tokens, which decided it, count as fitted. No parameter was fitted.
 //!
 //! At a concurrency of 512 the table of GPT-OSS shows about 90 requests running, with a limit that it does not tell: those rows are left out.
 

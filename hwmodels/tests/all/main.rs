@@ -2,6 +2,6 @@
 //!
 //! They are one program, since each program of tests takes long to link.
 
-mod kv_tokens;
+mod measured_kv;
 mod operators;
 mod surfaces;

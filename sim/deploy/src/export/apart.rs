@@ -73,7 +73,7 @@ fn alone(s: &Scenario, p: &PoolChoice) -> Scenario {
     own.replicas = p.replicas;
     own.engine = p.engine.clone();
     if p.role == Role::Both {
-        own.router.policy = p.router.clone();
+        own.router.policy = p.router;
     }
     own
 }
