@@ -55,7 +55,7 @@ fn a_sweep_killed_twenty_times_ends_with_the_same_bytes() {
     let mut cut_short = 0;
     for i in 0..20u64 {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child"])
+            .args(["--exact", "sweep::child"])
             .env(CHILD, dir.path())
             // One thread, so that there is something left to kill.
             .env("RAYON_NUM_THREADS", "1")
