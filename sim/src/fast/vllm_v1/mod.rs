@@ -45,6 +45,9 @@ pub fn applies(p: &VllmV1Params) -> Result<(), &'static str> {
     if p.block_size == 0 {
         return Err("KV blocks hold no token");
     }
+    if p.state_blocks > 0 {
+        return Err("sequences hold KV blocks beside those of their tokens");
+    }
     Ok(())
 }
 
@@ -499,5 +502,24 @@ impl FastVllm {
         self.waiting.push_front((id, seq.ticket));
         self.waiting_count += 1;
         id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_with_states_beside_kv_are_none_of_it() {
+        let plain = VllmV1Params {
+            enable_prefix_caching: false,
+            ..VllmV1Params::default()
+        };
+        assert_eq!(applies(&plain), Ok(()));
+        let states = VllmV1Params {
+            state_blocks: 3,
+            ..plain
+        };
+        assert!(applies(&states).is_err_and(|why| why.contains("beside those of their tokens")));
     }
 }
