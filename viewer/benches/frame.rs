@@ -1,6 +1,7 @@
-//! A record of a million requests: how long it takes to open, and how long a frame takes to lay out and tessellate, without a window.
+//! A record of a million requests: how long it takes to open, and how long a frame takes to lay out and tessellate, without a window. And how soon
+//! a slider over a scenario of 2000 requests answers.
 //!
-//! `cargo bench -p viewer --bench frame` prints both, and the 99th percentile over frames that zoom and pan.
+//! `cargo bench -p viewer --bench frame` prints them, with the 99th percentile over frames that zoom and pan.
 
 use std::io::Cursor;
 use std::time::Instant;
@@ -119,6 +120,59 @@ fn report() -> RunReport {
     RunReport::new(&run, 0.0)
 }
 
+/// The scenario whose rate the slider moves.
+const SLIDER: &str = "name = \"slider\"\n[layout]\nreplicas = 2\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 4000\nmax_num_seqs = 64\n\
+    [step]\nbase = \"5 ms\"\nper_token = \"20 us\"\n[[workload]]\nprompt = 200\noutput = { kind = \"uniform\", min = 10, max = 60 }\n\
+    arrival = { kind = \"poisson\", rate = \"40 req/s\" }\n[run]\nrequests = 2000\n[slo]\nttft = \"200 ms\"\n";
+
+/// One frame of a window.
+fn frame(ctx: &egui::Context, app: &mut App, time: f64) -> egui::FullOutput {
+    let size = egui::vec2(1920.0, 1080.0);
+    let input = egui::RawInput {
+        screen_rect: Some(egui::Rect::from_min_size(egui::Pos2::ZERO, size)),
+        time: Some(time),
+        ..egui::RawInput::default()
+    };
+    ctx.run_ui(input, |ui| app.ui(ui))
+}
+
+/// From each of `moves` of the slider until a frame shows the new figures [ms], sorted.
+fn slider(moves: usize) -> Vec<f64> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("slider.toml");
+    std::fs::write(&file, SLIDER).expect("written");
+    let (ctx, mut app) = (egui::Context::default(), App::default());
+    let mut frames = 0.0;
+    let mut until_done = |app: &mut App| {
+        loop {
+            frames += 1.0;
+            frame(&ctx, app, frames / 60.0);
+            if !app.busy() {
+                break;
+            }
+        }
+    };
+    app.state.ask(Action::Open(file.display().to_string()));
+    until_done(&mut app);
+    app.state.ask(Action::Show(viewer::state::PaneKind::WhatIf));
+    until_done(&mut app);
+    let mut times: Vec<f64> = (0..moves)
+        .map(|i| {
+            let rate = 30 + i % 20;
+            let start = Instant::now();
+            app.state.ask(Action::WhatIf(vec![format!(
+                "workload[0].arrival.rate={rate} req/s"
+            )]));
+            until_done(&mut app);
+            let ms = start.elapsed().as_secs_f64() * 1e3;
+            assert!(app.state.base.is_some(), "both runs are shown");
+            ms
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
 fn main() {
     // `cargo test` runs benches too, to see that they run.
     let timed = std::env::args().any(|a| a == "--bench");
@@ -152,7 +206,6 @@ fn main() {
         },
     });
     let ctx = egui::Context::default();
-    let size = egui::vec2(1920.0, 1080.0);
     let mut times: Vec<f64> = Vec::new();
     let frames = if timed { FRAMES } else { 3 };
     for i in 0..frames {
@@ -163,13 +216,8 @@ fn main() {
             26..=40 => Action::Pan(0.15),
             _ => Action::Zoom(0.8),
         });
-        let input = egui::RawInput {
-            screen_rect: Some(egui::Rect::from_min_size(egui::Pos2::ZERO, size)),
-            time: Some(i as f64 / 60.0),
-            ..egui::RawInput::default()
-        };
         let start = Instant::now();
-        let mut output = ctx.run_ui(input, |ui| app.ui(ui));
+        let mut output = frame(&ctx, &mut app, i as f64 / 60.0);
         output.textures_delta.clear();
         let shapes = ctx.tessellate(output.shapes, output.pixels_per_point);
         // The first frames make fonts.
@@ -185,5 +233,11 @@ fn main() {
         at(0.5),
         at(0.99),
         at(1.0)
+    );
+    let answers = slider(if timed { 40 } else { 1 });
+    println!(
+        "slider over 2000 requests: p50 {:.1} ms, max {:.1} ms",
+        answers[answers.len() / 2],
+        answers[answers.len() - 1]
     );
 }
