@@ -1,12 +1,11 @@
 //! SGLang's command line.
 
 use hwmodels::Dtype;
-use hwmodels::catalog::Catalog;
-use sim::scenario::{ModelSource, Scenario};
+use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options;
-use super::shared::{Exported, machine, model_id, router};
+use super::shared::{Exported, continued, machine, model_id, router, weights};
 use crate::import::sglang_table;
 use crate::text::shell::quoted;
 
@@ -57,20 +56,7 @@ pub fn arguments(s: &Scenario, out: &mut Exported) -> Vec<String> {
 
 fn formats(s: &Scenario, words: &mut Vec<String>, out: &mut Exported) {
     let Some(m) = &s.model else { return };
-    let native = match &m.source {
-        ModelSource::Catalog(name) => Catalog::builtin().model(name).ok().map(|a| a.native_dtype),
-        ModelSource::Config(_) => None,
-    };
-    match m.weights {
-        None => {}
-        Some(Dtype::Fp8) => words.push("--quantization=fp8".to_owned()),
-        Some(Dtype::Int4) => words.push("--quantization=awq_marlin".to_owned()),
-        Some(Dtype::Int8) => words.push("--quantization=w8a8_int8".to_owned()),
-        Some(Dtype::Mxfp4) => words.push("--quantization=mxfp4".to_owned()),
-        Some(Dtype::Fp32) => words.push("--dtype=float32".to_owned()),
-        Some(format) if native == Some(format) => {}
-        Some(_) => out.cannot("model.weights: the checkpoint says it; name one in that format"),
-    }
+    weights(m, Some("w8a8_int8"), words, out);
     match m.kv_cache {
         Dtype::Bf16 => {}
         Dtype::Fp8 => words.push("--kv-cache-dtype=fp8_e4m3".to_owned()),
@@ -101,16 +87,7 @@ pub fn script(s: &Scenario, out: &mut Exported) {
         release(s),
         quoted(&model_id(s))
     );
-    for word in arguments(s, out) {
-        // Sizes of a list stand behind their option.
-        let next = if word.starts_with('-') {
-            " \\\n  "
-        } else {
-            " "
-        };
-        text.push_str(next);
-        text.push_str(&quoted(&word));
-    }
+    continued(&mut text, &arguments(s, out));
     text.push('\n');
     out.file("serve.sh", text);
     if s.replicas > 1 {

@@ -1,7 +1,10 @@
 //! What every target writes in the same way: names, the machine, the router, and what is left unsaid.
 
+use hwmodels::Dtype;
 use hwmodels::catalog::Catalog;
-use sim::scenario::{ModelSource, RouterPolicy, Scenario};
+use sim::scenario::{ModelChoice, ModelSource, RouterPolicy, Scenario};
+
+use crate::text::shell::quoted;
 
 /// A file to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,5 +176,41 @@ pub fn yaml(text: &str) -> String {
         true => text.to_owned(),
         // A JSON string is a YAML string.
         false => serde_json::Value::from(text).to_string(),
+    }
+}
+
+/// Writes the words of a command behind `text`, each option on a line of its own.
+pub fn continued(text: &mut String, words: &[String]) {
+    for word in words {
+        // Sizes of a list stand behind their option.
+        let next = if word.starts_with('-') {
+            " \\\n  "
+        } else {
+            " "
+        };
+        text.push_str(next);
+        text.push_str(&quoted(word));
+    }
+}
+
+/// The options that vLLM and SGLang have in common for the format of the weights; `int8` is what eight-bit integers are called, where there is a name.
+pub fn weights(m: &ModelChoice, int8: Option<&str>, words: &mut Vec<String>, out: &mut Exported) {
+    let native = match &m.source {
+        ModelSource::Catalog(name) => Catalog::builtin().model(name).ok().map(|a| a.native_dtype),
+        ModelSource::Config(_) => None,
+    };
+    let name = match m.weights {
+        None => return,
+        Some(Dtype::Fp32) => return words.push("--dtype=float32".to_owned()),
+        Some(Dtype::Fp8) => Some("fp8"),
+        Some(Dtype::Int4) => Some("awq_marlin"),
+        Some(Dtype::Mxfp4) => Some("mxfp4"),
+        Some(Dtype::Int8) => int8,
+        Some(_) => None,
+    };
+    match name {
+        Some(name) => words.push(format!("--quantization={name}")),
+        None if native == m.weights => {}
+        None => out.cannot("model.weights: the checkpoint says it; name one in that format"),
     }
 }
