@@ -266,6 +266,9 @@ STATES = {"vllm": "fp32", "trtllm": "bf16"}
 
 
 def linear(data, system, engine):
+    # Models with such layers are not modelled under SGLang.
+    if engine not in STATES:
+        return
     table, version = read(data, system, "linear_attention", engine, "gdn_perf")
     if table is None:
         return
