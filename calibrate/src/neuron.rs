@@ -281,6 +281,7 @@ fn rows(
                 baseline: None,
                 range: None,
                 kind: None,
+                accelerator: None,
                 fitted: p.fitted,
                 note: String::new(),
             })

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use hwmodels::Profile;
-use hwmodels::catalog::Catalog;
 use hwmodels::evidence::Evidence;
 use hwmodels::profile::{MeasuredOn, Param, Provenance, Validation};
 use rayon::prelude::*;
@@ -311,7 +310,7 @@ pub fn fit(
     let fitted: Vec<(&Case, String)> = cases
         .iter()
         .filter(|c| c.measured.iter().any(|m| plan.fits(m.metric, m.fitted)))
-        .map(|c| (c, accelerator(c)))
+        .map(|c| (c, c.accelerator().unwrap_or_default()))
         .collect();
     let mut bounds: Vec<Bound> = plan
         .unknowns
@@ -355,7 +354,7 @@ pub fn fit(
     let rows: Vec<Row> = cases
         .par_iter()
         .flat_map(|c| {
-            let params = parameters(plan, &result.values, &accelerator(c));
+            let params = parameters(plan, &result.values, &c.accelerator().unwrap_or_default());
             validate::rows(c, &params, None)
         })
         .collect();
@@ -380,18 +379,6 @@ fn scan(bound: &Bound, residuals: &impl Fn(&[f64]) -> Vec<f64>) -> f64 {
 
 /// Values that [`scan`] tries.
 const SCAN: usize = 13;
-
-/// Catalog name of the accelerator that `case` runs on; empty where that cannot be told.
-fn accelerator(case: &Case) -> String {
-    Scenario::parse(&case.scenario, case.set, &[])
-        .ok()
-        .and_then(|s| s.hardware)
-        .and_then(|h| {
-            let instance = Catalog::builtin().instance(&h.instance).ok()?.clone();
-            Some(instance.accelerator)
-        })
-        .unwrap_or_default()
-}
 
 /// The parameters that `values` of `plan`'s unknowns stand for on `accelerator`.
 fn parameters(plan: &Plan, values: &[f64], accelerator: &str) -> Vec<(String, f64)> {
@@ -424,7 +411,7 @@ fn measured_on(cases: &[Case]) -> BTreeMap<String, MeasuredOn> {
                 engine: scenario.engine.params.kind(),
                 accelerators: Vec::new(),
             });
-        let name = accelerator(case);
+        let name = case.accelerator().unwrap_or_default();
         if let Err(at) = on.accelerators.binary_search(&name) {
             on.accelerators.insert(at, name);
         }

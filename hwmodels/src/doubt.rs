@@ -5,6 +5,7 @@
 //! each with a weight for how like they are ([`Kind`]) and for how many rows they have. A set is judged with the others alone
 //! (`left_out`), so that the coverage which `validate` prints is one of runs that the range has not seen.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,17 @@ pub enum Load {
     Closed,
     /// All at once.
     Saturated,
+}
+
+impl Figure {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Ttft => "ttft",
+            Figure::Tpot => "tpot",
+            Figure::Throughput => "throughput",
+        }
+    }
 }
 
 impl Load {
@@ -80,6 +92,40 @@ pub struct SetErrors {
     pub rows: u64,
     /// Quantiles 0.1, 0.2, ... 1.0 of `|ln(predicted / measured)|`.
     pub quantiles: [f64; 10],
+    /// The same rows by accelerator and metric, in the order of the names; empty where the accelerator is not known.
+    #[serde(default)]
+    pub on: Vec<OnAccelerator>,
+}
+
+/// The errors of one metric on the runs of a set that were measured on one accelerator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OnAccelerator {
+    /// Name in the catalog, e.g. `H100-SXM5-80GB`.
+    pub accelerator: String,
+    /// The set's name for the metric, e.g. `ttft_mean_ms`.
+    pub metric: String,
+    /// Rows.
+    pub rows: u64,
+    /// Median of `|predicted / measured - 1|` [ratio].
+    pub median_error: f64,
+}
+
+/// The error of one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowError {
+    /// Name of the set.
+    pub set: String,
+    /// The set's name for the metric, e.g. `ttft_mean_ms`.
+    pub metric: String,
+    /// What it is about.
+    pub figure: Figure,
+    /// What the run is like.
+    pub kind: Kind,
+    /// Name of the accelerator in the catalog, where it is known.
+    pub accelerator: Option<String>,
+    /// `ln(predicted / measured)`.
+    pub error: f64,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -103,14 +149,10 @@ pub fn to_toml(sets: &[SetErrors]) -> String {
     );
     for s in sets {
         let quantiles: Vec<String> = s.quantiles.iter().map(|q| format!("{q:.4}")).collect();
-        let figure = match s.figure {
-            Figure::Ttft => "ttft",
-            Figure::Tpot => "tpot",
-            Figure::Throughput => "throughput",
-        };
         out += &format!(
-            "\n[[set]]\nset = \"{}\"\nfigure = \"{figure}\"\nkind = {{ engine = \"{}\", experts = {}, measured_chip = {}, load = \"{}\" }}\nrows = {}\nquantiles = [{}]\n",
+            "\n[[set]]\nset = \"{}\"\nfigure = \"{}\"\nkind = {{ engine = \"{}\", experts = {}, measured_chip = {}, load = \"{}\" }}\nrows = {}\nquantiles = [{}]\n",
             s.set,
+            s.figure.name(),
             s.kind.engine,
             s.kind.experts,
             s.kind.measured_chip,
@@ -118,24 +160,34 @@ pub fn to_toml(sets: &[SetErrors]) -> String {
             s.rows,
             quantiles.join(", ")
         );
+        let on: Vec<String> = (s.on.iter())
+            .map(|o| {
+                format!(
+                    "    {{ accelerator = \"{}\", metric = \"{}\", rows = {}, median_error = {:.4} }},\n",
+                    o.accelerator, o.metric, o.rows, o.median_error
+                )
+            })
+            .collect();
+        if !on.is_empty() {
+            out += &format!("on = [\n{}]\n", on.concat());
+        }
     }
     out
 }
 
-/// Errors by set from single rows: set, figure, kind and `ln(predicted / measured)` of each.
-pub fn by_set(rows: impl IntoIterator<Item = (String, Figure, Kind, f64)>) -> Vec<SetErrors> {
-    let mut groups = std::collections::BTreeMap::<(String, Figure, Kind), Vec<f64>>::new();
-    for (set, figure, kind, error) in rows {
-        if error.is_finite() {
-            groups
-                .entry((set, figure, kind))
-                .or_default()
-                .push(error.abs());
+/// Errors by set, figure and kind of run from single rows.
+pub fn by_set(rows: impl IntoIterator<Item = RowError>) -> Vec<SetErrors> {
+    let mut groups = BTreeMap::<(String, Figure, Kind), Vec<RowError>>::new();
+    for r in rows {
+        if r.error.is_finite() {
+            let key = (r.set.clone(), r.figure, r.kind);
+            groups.entry(key).or_default().push(r);
         }
     }
     groups
         .into_iter()
-        .map(|((set, figure, kind), mut errors)| {
+        .map(|((set, figure, kind), rows)| {
+            let mut errors: Vec<f64> = rows.iter().map(|r| r.error.abs()).collect();
             errors.sort_by(f64::total_cmp);
             let n = errors.len();
             let at = |q: f64| errors[((q * n as f64).ceil() as usize).clamp(1, n) - 1];
@@ -145,9 +197,50 @@ pub fn by_set(rows: impl IntoIterator<Item = (String, Figure, Kind, f64)>) -> Ve
                 kind,
                 rows: n as u64,
                 quantiles: std::array::from_fn(|i| at(0.1 * (i + 1) as f64)),
+                on: by_accelerator(&rows),
             }
         })
         .collect()
+}
+
+/// Medians by accelerator and metric.
+fn by_accelerator(rows: &[RowError]) -> Vec<OnAccelerator> {
+    let mut groups = BTreeMap::<(&str, &str), Vec<f64>>::new();
+    for r in rows {
+        if let Some(name) = &r.accelerator {
+            let relative = (r.error.exp() - 1.0).abs();
+            groups.entry((name, &r.metric)).or_default().push(relative);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((name, metric), mut errors)| {
+            errors.sort_by(f64::total_cmp);
+            let n = errors.len();
+            OnAccelerator {
+                accelerator: name.to_owned(),
+                metric: metric.to_owned(),
+                rows: n as u64,
+                median_error: 0.5 * (errors[(n - 1) / 2] + errors[n / 2]),
+            }
+        })
+        .collect()
+}
+
+/// The measured sets of the same engine on `accelerator` (catalog name), those of mixtures for a mixture and those of dense models for a
+/// dense one; first those whose requests came alike.
+pub fn measured_on<'a>(
+    sets: &'a [SetErrors],
+    kind: Kind,
+    accelerator: &str,
+) -> Vec<(&'a SetErrors, &'a OnAccelerator)> {
+    let mut out: Vec<(&SetErrors, &OnAccelerator)> = (sets.iter())
+        .filter(|s| s.kind.engine == kind.engine && s.kind.experts == kind.experts)
+        .flat_map(|s| s.on.iter().map(move |on| (s, on)))
+        .filter(|(_, on)| on.accelerator == accelerator)
+        .collect();
+    out.sort_by_key(|(s, _)| (s.kind.load != kind.load, s.figure));
+    out
 }
 
 /// Share of errors that a range is to hold.
@@ -242,13 +335,58 @@ mod tests {
         }
     }
 
-    fn set(name: &str, engine: EngineKind, error: f64) -> Vec<(String, Figure, Kind, f64)> {
+    fn set(name: &str, engine: EngineKind, error: f64) -> Vec<RowError> {
         (1..=40)
-            .map(|i| {
-                let e = error * f64::from(i) / 40.0;
-                (name.to_owned(), Figure::Tpot, kind(engine, false), e)
+            .map(|i| RowError {
+                set: name.to_owned(),
+                metric: "tpot_ms".into(),
+                figure: Figure::Tpot,
+                kind: kind(engine, false),
+                accelerator: None,
+                error: error * f64::from(i) / 40.0,
             })
             .collect()
+    }
+
+    #[test]
+    fn evidence_is_of_the_engine_the_accelerator_and_the_kind_of_model() {
+        let row = |set: &str, accelerator: &str, load: Load, experts: bool, ratio: f64| RowError {
+            set: set.to_owned(),
+            metric: "ttft_ms".into(),
+            figure: Figure::Ttft,
+            kind: Kind {
+                load,
+                ..kind(EngineKind::Sglang, experts)
+            },
+            accelerator: Some(accelerator.to_owned()),
+            error: f64::ln(ratio),
+        };
+        let sets = by_set([
+            row("loops", "H100", Load::Closed, false, 1.1),
+            row("loops", "H100", Load::Closed, false, 0.7),
+            row("loops", "A100", Load::Closed, false, 3.0),
+            row("burst", "H100", Load::Saturated, false, 1.05),
+            row("mixture", "H100", Load::Closed, true, 2.0),
+        ]);
+        let alike = Kind {
+            load: Load::Closed,
+            ..kind(EngineKind::Sglang, false)
+        };
+        let found = measured_on(&sets, alike, "H100");
+        let told: Vec<(&str, u64, f64)> = (found.iter())
+            .map(|(s, on)| {
+                (
+                    s.set.as_str(),
+                    on.rows,
+                    (1e6 * on.median_error).round() / 1e6,
+                )
+            })
+            .collect();
+        // 10 % high and 30 % low: 20 % in the median.
+        assert_eq!(told, [("loops", 2, 0.2), ("burst", 1, 0.05)]);
+        assert!(measured_on(&sets, kind(EngineKind::VllmV1, false), "H100").is_empty());
+        let again: Table = toml::from_str(&to_toml(&sets)).expect("parses");
+        assert_eq!(again.set[0].on, sets[0].on);
     }
 
     #[test]
@@ -305,9 +443,13 @@ mod tests {
         };
         let at = |e: f64, kind: Kind, name: &str| -> Vec<_> {
             let rows = set(name, EngineKind::TrtLlm, e).into_iter();
-            rows.map(|(s, _, k, e)| {
-                let load = kind.load;
-                (s, Figure::Ttft, Kind { load, ..k }, e)
+            rows.map(|r| RowError {
+                figure: Figure::Ttft,
+                kind: Kind {
+                    load: kind.load,
+                    ..r.kind
+                },
+                ..r
             })
             .collect()
         };

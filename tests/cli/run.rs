@@ -442,6 +442,27 @@ fn the_first_screen_decides_and_provenance_comes_on_demand() {
 }
 
 #[test]
+fn every_engine_with_measured_runs_says_how_far_predictions_were_off() {
+    for (scenario, set) in [
+        ("qwen3-32b-h100-sglang", "sglang_qwen3_32b"),
+        (
+            "llama3.1-405b-2xp5.48xlarge-trtllm-1-user",
+            "trtllm_llama31_8b",
+        ),
+    ] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{scenario}.toml"));
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"))
+            .args([Path::new("run"), &file])
+            .args(["--set", "run.requests=40", "--set", "run.warmup=0 s"])
+            .output()
+            .unwrap();
+        let text = in_one_line(&stdout(&out));
+        assert!(text.contains("how sure Median error"), "{text}");
+        assert!(text.contains(&format!("runs of {set}")), "{text}");
+    }
+}
+
+#[test]
 fn overrides_change_the_run_and_are_checked() {
     let report = json(&run(&["--json", "--set", "run.requests=50"]));
     assert_eq!(report["requests"]["offered"], 50);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hwmodels::catalog::Catalog;
 use hwmodels::doubt::Kind;
 use serde::de::DeserializeOwned;
 use sim::report::RunReport;
@@ -140,6 +141,14 @@ impl Source {
 }
 
 impl Case {
+    /// Catalog name of the accelerator that the case runs on; none where that cannot be told.
+    pub fn accelerator(&self) -> Option<String> {
+        let scenario = Scenario::parse(&self.scenario, self.set, &[]).ok()?;
+        let catalog = Catalog::builtin();
+        let instance = catalog.instance(&scenario.hardware?.instance).ok()?;
+        Some(instance.accelerator.clone())
+    }
+
     /// Runs the case as often as it says, with `params` laid over its profile.
     ///
     /// # Errors

@@ -62,6 +62,7 @@ fn all() -> Result<Vec<Row>, Error> {
                             baseline: None,
                             range: None,
                             kind: None,
+                            accelerator: None,
                             fitted: false,
                             note: String::new(),
                         });

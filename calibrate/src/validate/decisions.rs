@@ -515,6 +515,7 @@ mod tests {
             baseline: None,
             range: Some([predicted / 1.2, predicted * 1.2]),
             kind: None,
+            accelerator: None,
             fitted: false,
             note: String::new(),
         }

@@ -285,6 +285,7 @@ fn rows_of(
     prediction: &Result<Prediction, String>,
     base: Option<&Prediction>,
 ) -> Vec<Row> {
+    let accelerator = case.accelerator();
     case.measured
         .iter()
         .map(|m| {
@@ -301,6 +302,7 @@ fn rows_of(
                 baseline: base.and_then(|r| r.number(m.path)),
                 range: None,
                 kind: prediction.as_ref().ok().and_then(|p| p.kind()),
+                accelerator: accelerator.clone(),
                 fitted: m.fitted,
                 note,
             }

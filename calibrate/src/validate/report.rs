@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use hwmodels::doubt::{SetErrors, by_set};
+use hwmodels::doubt::{RowError, SetErrors, by_set};
 use serde::Serialize;
 use sim::report::doubt;
 
@@ -105,8 +105,14 @@ const DIRECTION_THRESHOLD: f64 = 0.05;
 /// Errors by set, figure and kind of run, of the rows that nothing was fitted on.
 pub fn errors(rows: &[Row]) -> Vec<SetErrors> {
     by_set(rows.iter().filter(|r| !r.fitted).filter_map(|r| {
-        let error = (r.predicted? / r.measured).ln();
-        Some((r.set.clone(), doubt::figure_of(&r.metric), r.kind?, error))
+        Some(RowError {
+            set: r.set.clone(),
+            metric: r.metric.clone(),
+            figure: doubt::figure_of(&r.metric),
+            kind: r.kind?,
+            accelerator: r.accelerator.clone(),
+            error: (r.predicted? / r.measured).ln(),
+        })
     }))
 }
 
@@ -365,6 +371,7 @@ mod tests {
             baseline: None,
             range: None,
             kind: None,
+            accelerator: None,
             fitted,
             note: String::new(),
         }

@@ -24,6 +24,9 @@ pub struct Row {
     /// What the run is like, as far as errors depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
+    /// Accelerator that was measured, by its name in the catalog.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
     /// True if parameters of the prediction were fitted on this row.
     pub fitted: bool,
     /// Anything a reader must know about this row.

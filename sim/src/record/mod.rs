@@ -90,6 +90,9 @@ pub struct MeasuredError {
     pub n: u64,
     /// Median of their absolute relative errors [ratio].
     pub median_error_ratio: f64,
+    /// How their requests came, where that is known: `open` (at times of their own), `closed` (from users in a loop), `saturated` (all at once).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
 }
 
 impl From<&hwmodels::profile::Validation> for MeasuredError {
@@ -100,7 +103,25 @@ impl From<&hwmodels::profile::Validation> for MeasuredError {
             n: v.n,
             // A decimal figure of the file stays one: 12.97 % is 0.1297.
             median_error_ratio: (v.median_ape * 1e4).round() / 1e6,
+            load: None,
         }
+    }
+}
+
+impl MeasuredError {
+    /// Those of the shipped measurements that were taken under the engine and on the accelerator (catalog name) of a run of this kind.
+    pub fn shipped(kind: hwmodels::doubt::Kind, accelerator: &str) -> Vec<MeasuredError> {
+        let sets = hwmodels::doubt::measured_on(hwmodels::doubt::shipped(), kind, accelerator);
+        let one = |(set, on): &(&hwmodels::doubt::SetErrors, &hwmodels::doubt::OnAccelerator)| {
+            MeasuredError {
+                set: set.set.clone(),
+                metric: on.metric.clone(),
+                n: on.rows,
+                median_error_ratio: on.median_error,
+                load: Some(set.kind.load.name().into()),
+            }
+        };
+        sets.iter().map(one).collect()
     }
 }
 

@@ -95,6 +95,7 @@ mod tests {
             metric: metric.into(),
             n,
             median_error_ratio,
+            load: None,
         }
     }
 

@@ -121,11 +121,12 @@ fn how_sure(r: &RunReport) -> String {
         let why = if r.profiles.is_empty() {
             "step times come from no profile"
         } else {
-            "no profile in use was held against runs of this engine on this accelerator as the scenario sets them"
+            "no runs of this engine on this accelerator, of such a model and as the scenario sets them, were held against a measurement"
         };
         return format!("Not known: {why}.");
     }
-    let errors: Vec<String> = r.accuracy.iter().map(in_words).collect();
+    let like = r.like.map(|k| k.load.name());
+    let errors: Vec<String> = (r.accuracy.iter()).map(|a| in_words(a, like)).collect();
     let mut text = format!(
         "Median error on measured runs of this engine and accelerator that nothing was fitted on: {}.",
         errors.join(", ")
@@ -136,15 +137,24 @@ fn how_sure(r: &RunReport) -> String {
     text + " Another model or load may be further off."
 }
 
-fn in_words(a: &MeasuredError) -> String {
+/// The median error on a measured set: `TTFT 9.6 % (90 runs of qwen3_32b)`. How the set's requests came is said where those of a run at
+/// hand came otherwise (`like`, the name of a [`hwmodels::doubt::Load`]).
+pub fn in_words(a: &MeasuredError, like: Option<&str>) -> String {
     let what = if a.metric.contains("step") {
         "step"
     } else {
         "run"
     };
     let plural = if a.n == 1 { "" } else { "s" };
+    let load = match a.load.as_deref() {
+        load if load == like => "",
+        Some("open") => ", at times of their own",
+        Some("closed") => ", of users in a loop",
+        Some("saturated") => ", all at once",
+        _ => "",
+    };
     format!(
-        "{} {:.1} % ({} {what}{plural} of {})",
+        "{} {:.1} % ({} {what}{plural} of {}{load})",
         metric_in_words(&a.metric),
         // Half a tenth counts up, whatever its last bit.
         (1000.0 * a.median_error_ratio).round() / 10.0,
@@ -224,6 +234,7 @@ mod tests {
             metric: "tpot_ms".into(),
             n: 75,
             median_error_ratio: 0.028,
+            load: None,
         }];
         let text = how_sure(&r);
         assert!(
@@ -231,5 +242,17 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("TTFT was held against none"), "{text}");
+        r.accuracy[0].load = Some("saturated".into());
+        r.like = Some(hwmodels::doubt::Kind {
+            engine: hwmodels::EngineKind::VllmV1,
+            experts: false,
+            measured_chip: true,
+            load: hwmodels::doubt::Load::Open,
+        });
+        let text = how_sure(&r);
+        assert!(
+            text.contains("(75 runs of qwen3_32b, all at once)"),
+            "{text}"
+        );
     }
 }

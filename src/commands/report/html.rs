@@ -199,11 +199,8 @@ fn evidence(r: &RunReport) -> String {
     });
     let accuracy = r.accuracy.iter().map(|a| {
         format!(
-            "<p>{} of {}: median error {:.1} % over {} measured rows</p>",
-            escaped(&a.metric),
-            escaped(&a.set),
-            100.0 * a.median_error_ratio,
-            a.n
+            "<p>Median error {}</p>",
+            escaped(&sim::report::headline::in_words(a, None))
         )
     });
     profiles.chain(accuracy).collect()

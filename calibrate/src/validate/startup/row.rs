@@ -23,6 +23,7 @@ pub(super) fn row(
         predicted,
         range: None,
         kind: None,
+        accelerator: None,
         baseline: None,
         fitted,
         note,

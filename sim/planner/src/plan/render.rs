@@ -249,19 +249,10 @@ fn evidence(accuracy: &[MeasuredError], profiles: &[String]) -> String {
         return "No profile was fitted for this engine and accelerator: step times are analytic, and nothing says how far they are off.".into();
     }
     if accuracy.is_empty() {
-        return "No profile in use was held against measured runs of this engine on this accelerator.".into();
+        return "No runs of this engine on this accelerator and of such a model were held against a measurement.".into();
     }
-    let each: Vec<String> = accuracy
-        .iter()
-        .map(|a| {
-            format!(
-                "{} {:.1} % (n {}, {})",
-                a.metric,
-                100.0 * a.median_error_ratio,
-                a.n,
-                a.set
-            )
-        })
+    let each: Vec<String> = (accuracy.iter())
+        .map(|a| sim::report::headline::in_words(a, None))
         .collect();
     format!(
         "Such predictions were off by (median, measured runs of this engine and accelerator that nothing was fitted on): {}.",

@@ -445,6 +445,12 @@ impl Scenario {
         let given = &hardware.params;
         let profile = &deployment.profile.profile;
         let (input_delay, front_end) = self.front_end(&deployment.cost);
+        let like = hwmodels::doubt::Kind {
+            engine: kind,
+            experts: arch.moe.is_some(),
+            measured_chip: (deployment.profile.used.iter()).any(|u| u.trusted && u.of_chip),
+            load: load_of(&self.workload),
+        };
         Ok(Hardware {
             extent: None,
             drift: None,
@@ -466,22 +472,15 @@ impl Scenario {
                     note: u.description.clone(),
                 })
                 .collect(),
-            like: Some(hwmodels::doubt::Kind {
-                engine: kind,
-                experts: arch.moe.is_some(),
-                measured_chip: deployment
-                    .profile
-                    .used
-                    .iter()
-                    .any(|u| u.trusted && u.of_chip),
-                load: load_of(&self.workload),
-            }),
-            // Parameters of the scenario's own make it another model than the one that was validated.
-            accuracy: if given.is_empty() {
-                let runs = profile.runs_on(kind, &chip.name);
-                runs.map(MeasuredError::from).collect()
-            } else {
-                Vec::new()
+            like: Some(like),
+            // Parameters of the scenario's own make it another model than the one that was validated, and so do profiles of its own.
+            accuracy: match hardware.profile.as_str() {
+                _ if !given.is_empty() => Vec::new(),
+                "auto" => MeasuredError::shipped(like, &chip.name),
+                _ => {
+                    let runs = profile.runs_on(kind, &chip.name);
+                    runs.map(MeasuredError::from).collect()
+                }
             },
             warnings,
             uncertain: uncertain(profile, given),
