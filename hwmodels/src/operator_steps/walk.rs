@@ -439,6 +439,9 @@ impl LayerWalk {
                 kv: self.kv_cache,
             }),
         );
+        if m.indexer.is_some() {
+            note("sparse attention", Evidence::Analytic);
+        }
         if m.linear.is_some() {
             note("linear attention", self.ops.evidence(&OpShape::Linear));
         }

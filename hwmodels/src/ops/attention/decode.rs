@@ -277,7 +277,7 @@ fn in_chunks(all: Contexts, lo: f64, hi: f64, chunk: f64) -> Contexts {
     };
     Contexts {
         mean,
-        long: long.clamp(mean, chunk.max(mean)),
+        long: long.min(chunk).max(mean),
     }
 }
 
