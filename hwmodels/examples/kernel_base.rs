@@ -2,14 +2,16 @@
 //! seconds on standard output. `cargo run --release -p hwmodels --example kernel_base -- ACCELERATOR vllm_v1|trt_llm [with-surfaces]`.
 //!
 //! Lines: `gemm ARITHMETIC m n k`, `decode heads kv_heads head_dim KV window batch context`, `prefill heads kv_heads head_dim KV window batch tokens`,
-//! `linear_decode key_heads value_heads STATE batch`, `linear_prefill key_heads value_heads STATE batch tokens`, `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`; a window of 0 is none.
+//! `linear_decode key_heads value_heads STATE batch`, `linear_prefill key_heads value_heads STATE batch tokens`, `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`,
+//! `dsa_decode heads index_heads KV batch context`, `dsa_prefill heads index_heads KV batch tokens before` (without projections), `elementwise bytes kernels`; a window of 0 is none.
 
 use std::io::{BufRead, Write};
 
+use hwmodels::indexer::Indexer;
 use hwmodels::linear_attention::LinearAttention;
 use hwmodels::ops::{
     Cache, DecodeShape, Kernels, MlaShape, MoeShape, OperatorModel, PrefillShape, PrefillWork,
-    Routing,
+    Routing, Span, SparseKernels, SparseShape,
 };
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
@@ -35,8 +37,8 @@ fn activations(weights: Dtype) -> Dtype {
     }
 }
 
-fn window(tokens: u32) -> Option<u32> {
-    (tokens > 0).then_some(tokens)
+fn window(tokens: u32) -> Span {
+    Span::window((tokens > 0).then_some(tokens))
 }
 
 /// Linear attention with heads of 128, as all tables have them.
@@ -59,6 +61,23 @@ fn prompts(count: u32, tokens: u32) -> BatchStats {
         batch.add_prefill(tokens, 0, true);
     }
     batch
+}
+
+/// Sparse latent attention with DeepSeek's latents, as all tables have them.
+fn sparse(heads: u32, index_heads: u32, kv_dtype: Dtype) -> SparseShape {
+    SparseShape {
+        latent: MlaShape {
+            heads,
+            kv_lora_rank: 512,
+            rope_dim: 64,
+            kv_dtype,
+        },
+        indexer: Indexer {
+            heads: index_heads,
+            head_dim: 128,
+            top_k: 2048,
+        },
+    }
 }
 
 fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
@@ -84,7 +103,7 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
                 kv_heads: number(2)?,
                 head_dim: number(3)?,
                 kv_dtype: format(4)?,
-                window: window(number(5)?),
+                span: window(number(5)?),
             };
             ops.decode_attention(&shape, &batch, Cache::Warm)
         }
@@ -95,7 +114,7 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
                 kv_heads: number(2)?,
                 head_dim: number(3)?,
                 kv_dtype: format(4)?,
-                window: window(number(5)?),
+                span: window(number(5)?),
             };
             ops.prefill_attention(&shape, &PrefillWork::of(&batch))
         }
@@ -151,9 +170,42 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
                 kv_heads: heads,
                 head_dim: 160,
                 kv_dtype: format(2)?,
-                window: None,
+                span: Span::All,
             };
             ops.prefill_mla(&shape, &PrefillWork::of(&batch))
+        }
+        "elementwise" => {
+            let number = |i: usize| {
+                words
+                    .get(i)
+                    .ok_or("a line is too short")?
+                    .parse::<f64>()
+                    .map_err(Failure::from)
+            };
+            ops.elementwise(number(1)?, number(2)?)
+        }
+        "dsa_decode" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(4)? {
+                batch.add_decode(number(5)?);
+            }
+            ops.decode_sparse(&sparse(number(1)?, number(2)?, format(3)?), &batch)
+        }
+        "dsa_prefill" => {
+            let mut batch = BatchStats::default();
+            for _ in 0..number(4)? {
+                batch.add_prefill(number(5)?, number(6)?, true);
+            }
+            let shape = sparse(number(1)?, number(2)?, format(3)?);
+            let heads = shape.latent.heads;
+            let dense = PrefillShape {
+                heads,
+                kv_heads: heads,
+                head_dim: 160,
+                kv_dtype: shape.latent.kv_dtype,
+                span: Span::All,
+            };
+            ops.prefill_sparse(&shape, &dense, &PrefillWork::of(&batch))
         }
         other => return Err(format!("unknown operator `{other}`").into()),
     };
@@ -180,6 +232,10 @@ fn main() -> Result<(), Failure> {
     }
     let kernels = match engine {
         EngineKind::TrtLlm => Kernels::trt_llm(),
+        EngineKind::Sglang => Kernels {
+            sparse: SparseKernels::Sglang,
+            ..Kernels::default()
+        },
         _ => Kernels::default(),
     };
     let ops = OperatorModel::new(chip, &resolved.profile).with_kernels(kernels);

@@ -416,3 +416,29 @@ fn one_layer_of_four_keeps_kv() {
     assert_eq!(arch.state_bytes_rank(1, 0..48), state);
     assert_eq!(arch.state_bytes_rank(2, 0..48), state / 2.0);
 }
+
+#[test]
+fn sparse_latent_attention_keeps_a_key_of_its_indexer_for_each_token() {
+    let c = Catalog::builtin();
+    let v32 = c.model("deepseek-ai/DeepSeek-V3.2").unwrap();
+    let indexer = v32.indexer.unwrap();
+    assert_eq!(
+        (indexer.heads, indexer.head_dim, indexer.top_k),
+        (64, 128, 2048)
+    );
+    // 1152 or 656 bytes of latent and 132 of the indexer's key, in 61 layers, on every rank.
+    assert_eq!(v32.kv_bytes_per_token(Dtype::Bf16), 61.0 * 1284.0);
+    assert_eq!(v32.kv_bytes_per_token(Dtype::Fp8), 61.0 * 788.0);
+    assert_eq!(v32.kv_bytes_per_token_layer(Dtype::Fp8, 8), 788.0);
+    assert_eq!(v32.vllm_blocks(Dtype::Bf16, 8, 16), (64, 0));
+    // 1536 x 64 x 128 + 7168 x (128 + 64) parameters a layer more than DeepSeek-V3.
+    let v3 = c.model("deepseek-v3").unwrap();
+    let more = v32.parameters() - v3.parameters();
+    assert_eq!(more, 61 * (12_582_912 + 1_376_256 + 256));
+    let glm = c.model("zai-org/GLM-5").unwrap();
+    assert_eq!(glm.kv_bytes_per_token(Dtype::Bf16), 78.0 * 1284.0);
+    let e = Layout::SINGLE
+        .check(glm, crate::engine::EngineKind::Tgi)
+        .unwrap_err();
+    assert!(e.to_string().contains("sparse attention"), "{e}");
+}

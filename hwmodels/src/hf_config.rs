@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::indexer::Indexer;
 use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe, Window};
 
@@ -66,6 +67,8 @@ const LLAMA_LIKE: &[&str] = &[
     "llama4_text",
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "yi",
     "granite",
     "internlm2",
@@ -314,6 +317,59 @@ fn read_head_dim(
     }
 }
 
+/// The indexer of sparse latent attention.
+fn read_indexer(f: &Fields) -> Result<Option<Indexer>, String> {
+    let Some(top_k) = f.opt_u32(&["index_topk"])? else {
+        return Ok(None);
+    };
+    Ok(Some(Indexer {
+        heads: f.u32(&["index_n_heads"])?,
+        head_dim: f.u32(&["index_head_dim"])?,
+        top_k,
+    }))
+}
+
+/// Dims of a head that are rotated by their position.
+fn read_rotary_dim(
+    f: &Fields,
+    family: &str,
+    attention: AttentionKind,
+    head_dim: u32,
+) -> Result<u32, String> {
+    if let AttentionKind::Mla { qk_rope_dim, .. } = attention {
+        return Ok(qk_rope_dim);
+    }
+    let usual = match family {
+        // BLOOM adds a bias by distance instead.
+        "bloom" => 0.0,
+        "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => 0.25,
+        "glm4" | "glm4_moe" => 0.5,
+        "gpt_neox" => 0.25,
+        _ => 1.0,
+    };
+    let share = match f.find(&["partial_rotary_factor", "rotary_pct"]) {
+        None => usual,
+        Some((v, field)) => (v.as_f64())
+            .filter(|share| (0.0..=1.0).contains(share))
+            .ok_or_else(|| format!("{field} must be from 0 to 1, got {v}"))?,
+    };
+    Ok((f64::from(head_dim) * share) as u32)
+}
+
+/// Whether 8- and 4-bit checkpoints leave the attention matrices in 16 bits: where the quantisation says so itself (`ignore` of compressed-tensors,
+/// `modules_to_not_convert`), and for Llama 4, whose published ones do (llm-compressor's recipes for it; Meta's Maverick in FP8).
+fn leaves_attention_in_16_bits(f: &Fields, family: &str) -> bool {
+    let Some((q, _)) = f.find(&["quantization_config"]) else {
+        return family.starts_with("llama4");
+    };
+    ["ignore", "modules_to_not_convert"]
+        .iter()
+        .filter_map(|key| q.get(*key).and_then(Value::as_array))
+        .flatten()
+        .filter_map(Value::as_str)
+        .any(|module| module.contains("self_attn"))
+}
+
 fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Parsed, String> {
     layers::check(f.0)?;
     layers::note(f.0, &mut warnings);
@@ -328,6 +384,7 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         return Err("num_attention_heads and num_hidden_layers must be above zero".to_owned());
     }
     let attention = read_attention(f)?;
+    let head_dim = read_head_dim(f, attention, hidden, heads)?;
     let moe = read_moe(f, layers)?;
     let parallel_block = family.parallel_block(f)?;
     let (qkv_bias, linear_bias) = family.biases(f)?;
@@ -345,10 +402,13 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         hidden,
         heads,
         kv_heads: family.kv_heads(f, heads)?,
-        head_dim: read_head_dim(f, attention, hidden, heads)?,
+        head_dim,
         attention,
         window: read_window(f, family.name, layers)?,
         linear: read_linear(f, layers)?,
+        indexer: read_indexer(f)?,
+        rotary_dim: read_rotary_dim(f, family.name, attention, head_dim)?,
+        attention_in_16_bits: leaves_attention_in_16_bits(f, family.name),
         // Qwen3-Next gates without saying so.
         attention_gate: f.bool("attn_output_gate", family.name == "qwen3_next")?,
         intermediate: family.intermediate(f, hidden, moe)?,
@@ -653,6 +713,37 @@ mod tests {
         .unwrap();
         assert_eq!(p.arch.hidden, 5120);
         assert!(!p.warnings.is_empty());
+    }
+
+    #[test]
+    fn what_a_quantisation_leaves_alone_is_read() {
+        let base = r#""hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"intermediate_size":11008,"vocab_size":32000"#;
+        let left = |family: &str, quantisation: &str| {
+            let text = format!("{{\"model_type\":\"{family}\",{base}{quantisation}}}");
+            parse(&text).unwrap().arch.attention_in_16_bits
+        };
+        let fp8 =
+            |keys: &str| format!(",\"quantization_config\":{{\"quant_method\":\"fp8\",{keys}}}");
+        assert!(!left("llama", ""));
+        assert!(left("llama4_text", ""));
+        let ignored = fp8(r#""ignore":["re:.*lm_head","re:.*self_attn"]"#);
+        assert!(left("llama", &ignored));
+        let named = fp8(r#""modules_to_not_convert":["model.layers.0.self_attn.q_proj"]"#);
+        assert!(left("qwen3", &named));
+        let router = fp8(r#""ignore":["lm_head","re:.*mlp.gate$"]"#);
+        assert!(!left("llama4_text", &router));
+    }
+
+    #[test]
+    fn the_rotated_share_of_a_head_is_read() {
+        let base = r#""hidden_size":4096,"num_hidden_layers":32,"num_attention_heads":32,"intermediate_size":11008,"vocab_size":32000"#;
+        let dims = |keys: &str| parse(&format!("{{{base},{keys}}}")).map(|p| p.arch.rotary_dim);
+        assert_eq!(dims(r#""model_type":"llama""#).unwrap(), 128);
+        assert_eq!(dims(r#""model_type":"glm4_moe""#).unwrap(), 64);
+        let half = r#""model_type":"llama","partial_rotary_factor":0.5"#;
+        assert_eq!(dims(half).unwrap(), 64);
+        let wrong = dims(r#""model_type":"llama","rotary_pct":7"#).unwrap_err();
+        assert!(wrong.to_string().contains("rotary_pct"), "{wrong}");
     }
 
     #[test]

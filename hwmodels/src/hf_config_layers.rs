@@ -14,7 +14,7 @@ const INTERVAL: &str = "full_attention_interval";
 const USUAL_INTERVAL: u32 = 4;
 
 /// Keys that only configurations with such layers have, and what they stand for.
-const KEYS: [(&str, &str); 18] = [
+const KEYS: [(&str, &str); 19] = [
     ("linear_attn_config", "linear attention"),
     (GATED_DELTA, "linear attention"),
     (INTERVAL, "linear attention between"),
@@ -32,6 +32,7 @@ const KEYS: [(&str, &str); 18] = [
     ("hybrid_layer_pattern", "attention of two shapes"),
     ("swa_num_key_value_heads", "attention of two shapes"),
     ("index_topk", "sparse attention with an indexer"),
+    ("compress_ratios", "attention over compressed tokens"),
     ("is_encoder_decoder", "an encoder"),
 ];
 
@@ -79,6 +80,8 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
         match config.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => {}
             Some(_) if delta_rule && matches!(key, GATED_DELTA | INTERVAL) => {}
+            // Over latents it is modelled.
+            Some(_) if key == "index_topk" && config.contains_key("kv_lora_rank") => {}
             // One interval of one layer is attention throughout.
             Some(v) if key == INTERVAL && v.as_u64() == Some(1) => {}
             Some(Value::Array(kinds))
@@ -140,6 +143,19 @@ fn is_attention(kind: &str) -> bool {
 
 /// What such a configuration leaves unsaid here.
 pub(super) fn note(config: &Map<String, Value>, warnings: &mut Vec<String>) {
+    let shares = |key: &str| match config.get(key) {
+        Some(Value::Array(kinds)) => kinds.iter().any(|k| k != &kinds[0]),
+        Some(v) => v.as_u64().is_some_and(|n| n > 1),
+        None => false,
+    };
+    if let Some(key) = ["indexer_types", "index_topk_freq"]
+        .into_iter()
+        .find(|key| shares(key))
+    {
+        warnings.push(format!(
+            "`{key}`: some layers take the choice of others, which is not modelled: its indexers' time and memory are upper bounds"
+        ));
+    }
     let shared = config.get("num_kv_shared_layers").and_then(Value::as_u64);
     if let Some(n) = shared.filter(|n| *n > 0) {
         warnings.push(format!(
@@ -209,10 +225,22 @@ mod tests {
                 r#""attn_type_list":[0,0,0,1]"#,
                 ["`attn_type_list`", "linear attention"],
             ),
+            // Sparse attention is modelled over latents with compressed queries, not over heads of keys, nor over compressed tokens.
+            (
+                "other",
+                r#""index_topk":2048,"index_n_heads":64,"index_head_dim":128"#,
+                ["`index_topk`", "sparse attention"],
+            ),
             (
                 "deepseek_v32",
-                r#""kv_lora_rank":512,"qk_rope_head_dim":64,"qk_nope_head_dim":128,"v_head_dim":128,"index_topk":2048"#,
-                ["`index_topk`", "sparse attention"],
+                r#""kv_lora_rank":512,"qk_rope_head_dim":64,"qk_nope_head_dim":128,"v_head_dim":128,"index_topk":2048,"index_n_heads":64,
+                    "index_head_dim":128"#,
+                ["`q_lora_rank`", "compressed queries"],
+            ),
+            (
+                "deepseek_v4",
+                r#""kv_lora_rank":512,"index_topk":512,"compress_ratios":[4,128]"#,
+                ["`compress_ratios`", "compressed tokens"],
             ),
             (
                 "t5",

@@ -118,6 +118,17 @@ impl Layout {
                 m.name
             ));
         }
+        if m.indexer.is_some()
+            && !matches!(
+                engine,
+                EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
+            )
+        {
+            return Err(format!(
+                "{} has sparse attention, which is modelled for vLLM V1, TensorRT-LLM and SGLang: set engine.kind to one of them",
+                m.name
+            ));
+        }
         self.check_attention_ranks(engine)?;
         self.check_stages(engine)?;
         if ep > 1 {

@@ -41,6 +41,7 @@ pub mod evidence;
 pub mod files;
 pub mod fitted;
 pub mod hf_config;
+pub mod indexer;
 pub mod instance;
 pub mod layout;
 pub mod linear_attention;

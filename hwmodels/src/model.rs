@@ -8,10 +8,14 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
+use crate::indexer::Indexer;
 use crate::linear_attention::LinearAttention;
 
 /// Tokens to which vLLM rounds the blocks of a model with linear attention up.
 const BLOCK_STEP: u32 = 16;
+
+/// Tokens of a block of vLLM's sparse latent attention (FlashMLA's; `vllm/platforms/cuda.py`).
+const SPARSE_BLOCK: u32 = 64;
 
 /// How attention keeps and reads its past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -85,6 +89,12 @@ pub struct ModelArch {
     pub window: Option<Window>,
     /// Layers of linear attention, where there are any.
     pub linear: Option<LinearAttention>,
+    /// What chooses the tokens that latent attention reads, where it does not read all.
+    pub indexer: Option<Indexer>,
+    /// Dims of a query or key head that are rotated by their position.
+    pub rotary_dim: u32,
+    /// Whether 8- and 4-bit checkpoints leave the attention matrices in 16 bits, but for TensorRT-LLM's.
+    pub attention_in_16_bits: bool,
     /// True when attention's output is gated by a projection as wide as the queries (Qwen3-Next, Qwen3.5).
     pub attention_gate: bool,
     /// Inner size of the dense feed-forward block.
@@ -214,7 +224,8 @@ impl ModelArch {
                 } else {
                     h * q_rank + q_rank * heads * (nope + rope)
                 };
-                q + h * (kv_rank + rope) + kv_rank * heads * (nope + v) + heads * v * h
+                let indexer = (self.indexer).map_or(0, |i| i.parameters(self.hidden, q_lora_rank));
+                q + h * (kv_rank + rope) + kv_rank * heads * (nope + v) + heads * v * h + indexer
             }
         }
     }
@@ -246,6 +257,10 @@ impl ModelArch {
         } = self.attention
         {
             small += u64::from(q_lora_rank) + u64::from(kv_lora_rank);
+        }
+        if let Some(i) = self.indexer {
+            // Scale and shift of the norm over the indexer's keys.
+            small += 2 * u64::from(i.head_dim);
         }
         if self.qkv_bias {
             small += (heads + 2 * u64::from(self.kv_heads)) * dim;
@@ -326,7 +341,13 @@ impl ModelArch {
         self.window.is_some() && self.family.starts_with("llama4")
     }
 
-    /// KV bytes per token of one layer on one of `tp` ranks (serving-policies 1.5).
+    /// Values of the table of cosines and sines by which an engine rotates queries and keys: for every position that the model is made for, whatever
+    /// `max_model_len` says. 1.3e9 for Llama 4 Scout's 10 485 760 positions, 17e6 for 131 072.
+    pub fn rotary_table_values(&self) -> f64 {
+        f64::from(self.max_positions) * f64::from(self.rotary_dim)
+    }
+
+    /// KV bytes per token of one layer on one of `tp` ranks (serving-policies 1.5). An indexer keeps a key of its own beside the latent.
     ///
     /// MLA keeps one latent and one rotary key per token on every rank, not divided; its packed FP8 form has a
     /// 32-bit scale per 128 latent values and 16-bit rotary keys (656 bytes for DeepSeek-V3).
@@ -341,11 +362,13 @@ impl ModelArch {
                 ..
             } => {
                 let (latent, rope) = (f64::from(kv_lora_rank), f64::from(qk_rope_dim));
-                if kv == Dtype::Fp8 {
-                    latent + (latent / 128.0).ceil() * 4.0 + 2.0 * rope
-                } else {
-                    (latent + rope) * kv.bytes()
-                }
+                let indexer = self.indexer.map_or(0.0, |i| i.key_bytes());
+                indexer
+                    + if kv == Dtype::Fp8 {
+                        latent + (latent / 128.0).ceil() * 4.0 + 2.0 * rope
+                    } else {
+                        (latent + rope) * kv.bytes()
+                    }
             }
         }
     }
@@ -394,9 +417,12 @@ impl ModelArch {
     /// as that takes. Qwen3-Next on one device: 1 097 728 bytes of state over 2048 bytes of KV a token are 536, so 544 tokens.
     /// The layers are grouped by as many as have attention, and each group of linear ones takes one block for a sequence
     /// (vllm/model_executor/models/config.py, `HybridAttentionMambaModelConfig`; v1/core/kv_cache_utils.py).
+    ///
+    /// Sparse latent attention takes blocks of 64 tokens.
     pub fn vllm_blocks(&self, kv: Dtype, tp: u32, block: u32) -> (u32, u32) {
         let Some(l) = self.linear else {
-            return (block, 0);
+            let sparse = self.indexer.is_some();
+            return (if sparse { SPARSE_BLOCK } else { block }, 0);
         };
         let state = l.on_rank(tp).state_bytes();
         let tokens = (state / self.kv_bytes_per_token_layer(kv, tp)).ceil();
@@ -501,6 +527,16 @@ impl ModelArch {
             ));
         }
         self.validate_linear()?;
+        if let Some(i) = self.indexer {
+            i.validate()?;
+            if !matches!(self.attention, AttentionKind::Mla { q_lora_rank, .. } if q_lora_rank > 0)
+            {
+                return Err(
+                    "an indexer is modelled for latent attention with compressed queries (`q_lora_rank`)"
+                        .to_owned(),
+                );
+            }
+        }
         // In floating point, since the product of hostile fields overflows integers.
         let experts = self.moe.map_or(0.0, |m| {
             f64::from(m.experts) * f64::from(m.expert_intermediate)

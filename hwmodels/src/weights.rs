@@ -31,6 +31,15 @@ impl ModelArch {
         }
     }
 
+    /// What the attention matrices of `layers` layers take more on a rank where they stay in 16 bits [bytes].
+    pub fn unquantised_attention_bytes(&self, weights: Dtype, tp: u32, layers: u32) -> f64 {
+        if !self.attention_in_16_bits {
+            return 0.0;
+        }
+        let more = (2.0 - weights.bytes()).max(0.0);
+        f64::from(layers) * self.attention_params(tp.max(1)) as f64 * more
+    }
+
     /// Bytes of all weights on one rank of the stage that holds `layers`, the matrices in `weights`.
     /// The first stage has the embedding, the last the LM head; tied, one copy serves both on a single stage.
     pub fn stage_weight_bytes(&self, layout: Layout, layers: Range<u32>, weights: Dtype) -> f64 {

@@ -9,7 +9,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use hwmodels::ops::{Cache, DecodeShape, Experts, MoeShape, PrefillShape, PrefillWork, Routing};
+use hwmodels::ops::{
+    Cache, DecodeShape, Experts, MoeShape, PrefillShape, PrefillWork, Routing, Span,
+};
 use hwmodels::{BatchStats, Dtype};
 use serde::Deserialize;
 
@@ -161,7 +163,7 @@ impl AttentionRow {
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             kv_dtype: kv,
-            window: self.window(),
+            span: Span::window(self.window()),
         }
     }
 
@@ -171,7 +173,7 @@ impl AttentionRow {
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             kv_dtype: kv,
-            window: self.window(),
+            span: Span::window(self.window()),
         }
     }
 }

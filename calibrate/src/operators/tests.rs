@@ -30,6 +30,7 @@ fn a_fit_recovers_the_parameters_that_made_the_times() {
         bf16: 500e12,
         fp8: None,
         int8: None,
+        fp4: false,
         bandwidth: 2e12,
         units: 100.0,
         cache: 50e6,

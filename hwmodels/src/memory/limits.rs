@@ -46,6 +46,13 @@ impl VllmRelease {
     }
 }
 
+/// Whether layers that attend within chunks (Llama 4) give back the KV of earlier chunks: since pull request 19351 (0.9.2), not by default from 21761 (0.10.1) on,
+/// which found it slow, and again since 29627 (0.13).
+pub(super) fn frees_chunks(release: VllmRelease) -> bool {
+    let since = release >= VllmRelease::new(9, 2) && release < VllmRelease::new(10, 1);
+    since || release >= VllmRelease::new(13, 0)
+}
+
 /// Default limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {

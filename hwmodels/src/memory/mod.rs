@@ -33,7 +33,7 @@ use crate::dtype::Dtype;
 use crate::engine::EngineKind;
 use crate::error::{DoesNotFit, Error};
 use crate::layout::{Layout, Placement};
-use crate::model::ModelArch;
+use crate::model::{AttentionKind, ModelArch};
 use crate::units::ByteSize;
 
 pub use limits::VllmRelease;
@@ -53,6 +53,8 @@ const TRITON_SAMPLER_SCRATCH: f64 = 80.0 * 1_048_576.0;
 const SAMPLER_HIDDEN_COPIES: f64 = 1.28;
 /// What vLLM finds taken outside the torch allocator on a single rank [bytes]: fitted on Llama-3.1-8B.
 const VLLM_NON_TORCH: f64 = 0.13 * GIB;
+/// Values of the rotary table of the model that [`VLLM_NON_TORCH`] was fitted on: 131 072 positions of 128 dims.
+const FITTED_TABLE: f64 = 131_072.0 * 128.0;
 /// More of it with tensor or pipeline parallel: NCCL and the all-reduce buffers [bytes]; fitted on Qwen3-32B, TP 2.
 const COMMUNICATION: f64 = 0.41 * GIB;
 /// Memory that a process takes by using the device at all [bytes]; recalled, 0.3 to 0.5 GiB by device.
@@ -405,8 +407,7 @@ fn plan(
         let stage = stage_use(model, &rank, layout, 0..model.layers, s);
         (0, 0, stage)
     });
-    let frees_windows = matches!(s.engine, EngineKind::VllmV1 | EngineKind::TrtLlm);
-    let window = model.window.filter(|_| frees_windows);
+    let window = model.window.filter(|_| frees_windows(model, s));
     let mut plan = MemoryPlan {
         total: rank.usable_bytes,
         weights: stage.weights as u64,
@@ -421,8 +422,10 @@ fn plan(
         kv_bytes_per_token: stage.kv_bytes_per_token,
         stage: index,
         windowed_share: window.map_or(0.0, |w| f64::from(w.layers) / f64::from(model.layers)),
-        // A window that starts inside a block keeps that block too.
-        window_blocks: window.map_or(0, |w| u64::from(w.tokens.div_ceil(s.block_size)) + 1),
+        // A window that starts inside a block keeps that block too; a chunk starts with one.
+        window_blocks: window.map_or(0, |w| {
+            u64::from(w.tokens.div_ceil(s.block_size)) + u64::from(!model.attends_in_chunks())
+        }),
         state_blocks: s.state_blocks,
     };
     // The least KV that the engine starts with.
@@ -474,6 +477,29 @@ fn plan(
     Ok(plan)
 }
 
+/// Whether layers with a window give back the KV that they no longer see.
+fn frees_windows(model: &ModelArch, s: &MemorySettings) -> bool {
+    match s.engine {
+        EngineKind::VllmV1 if model.attends_in_chunks() => limits::frees_chunks(s.vllm),
+        EngineKind::VllmV1 => true,
+        // Its decodes read all of a chunked layer's past.
+        EngineKind::TrtLlm => !model.attends_in_chunks(),
+        _ => false,
+    }
+}
+
+/// What the table by which an engine rotates queries and keys takes beyond that of Llama-3.1-8B [bytes], which is in [`VLLM_NON_TORCH`]. Engines make it for all
+/// positions of the model at their start: vLLM in 16 bits (`RotaryEmbedding.cos_sin_cache`; pull request 44738, which would have cut it to `max_model_len`,
+/// was not merged), SGLang on NVIDIA and TensorRT-LLM in 32 (`RopeParams.create_rope_const_params`). Others grow theirs as they need it.
+fn rotary_table(model: &ModelArch, engine: EngineKind) -> f64 {
+    let bytes = match engine {
+        EngineKind::VllmV1 | EngineKind::VllmV0 => 2.0,
+        EngineKind::Sglang | EngineKind::TrtLlm => 4.0,
+        _ => 0.0,
+    };
+    (model.rotary_table_values() - FITTED_TABLE).max(0.0) * bytes
+}
+
 fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm.minor >= VLLM_GRAPHS_SUBTRACTED,
@@ -498,6 +524,11 @@ fn stage_use(
     let mut weights = model.stage_weight_bytes(layout, layers.clone(), s.weights);
     if s.weights == Dtype::Mxfp4 && matches!(s.engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
         weights += mxfp4_padding(model, layout, layers.clone());
+    }
+    weights += rotary_table(model, s.engine);
+    if s.engine != EngineKind::TrtLlm {
+        let with_attention = model.kv_layers_in(layers.clone());
+        weights += model.unquantised_attention_bytes(s.weights, layout.tp, with_attention);
     }
     // A stage of linear layers alone keeps no KV; its states are those of whoever has some.
     let with_kv = model.kv_layers_in(layers.clone()).max(1);
@@ -526,7 +557,7 @@ fn stage_use(
     match s.engine {
         EngineKind::VllmV1 | EngineKind::VllmV0 => {
             if last {
-                stage.activation = forward.max(sampler_peak(model, s));
+                stage.activation = forward.max(sampler_peak(model, s) + sparse_workspace(model, s));
             }
             stage.runtime = VLLM_NON_TORCH + communication;
             if s.engine == EngineKind::VllmV1 && s.vllm < VLLM_COUNTS_ITS_OWN {
@@ -627,6 +658,26 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
         .linear
         .map_or(0.0, |l| f64::from(l.on_rank(layout.tp).projected()));
     2.0 * tokens * (2.0 * f64::from(m.hidden) + width.max(attention).max(linear))
+}
+
+/// What sparse latent attention keeps for prompts under vLLM, beside what experts take [bytes]: the latents of `5 x max_model_len` tokens widened to 16 bits where
+/// they have 8, or the indexer's keys of eight times as many (`get_prefill_workspace_size`, `get_max_prefill_buffer_size`): 0.9 GB for DeepSeek-V3.2's 163 840.
+fn sparse_workspace(m: &ModelArch, s: &MemorySettings) -> f64 {
+    let Some(indexer) = m.indexer else {
+        return 0.0;
+    };
+    let latents = match (m.attention, s.kv_cache) {
+        (
+            AttentionKind::Mla {
+                kv_lora_rank,
+                qk_rope_dim,
+                ..
+            },
+            Dtype::Fp8,
+        ) => 5.0 * 2.0 * f64::from(kv_lora_rank + qk_rope_dim),
+        _ => 0.0,
+    };
+    f64::from(s.max_model_len) * latents.max(40.0 * indexer.key_bytes())
 }
 
 /// What vLLM's sampler holds at its peak in the profile run [bytes]: copies of the logits of `max_num_seqs` rows,

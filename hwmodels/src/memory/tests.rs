@@ -383,3 +383,92 @@ fn the_first_releases_of_v1_count_the_device_context_as_their_own() {
     assert_eq!(before.runtime - since.runtime, CUDA_CONTEXT as u64);
     assert!(before.kv_blocks < since.kv_blocks);
 }
+
+/// Llama 4 Scout in 8 bits: the table of its 10 485 760 positions, and attention in 16 bits but under TensorRT-LLM.
+#[test]
+fn what_an_engine_keeps_beside_the_weights_it_quantises() {
+    let c = Catalog::builtin();
+    let scout = c.model("llama-4-scout").unwrap();
+    let d = c.accelerator("h100").unwrap();
+    let more = |engine: EngineKind| {
+        let mut s = MemorySettings::defaults(engine, VllmRelease::DEFAULT, d, scout);
+        s.weights = Dtype::Fp8;
+        s.max_model_len = 8192;
+        let p = MemoryPlan::for_layout(scout, d, TP2, &s).unwrap();
+        p.weights as f64 - scout.stage_weight_bytes(TP2, 0..48, Dtype::Fp8)
+    };
+    // (10 485 760 - 131 072) x 128 values, in 2 or 4 bytes; 48 layers x 5120 x 128 x (20 + 20 + 4 + 4) parameters, a byte more each.
+    let (table, attention) = (1_325_400_064.0, 1_509_949_440.0);
+    for (engine, expected) in [
+        (EngineKind::VllmV1, 2.0 * table + attention),
+        (EngineKind::Sglang, 4.0 * table + attention),
+        (EngineKind::TrtLlm, 4.0 * table),
+        (EngineKind::Tgi, attention),
+    ] {
+        assert!((more(engine) - expected).abs() < 2.0, "{engine}");
+    }
+    // The fitted constants hold that of a model of 131 072 positions.
+    let llama = c.model("llama-3.1-8b").unwrap();
+    assert_eq!(rotary_table(llama, EngineKind::VllmV1), 0.0);
+    assert_eq!(c.model("deepseek-v3").unwrap().rotary_dim, 64);
+}
+
+/// DeepSeek-V3.2 on eight H200: 61 x 788 bytes of KV a token with 8-bit latents, and a workspace of 5 x 163 840 x 1152 bytes.
+#[test]
+fn sparse_attention_keeps_keys_and_a_workspace() {
+    let c = Catalog::builtin();
+    let v32 = c.model("deepseek-v3.2").unwrap();
+    let d = c.accelerator("h200").unwrap();
+    let layout = Layout {
+        tp: 8,
+        ..Layout::SINGLE
+    };
+    let plan = |kv: Dtype, len: u32| {
+        let mut s = MemorySettings::defaults(EngineKind::VllmV1, VllmRelease::DEFAULT, d, v32);
+        s.kv_cache = kv;
+        s.max_model_len = len;
+        s.max_num_batched_tokens = 2048;
+        s.max_num_seqs = 64;
+        s.block_size = 64;
+        MemoryPlan::for_layout(v32, d, layout, &s).unwrap()
+    };
+    let narrow = plan(Dtype::Fp8, 163_840);
+    assert_eq!(narrow.kv_bytes_per_token, 61.0 * 788.0);
+    assert_eq!(plan(Dtype::Bf16, 163_840).kv_bytes_per_token, 61.0 * 1284.0);
+    let more = narrow.activation_peak - plan(Dtype::Fp8, 163_840 / 2).activation_peak;
+    assert_eq!(more, 5 * 1152 * 163_840 / 2);
+}
+
+#[test]
+fn kv_of_earlier_chunks_is_given_back_by_some_releases() {
+    let c = Catalog::builtin();
+    let scout = c.model("llama-4-scout").unwrap();
+    let d = c.accelerator("h200").unwrap();
+    let blocks = |engine: EngineKind, minor: u32, patch: u32| {
+        let release = VllmRelease { minor, patch };
+        let mut s = MemorySettings::defaults(engine, release, d, scout);
+        s.weights = Dtype::Fp8;
+        s.max_model_len = 32_768;
+        s.block_size = 16;
+        let p = MemoryPlan::for_layout(scout, d, TP2, &s).unwrap();
+        p.blocks_for(16_384)
+    };
+    // 1024 blocks of 12 layers, and of 36 the 512 of the chunk.
+    let (all, chunked) = (1024, 640);
+    for (minor, patch, expected) in [
+        (9, 1, all),
+        (9, 2, chunked),
+        (10, 0, chunked),
+        (10, 1, all),
+        (12, 0, all),
+        (13, 0, chunked),
+    ] {
+        let found = blocks(EngineKind::VllmV1, minor, patch);
+        assert_eq!(found, expected, "0.{minor}.{patch}");
+    }
+    assert_eq!(
+        blocks(EngineKind::TrtLlm, 15, 0),
+        all,
+        "its decodes read all"
+    );
+}

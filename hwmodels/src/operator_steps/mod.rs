@@ -19,7 +19,9 @@ use crate::layout::Layout;
 use crate::linear_attention::LinearAttention;
 use crate::model::ModelArch;
 use crate::ops::collective::{CollectiveModel, Fabric};
-use crate::ops::{Cache, DecodeShape, Kernels, OperatorModel, PrefillShape, PrefillWork, Routing};
+use crate::ops::{
+    Cache, DecodeShape, Kernels, OperatorModel, PrefillShape, PrefillWork, Routing, Span,
+};
 use crate::profile::Profile;
 use crate::step::{Parts, StepCost, StepModel};
 use device::Device;
@@ -84,9 +86,10 @@ pub struct OperatorSteps {
     /// What a rank computes of linear attention, and the layers that have it.
     delta_rule: Option<(LinearAttention, f64)>,
     window_layers: f64,
-    window: Option<u32>,
-    /// The same for decodes: `None` where their kernels read everything all the same.
-    decode_window: Option<u32>,
+    /// What those layers attend to.
+    span: Span,
+    /// The same for decodes: everything where their kernels read it all the same.
+    decode_span: Span,
     /// See [`OperatorStepsSpec::graph_sizes`].
     graph_sizes: Vec<u32>,
     /// What data-parallel ranks do together; `None`: there is one rank, and `linear` holds everything.
@@ -148,11 +151,11 @@ impl OperatorSteps {
                 .linear
                 .map(|l| (l.on_rank(tp), f64::from(l.layers_in(0..m.layers)))),
             window_layers: f64::from(window_layers),
-            window: m.window.map(|w| w.tokens),
-            decode_window: m
-                .window
-                .filter(|_| spec.kernels.chunked_decodes || !m.attends_in_chunks())
-                .map(|w| w.tokens),
+            span: walk.span(),
+            decode_span: match walk.span() {
+                Span::Chunk(_) if !spec.kernels.chunked_decodes => Span::All,
+                span => span,
+            },
             send_fixed,
             send_per_token,
             graph_sizes: spec.graph_sizes.to_vec(),
@@ -193,7 +196,7 @@ impl OperatorSteps {
                     }
                     if self.window_layers > 0.0 {
                         let shape = DecodeShape {
-                            window: self.decode_window,
+                            span: self.decode_span,
                             ..shape
                         };
                         let t = self.walk.ops.decode_attention(&shape, batch, Cache::Cold);
@@ -202,6 +205,10 @@ impl OperatorSteps {
                 }
                 Attention::Mla(shape, _) => {
                     let t = self.walk.ops.decode_mla(&shape, batch, Cache::Cold);
+                    device.add_attention(t, self.layers);
+                }
+                Attention::Sparse(shape, _) => {
+                    let t = self.walk.ops.decode_sparse(&shape, batch);
                     device.add_attention(t, self.layers);
                 }
             }
@@ -214,20 +221,23 @@ impl OperatorSteps {
                     kv_heads: s.kv_heads,
                     head_dim: s.head_dim,
                     kv_dtype: s.kv_dtype,
-                    window: None,
+                    span: Span::All,
                 },
-                Attention::Mla(_, s) => s,
+                Attention::Mla(_, s) | Attention::Sparse(_, s) => s,
             };
             if self.full_layers > 0.0 {
                 let t = match self.attention {
                     Attention::Gqa(_) => self.walk.ops.prefill_attention(&shape, &work),
                     Attention::Mla(..) => self.walk.ops.prefill_mla(&shape, &work),
+                    Attention::Sparse(sparse, _) => {
+                        self.walk.ops.prefill_sparse(&sparse, &shape, &work)
+                    }
                 };
                 device.add_attention(t, self.full_layers);
             }
             if self.window_layers > 0.0 {
                 let shape = PrefillShape {
-                    window: self.window,
+                    span: self.span,
                     ..shape
                 };
                 let t = self.walk.ops.prefill_attention(&shape, &work);

@@ -322,4 +322,44 @@ fn decodes_of_chunked_layers_read_their_chunk_or_everything() {
     // 12 layers of 65 536 tokens and 36 of 8192, or 48 of 65 536: 2.9 times as much.
     let ratio = kv(65_536, false) / kv(65_536, true);
     assert!((2.0..3.0).contains(&ratio), "{ratio}");
+    // Token 12 288 is the 4096th of its chunk: 12 layers read all, 36 a third.
+    let by_hand = 0.25 * kv(12_288, false) + 0.75 * kv(4096, false);
+    assert!((kv(12_288, true) / by_hand - 1.0).abs() < 1e-9);
+}
+
+/// Half of Llama 4 Maverick's layers are dense: 386 GB of 402 in 8 bits are experts of the other 24.
+#[test]
+fn every_second_layer_of_maverick_has_experts() {
+    let maverick = crate::Catalog::builtin()
+        .model("llama-4-maverick")
+        .unwrap()
+        .clone();
+    let weights = |dp: u32, tp: u32| {
+        let steps = OperatorSteps::new(&OperatorStepsSpec {
+            accelerator: &accelerator(),
+            fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+            model: &maverick,
+            layout: Layout {
+                tp,
+                pp: 1,
+                dp,
+                ep: 8,
+            },
+            weights: Dtype::Fp8,
+            kv_cache: Dtype::Fp8,
+            cost: EngineCost::prior(EngineKind::TrtLlm),
+            profile: &Profile::default(),
+            max_tokens: 2048,
+            routing: Routing::Even,
+            kernels: Kernels::trt_llm(),
+            graph_sizes: &[],
+        });
+        let batch = vec![decodes(512 / dp, 100); dp as usize];
+        steps.step_ranks(&batch).parts.weights
+    };
+    // 24 layers x 128 experts x 126e6 bytes over eight devices of 3350 GB/s: 14.4 ms, and what else there is of weights.
+    for (dp, tp) in [(1, 8), (8, 1)] {
+        let t = weights(dp, tp);
+        assert!((14.4e-3..30e-3).contains(&t), "dp {dp}: {t}");
+    }
 }

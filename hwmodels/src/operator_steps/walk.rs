@@ -6,19 +6,22 @@ use super::device::Device;
 use super::experts::SharedExperts;
 use crate::dtype::Dtype;
 use crate::evidence::Evidence;
+use crate::indexer::Indexer;
 use crate::layout::Layout;
 use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe};
 use crate::ops::collective::{AllReduceImpl, CollectiveModel, Group, Launch};
 use crate::ops::{
     DecodeShape, Experts, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel,
-    PrefillShape, Routing,
+    PrefillShape, Routing, Span, SparseShape,
 };
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attention {
     Gqa(DecodeShape),
     Mla(MlaShape, PrefillShape),
+    /// Latent attention over chosen tokens, and its dense form.
+    Sparse(SparseShape, PrefillShape),
 }
 
 /// Walks a model's layers on one rank.
@@ -62,15 +65,33 @@ impl LayerWalk {
     /// Bytes of one value that a kernel hands to a product.
     pub(super) fn product_input(&self) -> f64 {
         match self.dense() {
-            Dtype::Fp8 | Dtype::Int8 if self.kernels.fused_quantisation => 1.0,
+            // Products with a scale for each block quantise what they get themselves.
+            Dtype::Fp8 | Dtype::Int8 if self.kernels.fused_quantisation && !self.block_scales() => {
+                1.0
+            }
             _ => 2.0,
         }
     }
 
     pub(super) fn gemm(&self, m: u32, n: u32, k: u32) -> OpTime {
-        let w = self.dense();
+        self.gemm_in(self.dense(), m, n, k)
+    }
+
+    fn gemm_in(&self, w: Dtype, m: u32, n: u32, k: u32) -> OpTime {
         let block = self.block_scales();
         self.ops.gemm_of(m, n, k, w, Self::activations(w), block)
+    }
+
+    /// Format of the attention matrices: TensorRT-LLM's checkpoints are those of NVIDIA's Model Optimizer, which quantises them.
+    fn attention_format(&self) -> Dtype {
+        let narrow = self.dense();
+        if self.model.attention_in_16_bits
+            && !self.kernels.fused_quantisation
+            && narrow.bytes() < 2.0
+        {
+            return Dtype::Bf16;
+        }
+        narrow
     }
 
     pub(super) fn group(&self) -> Group {
@@ -95,6 +116,15 @@ impl LayerWalk {
         self.model.kv_heads.div_ceil(self.tp).max(1)
     }
 
+    /// What the layers with a window attend to.
+    pub(super) fn span(&self) -> Span {
+        match self.model.window {
+            None => Span::All,
+            Some(w) if self.model.attends_in_chunks() => Span::Chunk(w.tokens),
+            Some(w) => Span::Last(w.tokens),
+        }
+    }
+
     pub(super) fn attention(&self) -> Attention {
         let m = &self.model;
         let heads = m.heads.div_ceil(self.tp);
@@ -104,7 +134,7 @@ impl LayerWalk {
                 kv_heads: self.kv_heads(),
                 head_dim: m.head_dim,
                 kv_dtype: self.kv_cache,
-                window: None,
+                span: Span::All,
             }),
             AttentionKind::Mla {
                 kv_lora_rank,
@@ -112,21 +142,25 @@ impl LayerWalk {
                 qk_nope_dim,
                 v_head_dim,
                 ..
-            } => Attention::Mla(
-                MlaShape {
+            } => {
+                let latent = MlaShape {
                     heads,
                     kv_lora_rank,
                     rope_dim: qk_rope_dim,
                     kv_dtype: self.kv_cache,
-                },
-                PrefillShape {
+                };
+                let dense = PrefillShape {
                     heads,
                     kv_heads: heads,
                     head_dim: (qk_nope_dim + qk_rope_dim + v_head_dim) / 2,
                     kv_dtype: self.kv_cache,
-                    window: None,
-                },
-            ),
+                    span: Span::All,
+                };
+                match m.indexer {
+                    Some(indexer) => Attention::Sparse(SparseShape { latent, indexer }, dense),
+                    None => Attention::Mla(latent, dense),
+                }
+            }
         }
     }
 
@@ -149,6 +183,7 @@ impl LayerWalk {
         let m = &self.model;
         let heads = m.heads.div_ceil(self.tp);
         let tokens = f64::from(t);
+        let format = self.attention_format();
         let (q_width, kv_width, out_width);
         match m.attention {
             AttentionKind::Gqa => {
@@ -156,7 +191,7 @@ impl LayerWalk {
                 kv_width = 2 * self.kv_heads() * m.head_dim;
                 out_width = q_width;
                 let gate = if m.attention_gate { q_width } else { 0 };
-                d.add_gemm(self.gemm(t, q_width + gate + kv_width, m.hidden));
+                d.add_gemm(self.gemm_in(format, t, q_width + gate + kv_width, m.hidden));
                 if m.attention_gate {
                     // The output is read with its gates and written.
                     let bytes = (2.0 * 2.0 + self.product_input()) * f64::from(out_width) * tokens;
@@ -181,9 +216,12 @@ impl LayerWalk {
                 }
                 // Key and value up-projections, absorbed into query and output in decode.
                 d.add_gemm(self.gemm(t, heads * (qk_nope_dim + v_head_dim), kv_lora_rank));
+                if let Some(i) = &m.indexer {
+                    self.index_block(i, t, q_lora_rank, d);
+                }
             }
         }
-        d.add_gemm(self.gemm(t, m.hidden, out_width));
+        d.add_gemm(self.gemm_in(format, t, m.hidden, out_width));
         let kv_bytes = self.kv_cache.bytes();
         if self.kernels.fused_rotary {
             // Q, K and V are read once; Q is written in place, K and V to the cache.
@@ -200,6 +238,22 @@ impl LayerWalk {
             let norm = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
             d.add_activations(self.ops.elementwise(norm, 2.0));
         }
+    }
+
+    /// Projections and element-wise kernels of one layer's indexer, which every rank computes whole.
+    fn index_block(&self, i: &Indexer, t: u32, q_rank: u32, d: &mut Device) {
+        let width = i.heads * i.head_dim;
+        d.add_gemm(self.gemm(t, width, q_rank));
+        // Key and head weights stay apart, the weights in 16 bits.
+        d.add_gemm(self.gemm(t, i.head_dim, self.model.hidden));
+        let weights = (self.ops).gemm(t, i.heads, self.model.hidden, Dtype::Bf16, Dtype::Bf16);
+        d.add_gemm(weights);
+        // Queries and keys are rotated, transformed (Hadamard) and quantised, the key normalised before: each reads and writes 16 bits, the last writes 8.
+        let values = f64::from(width + i.head_dim) * f64::from(t);
+        d.add_activations(
+            self.ops
+                .elementwise(values * (2.0 * 2.0 + 2.0 * 2.0 + 3.0), 4.0),
+        );
     }
 
     pub(super) fn dense_mlp(&self, t: u32, intermediate: u32, d: &mut Device) {
@@ -275,7 +329,7 @@ impl LayerWalk {
         Some(SharedExperts {
             shape: self.experts(&moe),
             routing: self.routing,
-            layers: f64::from(m.layers - moe.dense_layers.min(m.layers)),
+            layers: f64::from(m.moe_layers_in(0..m.layers)),
             ranks: layout.dp,
             group: if nodes > 1 {
                 Group::across(layout.dp, nodes.min(layout.dp))
@@ -317,18 +371,19 @@ impl LayerWalk {
             return d;
         }
         let m = &self.model;
-        let dense = m.moe.map_or(m.layers, |x| x.dense_layers.min(m.layers));
-        for (layers, experts) in [(0..dense, false), (dense..m.layers, true)] {
-            let linear = m.linear.map_or(0, |l| l.layers_in(layers.clone()));
-            let full = layers.len() as u32 - linear;
-            if full > 0 {
-                d.add_scaled(&self.layer(t, experts, None), f64::from(full));
-            }
-            if linear > 0 {
-                d.add_scaled(
-                    &self.layer(t, experts, m.linear.as_ref()),
-                    f64::from(linear),
-                );
+        for experts in [false, true] {
+            for linear in [None, m.linear.as_ref()] {
+                let alike = |i: &u32| {
+                    m.is_moe_layer(*i) == experts
+                        && m.linear.is_some_and(|l| l.is_linear(*i)) == linear.is_some()
+                };
+                let layers = (0..m.layers).filter(alike).count();
+                if layers > 0 {
+                    d.add_scaled(&self.layer(t, experts, linear), layers as f64);
+                }
+                if m.linear.is_none() {
+                    break;
+                }
             }
         }
         d
@@ -384,6 +439,9 @@ impl LayerWalk {
                 kv: self.kv_cache,
             }),
         );
+        if m.indexer.is_some() {
+            note("sparse attention", Evidence::Analytic);
+        }
         if m.linear.is_some() {
             note("linear attention", self.ops.evidence(&OpShape::Linear));
         }

@@ -11,6 +11,8 @@ pub struct Device {
     pub fp8: Option<f64>,
     /// Peak of 8-bit integer matrix arithmetic [OP/s]; `None` where the device has none.
     pub int8: Option<f64>,
+    /// Whether it has 4-bit matrix arithmetic: kernels of Blackwell's generation.
+    pub fp4: bool,
     /// Peak memory bandwidth [bytes/s].
     pub bandwidth: f64,
     /// Processors (SMs, NeuronCores).
@@ -28,6 +30,7 @@ impl Device {
             bf16: a.bf16_flops,
             fp8: a.fp8_flops,
             int8: a.int8_ops,
+            fp4: a.fp4_flops.is_some(),
             bandwidth: a.memory_bandwidth,
             units: f64::from(a.units.max(1)),
             cache: a.on_chip_bytes as f64,

@@ -1,5 +1,6 @@
 //! Which kernels an engine runs, where engines and their versions differ.
 
+use super::attention::SparseKernels;
 use super::moe::Experts;
 use super::sampling::{Sampler, Sampling};
 
@@ -38,6 +39,8 @@ pub struct Kernels {
     /// Whether decodes of layers that attend within chunks of the sequence (Llama 4) read their chunk alone. TensorRT-LLM's read everything: its
     /// chunked attention "can only be applied to context requests" (release 1.0's documentation of long sequences).
     pub chunked_decodes: bool,
+    /// Whose kernels of sparse latent attention.
+    pub sparse: SparseKernels,
     /// Whose kernels cut the distribution of the next token.
     pub sampler: Sampler,
     /// How tokens are chosen.
@@ -70,6 +73,7 @@ impl Kernels {
             fused_rotary: true,
             experts: Experts::Cutlass,
             chunked_decodes: false,
+            sparse: SparseKernels::TrtLlm,
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),
@@ -89,6 +93,7 @@ impl Default for Kernels {
             fused_rotary: false,
             experts: Experts::Triton,
             chunked_decodes: true,
+            sparse: SparseKernels::FlashMla,
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),

@@ -30,7 +30,9 @@ pub mod surface;
 mod surfaces;
 
 pub use arithmetic::Arithmetic;
-pub use attention::{Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
+pub use attention::{
+    Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork, Span, SparseKernels, SparseShape,
+};
 pub use device::{Device, OpTime};
 pub use kernels::{GraphMode, Kernels, Products};
 pub use model::{OpShape, OperatorModel};

@@ -1,7 +1,9 @@
 //! All operators of one accelerator under one profile: the formula of each, with the surface of its measured kernels over it.
 
 use super::arithmetic::Arithmetic;
-use super::attention::{self, Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork};
+use super::attention::{
+    self, Cache, DecodeShape, MlaShape, PrefillShape, PrefillWork, SparseShape, sparse,
+};
 use super::device::{Device, OpTime};
 use super::kernels::{Kernels, Products};
 use super::moe::{self, Experts, MoeShape, Routing};
@@ -247,6 +249,29 @@ impl OperatorModel {
         let floor = self.prefill_floor(shape, of);
         let of = [of[0], of[1]];
         self.surfaces.mla_prefill().scale(time, of, floor)
+    }
+
+    /// Time of one layer's sparse latent attention over the decodes of a batch: scores, choice, attention.
+    pub fn decode_sparse(&self, shape: &SparseShape, batch: &crate::BatchStats) -> OpTime {
+        let d = &self.device;
+        sparse::decode_index_time(d, &shape.indexer, batch)
+            + sparse::sparse_decode_time(d, shape, self.kernels.sparse, batch)
+    }
+
+    /// Time of one layer's sparse latent attention over the chunks `work`: scores, choice, attention. `dense` is the shape of its dense attention, which
+    /// some engines take for short prompts; keys are then written and not scored.
+    pub fn prefill_sparse(
+        &self,
+        shape: &SparseShape,
+        dense: &PrefillShape,
+        work: &PrefillWork,
+    ) -> OpTime {
+        let d = &self.device;
+        if sparse::takes_dense(d, shape, self.kernels.sparse, work) {
+            return self.prefill_mla(dense, work);
+        }
+        sparse::prefill_index_time(d, &shape.indexer, work)
+            + sparse::sparse_prefill_time(d, shape, self.kernels.sparse, work)
     }
 
     /// Time of the kernels of one layer of linear attention over `seqs` decodes.

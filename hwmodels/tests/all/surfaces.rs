@@ -1,7 +1,7 @@
 //! The shipped surfaces stay within physics: no kernel beats the data sheet, more work takes no less time, and nothing goes wild outside the tables.
 
 use hwmodels::ops::{
-    Cache, DecodeShape, Kernels, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing,
+    Cache, DecodeShape, Kernels, MoeShape, OperatorModel, PrefillShape, PrefillWork, Routing, Span,
 };
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
@@ -84,7 +84,7 @@ fn attention_respects_the_data_sheet_and_grows() {
                 kv_heads: 8,
                 head_dim: 128,
                 kv_dtype,
-                window: None,
+                span: Span::All,
             };
             for seqs in [1, 8, 64, 256, 4096] {
                 let mut last = 0.0;
@@ -114,7 +114,7 @@ fn attention_respects_the_data_sheet_and_grows() {
                 kv_heads: 8,
                 head_dim: 128,
                 kv_dtype,
-                window: None,
+                span: Span::All,
             };
             let mut last = 0.0;
             for tokens in [16_u32, 128, 512, 2048, 8192, 32768, 131_072] {

@@ -3,6 +3,7 @@
 //! It reads each sequence's keys and values once: bytes over achievable bandwidth, against
 //! the cost of its CTAs (one per sequence and KV head, or several when the KV is split over idle units).
 
+use super::span::{Span, mean_place, place_in_chunk};
 use crate::ops::device::{Device, OpTime, ceil_div, soft_max};
 use crate::ops::param::{ParamSpec, read_all};
 use crate::{BatchStats, Dtype, Profile};
@@ -27,8 +28,8 @@ pub struct DecodeShape {
     pub head_dim: u32,
     /// Format of the KV cache.
     pub kv_dtype: Dtype,
-    /// Sliding window [tokens], where the layer has one.
-    pub window: Option<u32>,
+    /// Which of its past a token attends to.
+    pub span: Span,
 }
 
 /// Shape of one layer's latent decode attention (MLA in absorbed form) on one rank: every head reads the one
@@ -225,7 +226,7 @@ const BLOCK_TOKENS: f64 = 128.0;
 const WARM_FROM: f64 = 0.7;
 const WARM_TO: f64 = 1.2;
 
-/// What decode attention needs to know of the contexts, after the window.
+/// What decode attention needs to know of the contexts, as far as they are read.
 struct Contexts {
     /// Mean context read [tokens].
     mean: f64,
@@ -233,9 +234,8 @@ struct Contexts {
     long: f64,
 }
 
-/// Contexts as a window of `window` tokens leaves them, taking them as spread evenly
-/// with the batch's mean and variance.
-fn contexts(batch: &BatchStats, window: Option<u32>) -> Contexts {
+/// What is read of the contexts, taking them as spread evenly with the batch's mean and variance.
+fn contexts(batch: &BatchStats, span: Span) -> Contexts {
     let n = f64::from(batch.decode_seqs);
     let mean = batch.decode_ctx_sum as f64 / n;
     let sq = batch.decode_ctx_sq_sum as f64 / n;
@@ -244,13 +244,14 @@ fn contexts(batch: &BatchStats, window: Option<u32>) -> Contexts {
     } else {
         0.0
     };
-    let Some(w) = window else {
-        return Contexts { mean, long };
-    };
-    // A window that starts within a block reads that block too.
-    let w = f64::from(w) + BLOCK_TOKENS;
     let half = (3.0 * (sq - mean * mean).max(0.0)).sqrt();
     let (lo, hi) = (mean - half, mean + half);
+    let w = match span {
+        Span::All => return Contexts { mean, long },
+        // A window that starts within a block reads that block too.
+        Span::Last(w) => f64::from(w) + BLOCK_TOKENS,
+        Span::Chunk(c) => return in_chunks(Contexts { mean, long }, lo, hi, f64::from(c)),
+    };
     let clipped = if w >= hi {
         mean
     } else if w <= lo {
@@ -262,6 +263,21 @@ fn contexts(batch: &BatchStats, window: Option<u32>) -> Contexts {
     Contexts {
         mean: clipped.min(w),
         long: long.min(w),
+    }
+}
+
+/// What sequences read that attend within chunks of `chunk` tokens; chunks begin with a block.
+fn in_chunks(all: Contexts, lo: f64, hi: f64, chunk: f64) -> Contexts {
+    let mean = mean_place(lo, hi, chunk);
+    let begins = |context: f64| context - place_in_chunk(context, chunk);
+    let long = if begins(lo.max(1.0)) == begins(hi) {
+        all.long - begins(hi)
+    } else {
+        all.long.min(chunk)
+    };
+    Contexts {
+        mean,
+        long: long.min(chunk).max(mean),
     }
 }
 
@@ -286,7 +302,7 @@ pub fn decode_time(
             dims: f64::from(shape.head_dim),
         },
         batch,
-        shape.window,
+        shape.span,
         cache,
     )
 }
@@ -296,7 +312,7 @@ pub fn decode_time(
 pub fn decode_quantities(shape: &DecodeShape, batch: &BatchStats) -> [f64; 3] {
     let kv_heads = f64::from(shape.kv_heads.max(1));
     [
-        contexts(batch, shape.window).mean,
+        contexts(batch, shape.span).mean,
         f64::from(batch.decode_seqs) * kv_heads,
         f64::from(shape.heads) / kv_heads,
     ]
@@ -306,7 +322,7 @@ pub fn decode_quantities(shape: &DecodeShape, batch: &BatchStats) -> [f64; 3] {
 #[inline]
 pub fn mla_decode_quantities(shape: &MlaShape, batch: &BatchStats) -> [f64; 3] {
     [
-        contexts(batch, None).mean,
+        contexts(batch, Span::All).mean,
         f64::from(batch.decode_seqs),
         f64::from(shape.heads),
     ]
@@ -334,7 +350,7 @@ pub fn mla_decode_time(
             dims: key,
         },
         batch,
-        None,
+        Span::All,
         cache,
     )
 }
@@ -364,7 +380,7 @@ fn decode_with(
     d: &Device,
     r: Reads,
     batch: &BatchStats,
-    window: Option<u32>,
+    span: Span,
     cache: Cache,
 ) -> OpTime {
     if batch.decode_seqs == 0 {
@@ -372,7 +388,7 @@ fn decode_with(
     }
     let seqs = f64::from(batch.decode_seqs);
     let per_seq = f64::from(batch.decode_tokens) / seqs;
-    let c = contexts(batch, window);
+    let c = contexts(batch, span);
 
     let kv = seqs * r.kv_heads * c.mean * r.row_bytes;
     let other = f64::from(batch.decode_tokens) * r.heads * r.query_bytes;

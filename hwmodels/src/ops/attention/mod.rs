@@ -3,6 +3,8 @@
 
 mod decode;
 mod prefill;
+mod span;
+pub mod sparse;
 
 pub use decode::{
     Cache, DECODE_SPECS, DecodeParams, DecodeShape, MlaShape, XQA_PREFIX, decode_prefix,
@@ -12,3 +14,5 @@ pub use prefill::{
     PREFILL_SPECS, PrefillParams, PrefillShape, PrefillWork, prefill_prefix, prefill_quantities,
     prefill_time,
 };
+pub use span::Span;
+pub use sparse::{SparseKernels, SparseShape};

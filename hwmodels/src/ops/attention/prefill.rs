@@ -3,6 +3,7 @@
 //! It is arithmetic: 4 x heads x head_dim FLOPs per query-key pair, padded to query tiles,
 //! plus the softmax, over the units in waves.
 
+use super::span::{Span, chunk_pairs, place_in_chunk};
 use crate::ops::device::{Device, OpTime, ceil_div, soft_max};
 use crate::ops::param::{ParamSpec, read_all};
 use crate::{BatchStats, Dtype, Profile};
@@ -18,8 +19,8 @@ pub struct PrefillShape {
     pub head_dim: u32,
     /// Format of the KV cache.
     pub kv_dtype: Dtype,
-    /// Sliding window [tokens], where the layer has one.
-    pub window: Option<u32>,
+    /// Which of its past a token attends to.
+    pub span: Span,
 }
 
 /// The chunks of one prefill step, as sums over them.
@@ -209,12 +210,26 @@ pub fn prefill_quantities(shape: &PrefillShape, work: &PrefillWork) -> [f64; 3] 
     let heads = f64::from(shape.heads);
     let tokens = work.tokens.max(1.0);
     let keys = work.pairs / tokens;
-    let keys = shape.window.map_or(keys, |w| keys.min(f64::from(w)));
+    let keys = match shape.span {
+        Span::All => keys,
+        Span::Last(w) => keys.min(f64::from(w)),
+        Span::Chunk(c) => keys_in_chunk(work, f64::from(c)),
+    };
     [
         2.0 * keys,
         tokens * heads,
         heads / f64::from(shape.kv_heads.max(1)),
     ]
+}
+
+/// Keys that a query sees on average within chunks of `chunk` tokens: what the mean sequence keeps of its pairs, of all pairs.
+fn keys_in_chunk(work: &PrefillWork, chunk: f64) -> f64 {
+    let after = work.ctx_sum / work.seqs.max(1.0);
+    let before = (after - work.tokens / work.seqs.max(1.0)).max(0.0);
+    let all = |tokens: f64| tokens * (tokens + 1.0) / 2.0;
+    let kept = chunk_pairs(after, chunk) - chunk_pairs(before, chunk);
+    let share = kept / (all(after) - all(before)).max(1.0);
+    (work.pairs / work.tokens.max(1.0) * share).min(chunk)
 }
 
 /// Time of one layer's prefill attention, the write of the new keys and values into the cache included.
@@ -249,7 +264,7 @@ pub fn prefill_time(
     let mut keys = work.pairs / work.tokens;
     let mut longest = work.ctx_sum / work.seqs;
     let mut ctx = longest;
-    if let Some(w) = shape.window {
+    if let Span::Last(w) = shape.span {
         let w = f64::from(w);
         let before = (ctx - new).max(0.0);
         // Queries near the start see fewer than w.
@@ -258,6 +273,19 @@ pub fn prefill_time(
         keys = keys.min(clipped.max(1.0));
         longest = longest.min(w + tile_tokens);
         ctx = ctx.min(new + w);
+    }
+    if let Span::Chunk(c) = shape.span {
+        let c = f64::from(c);
+        keys = keys_in_chunk(work, c);
+        // The last token's place, or that of a chunk's end among the new tokens.
+        let begins = |tokens: f64| tokens - place_in_chunk(tokens, c);
+        longest = if begins(ctx) > (ctx - new).max(0.0) {
+            c
+        } else {
+            place_in_chunk(ctx, c)
+        };
+        // What precedes the new tokens in the chunk that they begin in is read as well.
+        ctx = new + (ctx - new).max(0.0) % c;
     }
     let unit_rate = d.bf16 / d.units * p.efficiency;
     let pair_dims = (dim + p.softmax_dims) * (1.0 + p.wide_heads * (dim - 128.0).max(0.0) / 128.0);

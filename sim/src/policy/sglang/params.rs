@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use hwmodels::memory::{SglangDevice, SglangReserve};
-use hwmodels::ops::{GraphMode, Kernels, Sampler};
+use hwmodels::ops::{GraphMode, Kernels, Sampler, SparseKernels};
 use hwmodels::units::plain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -371,6 +371,7 @@ impl SglangParams {
                 true => GraphMode::FullAndPiecewise,
                 false => GraphMode::FullDecodeOnly,
             },
+            sparse: SparseKernels::Sglang,
             ..Kernels::default()
         }
     }

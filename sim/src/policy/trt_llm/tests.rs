@@ -1,6 +1,6 @@
 //! The rules of serving-policies, by section.
 
-use hwmodels::ops::{Experts, Kernels, Products, Sampler};
+use hwmodels::ops::{Experts, Kernels, Products, Sampler, SparseKernels};
 use proptest::prelude::*;
 
 use super::super::testkit::{Checks, Req, Run, STEP, assert_fifo, req, run, workload};
@@ -137,6 +137,7 @@ fn kernels_are_compiled_for_the_largest_batch_unless_told_otherwise_3_4() {
         fused_rotary: true,
         experts: Experts::Cutlass,
         chunked_decodes: false,
+        sparse: SparseKernels::TrtLlm,
         sampler: Sampler::FlashInfer,
         ..Kernels::default()
     };
