@@ -15,7 +15,7 @@ pub struct Parts {
     pub communication: f64,
     /// Kernel launches and host work between steps that nothing hides [s].
     pub host: f64,
-    /// Waiting of pipeline stages for each other within this step [s].
+    /// Waiting within this step: of pipeline stages for each other, or until its least time has passed ([`StepCost::at_least`]) [s].
     pub bubble: f64,
     /// What kernels saved by running while others did: the parts above hold what was left of them, so this is not in their sum [s].
     pub overlap: f64,
@@ -119,6 +119,21 @@ impl StepCost {
         self.interval *= factor;
         self.parts.scale(factor);
     }
+
+    /// What is not the host's takes at least `least` [s]: the rest is waited for. Steps that are in flight at once wait side by side.
+    #[inline]
+    pub fn at_least(&mut self, least: f64) {
+        let wait = least - (self.latency - self.parts.host);
+        if wait <= 0.0 || self.latency <= 0.0 {
+            return;
+        }
+        let alone = self.interval >= self.latency;
+        self.latency += wait;
+        self.parts.bubble += wait;
+        if alone {
+            self.interval = self.latency;
+        }
+    }
 }
 
 /// A step-time model of one replica: hardware x model x layout x engine, resolved.
@@ -128,6 +143,16 @@ impl StepCost {
 pub trait StepModel: Send + Sync {
     /// Cost of one forward pass over `batch`. An empty batch costs nothing.
     fn step(&self, batch: &BatchStats) -> StepCost;
+
+    /// Least time of a step beside the host's [s]; 0: it takes as long as it computes.
+    fn least(&self) -> f64 {
+        0.0
+    }
+
+    /// As [`StepModel::step`], without waiting until [`StepModel::least`] has passed: what a slow machine makes longer.
+    fn computed(&self, batch: &BatchStats) -> StepCost {
+        self.step(batch)
+    }
 
     /// Cost of one step of data-parallel ranks, each with a batch of its own (empty ones too), that end it together. Unless a
     /// model knows what they share, the slowest rank sets the time.

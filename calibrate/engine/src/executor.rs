@@ -41,6 +41,8 @@ pub struct StepTimes {
     pub communication: f64,
     /// From the start of the step's first stage to the end of its last [s].
     pub total: f64,
+    /// Slept after that, where steps have a least time ([`crate::pace::Paced`]) [s].
+    pub paced: f64,
 }
 
 impl StepTimes {

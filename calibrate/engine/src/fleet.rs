@@ -165,7 +165,7 @@ fn play(
                 Order::Drain(index) => engine.drain(index),
                 Order::Kill(index) => engine.kill(index),
                 // Faults of the network are of simulated clusters: between these engines and their clients there is none.
-                Order::CutOff(..) | Order::Reach(_) | Order::KvLinks(_) => {}
+                Order::CutOff(..) | Order::Reach(_) | Order::KvLinks(_) | Order::KvPort(..) => {}
             }
         }
     }

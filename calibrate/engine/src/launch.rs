@@ -262,6 +262,7 @@ impl Loaded {
             .map_err(LaunchError::ChatTemplate)?;
         let mut log_facts = LogFacts {
             tp: options.tp,
+            min_step: options.min_step,
             ..LogFacts::here(facts, self.model.threads)
         };
         if let Some(name) = &options.served_model_name {

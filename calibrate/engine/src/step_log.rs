@@ -10,6 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sim::kernel::time::SimTime;
 use sim::record::StepRow;
@@ -19,7 +20,7 @@ use crate::executor::StepTimes;
 use crate::model::ModelFacts;
 
 /// Columns of the step log that a simulated step does not have.
-pub const TIME_COLUMNS: [&str; 8] = [
+pub const TIME_COLUMNS: [&str; 9] = [
     "linear_s",
     "lm_head_s",
     "attention_s",
@@ -28,6 +29,7 @@ pub const TIME_COLUMNS: [&str; 8] = [
     "sample_s",
     "host_s",
     "forward_s",
+    "paced_s",
 ];
 
 /// Columns of the request log.
@@ -66,6 +68,8 @@ pub struct LogTimes {
     pub host: f64,
     /// The forward pass as a whole, its parts included.
     pub forward: f64,
+    /// Slept, where steps have a least time.
+    pub paced: f64,
 }
 
 impl LogTimes {
@@ -80,6 +84,7 @@ impl LogTimes {
             sample,
             host: host.max(0.0),
             forward: t.total,
+            paced: t.paced,
         }
     }
 }
@@ -217,6 +222,8 @@ pub struct LogFacts {
     pub threads: u32,
     /// Cores of the machine, which all ranks share.
     pub cores: u32,
+    /// Least time of a step.
+    pub min_step: Duration,
 }
 
 impl LogFacts {
@@ -232,6 +239,7 @@ impl LogFacts {
             replicas: 1,
             threads: count(threads),
             cores: std::thread::available_parallelism().map_or(0, |n| count(n.get())),
+            min_step: Duration::ZERO,
         }
     }
 }
@@ -254,6 +262,8 @@ pub fn engine_file(facts: &LogFacts) -> toml::Table {
         ("cores", facts.cores),
     ]);
     root.insert("layout".into(), layout.into());
+    let min_step_s = facts.min_step.as_secs_f64();
+    root.insert("min_step_s".into(), min_step_s.into());
     root
 }
 
@@ -352,6 +362,7 @@ fn write_step(out: &mut impl Write, s: &LogStep) -> io::Result<()> {
         t.sample,
         t.host,
         t.forward,
+        t.paced,
     ] {
         write!(out, ",{part:.9}")?;
     }

@@ -36,15 +36,15 @@ pub fn without_gaps(profile: &Profile) -> Profile {
 pub fn on_layout(profile: &Profile, log: &Log) -> Result<FittedStep, hwmodels::Error> {
     let (tp, pp) = log.facts.layout();
     let mut p = without_gaps(profile);
+    let count = |n: Option<u32>| n.filter(|n| *n > 0).map(f64::from);
     for (name, value) in [
-        ("host.threads", log.facts.threads),
-        ("host.cores", log.facts.cores),
+        ("host.threads", count(log.facts.threads)),
+        ("host.cores", count(log.facts.cores)),
+        ("host.min_step_s", log.facts.min_step_s),
     ] {
-        if let Some(n) = value.filter(|n| *n > 0) {
-            p.params.insert(
-                name.into(),
-                param(name, f64::from(n), None, Evidence::Measured)?,
-            );
+        if let Some(value) = value {
+            p.params
+                .insert(name.into(), param(name, value, None, Evidence::Measured)?);
         }
     }
     FittedStep::new(

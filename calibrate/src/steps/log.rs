@@ -41,6 +41,8 @@ pub struct Step {
     pub start: f64,
     /// Its duration [s].
     pub seconds: f64,
+    /// What of that the engine slept, since its steps have a least time [s].
+    pub paced: f64,
     /// What it held.
     pub stats: BatchStats,
     /// Where its time went, where the log says.
@@ -49,6 +51,17 @@ pub struct Step {
     pub gap: Option<f64>,
     /// Whether another step of the replica was under way when it started (pipeline stages).
     pub overlaps: bool,
+}
+
+impl Step {
+    /// The step without what it slept: what its batch explains.
+    pub fn computed(self) -> Step {
+        Step {
+            seconds: self.seconds - self.paced,
+            paced: 0.0,
+            ..self
+        }
+    }
 }
 
 /// A step log.
@@ -83,6 +96,8 @@ pub struct Facts {
     pub threads: Option<u32>,
     /// Cores of the machine.
     pub cores: Option<u32>,
+    /// Least time of a step [s]; 0: none.
+    pub min_step_s: Option<f64>,
     /// Limits of the engine, by their names in profiles (`limits.*`).
     pub limits: BTreeMap<String, f64>,
 }
@@ -104,6 +119,7 @@ impl Facts {
         self.replicas = self.replicas.or(o.replicas);
         self.threads = self.threads.or(o.threads);
         self.cores = self.cores.or(o.cores);
+        self.min_step_s = self.min_step_s.or(o.min_step_s);
         for (k, v) in &o.limits {
             self.limits.entry(k.clone()).or_insert(*v);
         }
@@ -213,6 +229,7 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
     ];
     let sums = [need("decode_ctx_sum")?, need("prefill_pairs")?];
     let replica = find("replica").map(|i| (i, "replica"));
+    let paced = find("paced_s").map(|i| (i, "paced_s"));
     let parts: Vec<(usize, &'static str)> = PART_COLUMNS
         .iter()
         .filter_map(|c| find(c).map(|i| (i, *c)))
@@ -251,6 +268,17 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
         if to < from {
             return Err(wrong(end, "at or after the step's start"));
         }
+        let paced = match paced {
+            Some(at) => {
+                let of = seconds(at)?;
+                // Rows are rounded to the nanosecond.
+                if of > to - from + 1e-6 {
+                    return Err(wrong(at, "at most the step's duration"));
+                }
+                of.min(to - from)
+            }
+            None => 0.0,
+        };
         let mut part = Parts::default();
         for &(i, column) in &parts {
             let slot = match column {
@@ -277,6 +305,7 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
             replica: replica.map_or(Ok(0), count)?,
             start: from,
             seconds: to - from,
+            paced,
             stats,
             parts: (part.linear > 0.0).then_some(part),
             gap: None,
@@ -344,6 +373,7 @@ pub fn facts(text: &str, file: &str) -> Result<Facts, LogError> {
         replicas: count(layout, "replicas"),
         threads: count(layout, "threads"),
         cores: count(layout, "cores"),
+        min_step_s: number(root.get("min_step_s")).filter(|s| (0.0..=60.0).contains(s)),
         limits: BTreeMap::new(),
     };
     for (key, limit) in [

@@ -94,4 +94,14 @@ impl Fitted {
             .map(|(x, c)| x * c)
             .sum()
     }
+
+    /// The same of an engine whose forward pass takes at least `least` [s].
+    pub fn paced(&self, b: &BatchStats, least: f64) -> f64 {
+        let row = terms::row(b, &self.shape);
+        let host: f64 = terms::HOST_COLUMNS
+            .iter()
+            .map(|&i| row[i] * self.beta[i])
+            .sum();
+        host + (self.predict(b) - host).max(least)
+    }
 }

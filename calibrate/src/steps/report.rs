@@ -114,7 +114,8 @@ fn leave_out_in_turn(base: &[&Log], errors: &mut Vec<Errors>, notes: &mut Vec<St
         match Core::fit(&rest) {
             Ok(core) => {
                 let slow = 1.0 + core.interrupted;
-                let predict = |s: &Step| slow * core.solved.fitted.predict(&s.stats);
+                let least = out.facts.min_step_s.unwrap_or(0.0) / slow;
+                let predict = |s: &Step| slow * core.solved.fitted.paced(&s.stats, least);
                 errors.extend(judge(out, i, Use::LeftOutInTurn, predict).0);
             }
             Err(e) => notes.push(format!("without {}: {e}", file_name(&out.name))),
@@ -255,7 +256,8 @@ struct Core {
 
 impl Core {
     fn fit(logs: &[&Log]) -> Result<Core, StepsError> {
-        let each: Vec<Vec<Step>> = logs.iter().map(|l| usable(l)).collect();
+        let computed = |l: &&Log| usable(l).into_iter().map(Step::computed).collect();
+        let each: Vec<Vec<Step>> = logs.iter().map(computed).collect();
         let lengths = (logs.iter().zip(&each)).map(|(l, s)| (l.name.clone(), s.len()));
         let lengths = lengths.collect();
         let steps = each.concat();
@@ -359,6 +361,9 @@ impl Core {
         set("step.tile_tokens", shape.tile, None, Evidence::Fitted)?;
         set("host.gap_s", self.gap[0], None, Evidence::Measured)?;
         set("host.gap_seq_s", self.gap[1], None, Evidence::Measured)?;
+        if let Some(least) = facts.min_step_s.filter(|s| *s > 0.0) {
+            set("host.min_step_s", least, None, Evidence::Measured)?;
+        }
         set(
             "noise.interrupted_ratio",
             self.interrupted,

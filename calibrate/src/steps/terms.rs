@@ -32,6 +32,9 @@ pub mod column {
     pub const MIXED: usize = 8;
 }
 
+/// Columns of what is the host's, beside the forward pass.
+pub const HOST_COLUMNS: [usize; 4] = [FIXED, SEQ, CHUNK, MIXED];
+
 use column::{CHUNK, CONTEXT, ELEMENTWISE, FIXED, MIXED, PAIR, PRODUCT, SAMPLED, SEQ};
 
 /// The shape of the matrix products' time over tokens: `norm_p(crossover, tokens in whole tiles)`, in units of a token.

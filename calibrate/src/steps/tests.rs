@@ -75,16 +75,20 @@ impl Engine {
         let mut steps = Vec::new();
         let mut at = 0.0;
         let mut add = |engine: &mut Engine, stats: BatchStats| {
-            let mut seconds = model.step(&stats).latency;
+            let cost = model.computed(&stats);
+            let mut seconds = cost.latency;
             let u: f64 = (0..12).map(|_| engine.rng.random::<f64>()).sum::<f64>() - 6.0;
             seconds *= 1.0 + engine.noise * u;
             if engine.outliers > 0 && engine.rng.random_range(0..engine.outliers) == 0 {
                 seconds *= 5.0;
             }
+            let paced = (model.least() - (seconds - cost.parts.host)).max(0.0);
+            seconds += paced;
             steps.push(Step {
                 replica: 0,
                 start: at,
                 seconds,
+                paced,
                 stats,
                 parts: None,
                 gap: None,
@@ -120,6 +124,7 @@ impl Engine {
                 threads: Some(2 / tp),
                 cores: Some(2),
                 tp: Some(tp),
+                min_step_s: Some(model.least()),
                 ..Facts::default()
             },
         }
@@ -198,6 +203,28 @@ fn known_parameters_are_recovered_within_their_intervals() {
     let gap = outcome.profile.get("host.gap_s", 0.0);
     assert!((gap - 1e-4).abs() < 1e-5, "{gap}");
     assert!(!outcome.profile.trusted());
+}
+
+#[test]
+fn what_an_engine_sleeps_is_no_ones_cost_and_comes_back_as_the_least_time_of_a_step() {
+    let mut paced = usual();
+    let least = param("host.min_step_s", 0.025, None, Evidence::Measured).expect("in bounds");
+    paced.params.insert("host.min_step_s".into(), least);
+    let logs = Engine::new(paced, 0.02, 0, 1).varied();
+    let slept = logs[0].steps.iter().filter(|s| s.paced > 0.0).count();
+    assert!(slept > 300, "{slept} steps are shorter than the least time");
+    let outcome = fit(&logs, &[], &setup()).expect("fits");
+    assert_eq!(outcome.profile.get("host.min_step_s", 0.0), 0.025);
+    for (name, want) in [("step.pair_s", 8e-7), ("step.weights_s", 6e-3)] {
+        holds(&outcome, name, want);
+    }
+    for e in &outcome.report.errors {
+        assert!(e.total_error.abs() < 1.0 && e.median_ape < 2.0, "{e:?}");
+    }
+    // The same engine without it, predicted by that profile: the log says that it has none.
+    let free = Engine::new(usual(), 0.02, 0, 2).run("free.csv", 4, 60, 60, 2, 1);
+    let checked = check(&outcome.profile, &free, &Facts::default(), None).expect("predicts");
+    assert!((checked.all.ratio() - 1.0).abs() < 0.02, "{checked:?}");
 }
 
 #[test]
@@ -493,6 +520,21 @@ fn parts_are_read_with_and_without_a_column_of_the_lm_head() {
 }
 
 #[test]
+fn what_a_step_slept_is_read_where_the_log_says_it() {
+    let row = "0,0.0,0.5,1,0,1,,0,0,0,1,4,10,1";
+    let with = |value: &str| HEADER.replace("extra", "paced_s") + row + "," + value + "\n";
+    let step = parse(with("0.3").as_bytes(), "a.csv").expect("reads")[0];
+    assert_eq!((step.seconds, step.paced), (0.5, 0.3));
+    assert_eq!(step.computed().seconds, 0.2);
+    let old = HEADER.to_owned() + row + ",x\n";
+    assert_eq!(parse(old.as_bytes(), "a.csv").expect("reads")[0].paced, 0.0);
+    let e = parse(with("0.6").as_bytes(), "a.csv")
+        .expect_err("longer than the step")
+        .to_string();
+    assert!(e.contains("line 2: paced_s: `0.6`"), "{e}");
+}
+
+#[test]
 fn too_few_steps_are_refused() {
     let mut engine = Engine::new(usual(), 0.02, 0, 10);
     let mut log = engine.run("few.csv", 1, 10, 50, 1, 1);
@@ -516,6 +558,9 @@ fn facts_beside_a_log_become_limits_and_layout() {
     );
     assert_eq!(f.limits["limits.kv_blocks"], 300.0);
     assert_eq!(f.limits["limits.prefix_caching"], 0.0);
+    assert_eq!(f.min_step_s, None);
+    let paced = log::facts("min_step_s = 0.025", "a.toml").expect("reads");
+    assert_eq!(paced.min_step_s, Some(0.025));
     assert!(log::facts("= 1", "a.toml").is_err());
 }
 

@@ -163,6 +163,16 @@ impl StepModel for ScaledStep {
         cost.scale(self.factor);
         cost
     }
+
+    fn least(&self) -> f64 {
+        self.inner.least() * self.factor
+    }
+
+    fn computed(&self, batch: &BatchStats) -> StepCost {
+        let mut cost = self.inner.computed(batch);
+        cost.scale(self.factor);
+        cost
+    }
 }
 
 /// The recorded requests as a workload.

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! all times 1 + interrupted, where `norm_p(a, b) = (a^p + b^p)^(1/p)`: the sum for p = 1, the larger of both for large p; measured matrix
-//! products lie between. Every parameter is non-negative and named in [`SPECS`]. Parameters that a profile does not hold
+//! products lie between. Where `host.min_step_s` is given, all that is not the host's takes at least that: the rest is waited for. Every parameter is non-negative and named in [`SPECS`]. Parameters that a profile does not hold
 //! are zero or, for the scaling to other layouts, priors.
 //!
 //! ```
@@ -85,6 +85,8 @@ pub struct Coefficients {
     /// Share of the device's work that the fullest pipeline stage has, contention among stages included [ratio];
     /// 1 without stages.
     pub stage_share: f64,
+    /// Least time of what is not the host's.
+    pub least: f64,
 }
 
 /// A step model fitted to an endpoint, on one layout. See the module's documentation.
@@ -198,6 +200,17 @@ impl Coefficients {
 impl StepModel for FittedStep {
     #[inline]
     fn step(&self, b: &BatchStats) -> StepCost {
+        let mut cost = self.computed(b);
+        cost.at_least(self.c.least);
+        cost
+    }
+
+    fn least(&self) -> f64 {
+        self.c.least
+    }
+
+    #[inline]
+    fn computed(&self, b: &BatchStats) -> StepCost {
         if b.is_empty() {
             return StepCost::default();
         }

@@ -54,7 +54,7 @@ const fn other(
 }
 
 /// Every parameter of a fitted step model.
-pub const SPECS: [StepSpec; 42] = [
+pub const SPECS: [StepSpec; 43] = [
     time(
         "step.fixed_s",
         1.0,
@@ -119,6 +119,11 @@ pub const SPECS: [StepSpec; 42] = [
         "from the end of a step to the start of the next while requests run",
     ),
     time("host.gap_seq_s", 0.1, "the same per sequence of the step"),
+    time(
+        "host.min_step_s",
+        60.0,
+        "least time of a forward pass: where it computes for less, the engine sleeps for the rest",
+    ),
     time(
         "host.request_in_s",
         10.0,
@@ -406,6 +411,7 @@ pub fn check(profile: &Profile) -> Result<(), Error> {
         "step.elementwise_s",
         "step.seq_s",
         "host.gap_s",
+        "host.min_step_s",
     ]
     .iter()
     .map(|n| profile.get(n, 0.0))

@@ -193,6 +193,8 @@ pub(super) fn scale(
             send: send[0] * slow,
             send_token: send[1] * slow,
             stage_share,
+            // It stands for a device that nothing here slows down.
+            least: get("host.min_step_s"),
         },
         warnings,
     ))

@@ -93,6 +93,34 @@ fn each_term_adds_what_its_name_says() {
 }
 
 #[test]
+fn a_least_time_holds_for_what_is_not_the_hosts_and_only_where_that_is_shorter() {
+    let p = profile(
+        Basis::default(),
+        &[
+            ("step.fixed_s", 1e-3),
+            ("step.token_s", 2e-4),
+            ("host.gap_s", 5e-4),
+            ("noise.interrupted_ratio", 0.1),
+            ("host.min_step_s", 25e-3),
+        ],
+    );
+    let m = at(&p, 1, 1, 1);
+    let short = m.step(&decodes(8, 100));
+    close(short.latency, 25e-3 + 1.1 * 1.5e-3);
+    close(short.interval, short.latency);
+    close(short.parts.total(), short.latency);
+    close(short.parts.bubble, 25e-3 - 1.1 * 8.0 * 2e-4);
+    close(
+        m.computed(&decodes(8, 100)).latency,
+        1.1 * (1.5e-3 + 8.0 * 2e-4),
+    );
+    let long = m.step(&decodes(200, 100));
+    close(long.latency, 1.1 * (1.5e-3 + 200.0 * 2e-4));
+    close(long.parts.bubble, 0.0);
+    close(m.step(&BatchStats::default()).latency, 0.0);
+}
+
+#[test]
 fn weights_bound_small_batches_and_arithmetic_large_ones() {
     let p = profile(
         Basis::default(),

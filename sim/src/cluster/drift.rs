@@ -146,23 +146,34 @@ impl Course {
 pub struct StepTimes {
     model: Arc<dyn StepModel>,
     drift: Option<Drift>,
+    /// Whether steps have a least time, which the machine's speed does not change.
+    is_paced: bool,
 }
 
 impl StepTimes {
     /// Those of `model`, with `drift` if the machine has one.
     pub fn new(model: Arc<dyn StepModel>, drift: Option<Drift>) -> StepTimes {
-        StepTimes { model, drift }
+        StepTimes {
+            is_paced: model.least() > 0.0,
+            model,
+            drift,
+        }
     }
 
     /// The cost of a step over `passes`, one after the other, that starts at `now`.
     #[inline]
     pub fn of(&mut self, now: SimTime, passes: &[BatchStats]) -> StepCost {
+        let model = &*self.model;
+        let one = |pass: &BatchStats| match self.is_paced {
+            false => model.step(pass),
+            true => model.computed(pass),
+        };
         let mut cost = match passes {
-            [all] => self.model.step(all),
+            [all] => one(all),
             passes => {
                 let mut sum = StepCost::default();
                 for pass in passes {
-                    let c = self.model.step(pass);
+                    let c = one(pass);
                     sum.latency += c.latency;
                     sum.interval += c.interval;
                     sum.parts += c.parts;
@@ -171,6 +182,9 @@ impl StepTimes {
             }
         };
         self.slow_down(now, &mut cost);
+        if self.is_paced {
+            cost.at_least(self.model.least());
+        }
         cost
     }
 
@@ -231,6 +245,38 @@ mod tests {
             let of = |(ratio, time): (f64, f64)| ratio * ratio * (-every * k as f64 / time).exp();
             let expected: f64 = swings.into_iter().map(of).sum();
             assert!((lag(k) - expected).abs() < 0.03 * lag(0), "lag {k}");
+        }
+    }
+
+    #[test]
+    fn a_slow_machine_computes_longer_and_does_not_stretch_a_least_time() {
+        use hwmodels::fitted::{FittedStep, Target, param};
+        use hwmodels::{Basis, Evidence, Profile};
+        let of = |least: f64| {
+            let mut p = Profile {
+                basis: Some(Basis::default()),
+                ..Profile::default()
+            };
+            for (name, value) in [("step.weights_s", 4e-3), ("host.min_step_s", least)] {
+                let entry = param(name, value, None, Evidence::Measured).unwrap();
+                p.params.insert(name.into(), entry);
+            }
+            let step = FittedStep::new(&p, &Target::of(&p)).unwrap();
+            StepTimes::new(Arc::new(step), Some(drift(&[(0.2, 0.5)], 0)))
+        };
+        let mut batch = BatchStats::default();
+        batch.add_decode(10);
+        let mut course = drift(&[(0.2, 0.5)], 0);
+        let (mut free, mut paced) = (of(0.0), of(4.2e-3));
+        for i in 0..50 {
+            let now = SimTime::from_secs(f64::from(i));
+            let wanted = 4e-3 * course.factor(now);
+            let is = |times: &mut StepTimes, wanted: f64| {
+                let latency = times.of(now, &[batch]).latency;
+                assert!((latency - wanted).abs() < 1e-12, "{latency}, not {wanted}");
+            };
+            is(&mut free, wanted);
+            is(&mut paced, wanted.max(4.2e-3));
         }
     }
 

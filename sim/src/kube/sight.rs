@@ -28,6 +28,8 @@ pub enum Order {
     Kill(u32),
     /// The links that KV goes over carry such shares of their bandwidth from now on.
     KvLinks(LinkShares),
+    /// What an engine sends and receives of KV has such a share of its bandwidth from now on: the link of its node is another.
+    KvPort(u32, f64),
 }
 
 /// Shares of their bandwidth that the links between pools carry.

@@ -47,6 +47,11 @@ impl Slow {
         }
     }
 
+    /// Share of their bandwidth that the machine's links carry.
+    pub fn link_share(self) -> f64 {
+        1.0 / self.communication
+    }
+
     /// Of machines that wait for each other.
     #[must_use]
     pub fn worst(self, other: Slow) -> Slow {
@@ -133,6 +138,15 @@ impl Slowed {
 impl StepModel for Slowed {
     fn step(&self, batch: &BatchStats) -> StepCost {
         self.slow(self.inner.step(batch))
+    }
+
+    fn least(&self) -> f64 {
+        // It stands for the device, which is the one that is slow.
+        self.inner.least() * self.speed.get().steps
+    }
+
+    fn computed(&self, batch: &BatchStats) -> StepCost {
+        self.slow(self.inner.computed(batch))
     }
 
     fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {

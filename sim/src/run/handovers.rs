@@ -39,6 +39,8 @@ pub(super) struct Handovers {
     pub unwanted: Vec<(u32, Slot)>,
     /// What of their bandwidth the links carry; `None`: all.
     shares: Option<LinkShares>,
+    /// What of it each replica's own port carries, which is its node's.
+    own_shares: Vec<f64>,
 }
 
 impl Handovers {
@@ -52,6 +54,7 @@ impl Handovers {
             ready: Vec::new(),
             unwanted: Vec::new(),
             shares: None,
+            own_shares: Vec::new(),
         }
     }
 
@@ -59,21 +62,34 @@ impl Handovers {
     pub fn add(&mut self, pool: usize) {
         let i = self.pool_of.len() as u32;
         self.pool_of.push(pool);
-        self.link.set_port(i, self.port(pool));
+        self.own_shares.push(1.0);
+        self.link.set_port(i, self.port(i as usize));
     }
 
-    /// What a replica of pool `p` can send, and receive [bytes/s].
-    fn port(&self, p: usize) -> f64 {
+    /// What replica `i` can send, and receive [bytes/s].
+    fn port(&self, i: usize) -> f64 {
+        let p = self.pool_of[i];
         let share = (self.shares.as_ref()).and_then(|s| s.deployments.get(p));
-        self.pools[p].kv_bandwidth * share.copied().unwrap_or(1.0)
+        self.pools[p].kv_bandwidth * share.copied().unwrap_or(1.0) * self.own_shares[i]
     }
 
     /// The links carry other shares of their bandwidth from now on.
     pub fn set_shares(&mut self, now: SimTime, shares: LinkShares) {
-        let fabric = self.spec.fabric * shares.fabric;
         self.shares = Some(shares);
-        let ports = self.pool_of.iter().map(|p| self.port(*p)).collect();
-        self.link.set_capacities(now, fabric, ports);
+        self.share_anew(now);
+    }
+
+    /// The port of replica `i` carries another share of its bandwidth from now on.
+    pub fn set_own_share(&mut self, now: SimTime, i: u32, share: f64) {
+        self.own_shares[i as usize] = share;
+        self.share_anew(now);
+    }
+
+    fn share_anew(&mut self, now: SimTime) {
+        let of_all = self.shares.as_ref().map_or(1.0, |s| s.fabric);
+        let ports = (0..self.pool_of.len()).map(|i| self.port(i)).collect();
+        self.link
+            .set_capacities(now, self.spec.fabric * of_all, ports);
     }
 
     /// When the link has something to do next.

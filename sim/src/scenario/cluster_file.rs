@@ -413,7 +413,7 @@ pub struct FaultFile {
     /// The pool that is hit: its replicas, nodes that hold pods of it (with `at`), or the links of its replicas. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Which link (degraded_link): that of a node, over which the accelerators of a step communicate, or those that KV goes over between pools. Default: "node".
+    /// Which link (degraded_link): that of a node, over which the accelerators of a step communicate and the KV of its replicas comes and goes, or those that KV goes over between pools. Default: "node".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkFile>,
     /// Time from the notice to the end (spot). Default: "2 min".

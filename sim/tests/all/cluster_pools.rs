@@ -345,6 +345,43 @@ fn a_degraded_kv_link_stretches_transfers_and_nothing_else() {
 }
 
 #[test]
+fn a_degraded_link_of_a_node_slows_the_kv_of_its_replicas() {
+    // Two nodes of one accelerator: the fault hits the one that prefills, or the one that decodes, which starts anew on it.
+    let times = |record: &RunRecord, from: f64, to: f64| -> Vec<f64> {
+        let rows = record.transfers.as_ref().unwrap().rows.as_ref().unwrap();
+        (rows.iter())
+            .filter(|t| secs(t.began) > from && secs(t.began) < to)
+            .map(|t| secs(t.ended) - secs(t.began))
+            .collect()
+    };
+    for pool in ["prefill", "decode"] {
+        let fault = format!(
+            "fault=[{{ kind = \"degraded_link\", pool = \"{pool}\", at = \"200 s\", duration = \"200 s\", share = 0.01 }}, {{ kind = \"replica\", pool = \"{pool}\", at = \"300 s\" }}]"
+        );
+        let record = ran(
+            APART,
+            &[&fault, "router.retries={ max = 3, budget_percent = 100 }"],
+        );
+        // 1.6 MB at 1 GB/s after 1 ms, and at a hundredth of it: of an engine that starts on the node, too.
+        for (from, to, want, least) in [
+            (0.0, 199.0, 0.0026, 90),
+            (201.0, 299.0, 0.161, 90),
+            (350.0, 399.0, 0.161, 30),
+            (401.0, 599.0, 0.0026, 90),
+        ] {
+            let all = times(&record, from, to);
+            assert!(all.len() > least, "{pool}: {} transfers", all.len());
+            // Where a backlog is sent at once, transfers share the port.
+            let shortest = all.iter().copied().fold(f64::MAX, f64::min);
+            assert!(
+                (shortest - want).abs() < 1e-6,
+                "{pool}: {shortest} from {from} s on"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_partition_of_a_pool_fails_what_that_pool_serves() {
     let record = ran(
         MODELS,

@@ -22,4 +22,5 @@ mod queueing;
 mod records;
 mod scenarios;
 mod schemas;
+mod stale;
 mod vllm_v1_rules;

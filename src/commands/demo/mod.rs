@@ -219,7 +219,7 @@ fn shared_token_s(fitted: &[(&Case, &Run)], logs: &[steps::Log]) -> Option<f64> 
     for ((_, run), log) in fitted.iter().zip(logs).filter(|((c, _), _)| busy(c)) {
         seconds += run.processor_s?;
         for step in &log.steps {
-            seconds -= step.seconds;
+            seconds -= step.seconds - step.paced;
             tokens += f64::from(step.stats.sampled_seqs);
         }
     }

@@ -75,7 +75,7 @@ impl Driver {
         };
         // With one step in flight its time has no other part; with several they overlap, and the rest is waiting.
         let host = if self.depth == 1 {
-            now.since(step.row.start).as_secs() - t.named() - sample
+            now.since(step.row.start).as_secs() - t.named() - t.paced - sample
         } else {
             step.prepared + step.handed_out + (t.total - t.named())
         };

@@ -17,23 +17,37 @@ pub enum Parts {
     One,
     /// Prefill and decode apart.
     Sides(Box<Sides>),
-    /// Pools that each do whole requests, by name.
-    Pools(Vec<(String, Scenario)>),
+    /// Pools that each get objects of their own.
+    Pools(Vec<Part>),
 }
 
-/// Takes a scenario apart.
+/// A pool as a scenario of its own.
+pub struct Part {
+    /// The pool's name.
+    pub name: String,
+    /// What its replicas do of a request.
+    pub role: Role,
+    /// The scenario.
+    pub own: Scenario,
+}
+
+/// Takes a scenario apart; with `each`, every pool gets objects of its own, whatever it does of a request.
 ///
 /// # Errors
 /// Pools that no target can say, in words.
-pub fn parts(s: &Scenario) -> Result<Parts, String> {
+pub fn parts(s: &Scenario, each: bool) -> Result<Parts, String> {
     let Some(first) = s.pools.first() else {
         return Ok(Parts::One);
     };
-    if s.pools.iter().all(|p| p.role == Role::Both) {
+    if each || s.pools.iter().all(|p| p.role == Role::Both) {
         let own = |p: &PoolChoice| {
             let mut own = alone(s, p);
             own.name = format!("{}-{}", s.name, p.name);
-            (p.name.clone(), own)
+            Part {
+                name: p.name.clone(),
+                role: p.role,
+                own,
+            }
         };
         return Ok(Parts::Pools(s.pools.iter().map(own).collect()));
     }
@@ -74,6 +88,10 @@ fn alone(s: &Scenario, p: &PoolChoice) -> Scenario {
     own.engine = p.engine.clone();
     if p.role == Role::Both {
         own.router.policy = p.router;
+    }
+    if let Some(c) = &mut own.cluster {
+        c.autoscaler = (p.on_cluster.as_ref()).and_then(|o| o.autoscaler.clone());
+        (c.faults, c.changes) = (Vec::new(), Vec::new());
     }
     own
 }

@@ -48,12 +48,17 @@ pub fn none(s: &Scenario, out: &mut Exported) {
         {
             out.cannot("autoscaler: export to k8s or lws for the object");
         }
-        let scaled = |p: &sim::scenario::PoolChoice| {
-            (p.on_cluster.as_ref()).is_some_and(|o| o.autoscaler.is_some())
-        };
-        if s.pools.iter().any(scaled) {
-            out.cannot("pool.autoscaler: export the pool as a scenario of its own to k8s or lws for the object");
-        }
+    }
+}
+
+/// What all pools share, and no object of one of them says.
+pub fn shared(s: &Scenario, out: &mut Exported) {
+    let Some(c) = &s.cluster else { return };
+    if (c.autoscaler.as_ref()).is_some_and(|a| a.cluster_autoscaler.is_some()) {
+        out.cannot("autoscaler.cluster_autoscaler: they are flags of the Cluster Autoscaler");
+    }
+    if !c.faults.is_empty() || !c.changes.is_empty() {
+        out.cannot("fault, change: what happens in a run is the simulation's");
     }
 }
 

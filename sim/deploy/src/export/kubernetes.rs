@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use hwmodels::EngineKind;
+use sim::cluster::pools::Role;
 use sim::scenario::{RouterPolicy, Scenario};
 
 use super::apart::Sides;
 use super::shared::{
     Exported, devices_of_node, label, model_id, own_machine, ranks, router, selector, yaml,
 };
-use super::{autoscalers, compose, sglang, triton, vllm};
+use super::{autoscalers, compose, llm_d, sglang, triton, vllm};
 use crate::place::printable;
 
 /// Name of the resource that a device is to Kubernetes.
@@ -30,6 +31,8 @@ struct Container {
     resource: String,
     devices: u32,
     port: u16,
+    /// Whether it hands KV on or fetches it.
+    moves_kv: bool,
 }
 
 impl Container {
@@ -46,8 +49,11 @@ impl Container {
                 let _ = writeln!(out, "{pad}- {}", yaml(word));
             }
         }
-        if !self.variables.is_empty() {
+        if !self.variables.is_empty() || self.moves_kv {
             let _ = writeln!(out, "{pad}env:");
+        }
+        if self.moves_kv {
+            out += &llm_d::side_channel(&pad);
         }
         for (name, value) in &self.variables {
             let value = serde_json::Value::from(value.as_str());
@@ -73,8 +79,22 @@ fn metadata(s: &Scenario) -> String {
     format!("metadata:\n  name: {name}\n  labels: {{app: {name}}}\n")
 }
 
+/// llm-d's label of pods that do one part of a request, behind others.
+fn role_label(role: Role) -> &'static str {
+    match role {
+        Role::Both => "",
+        Role::Prefill => ", llm-d.ai/role: prefill",
+        Role::Decode => ", llm-d.ai/role: decode",
+    }
+}
+
+/// How vLLM is told that KV comes and goes.
+fn connector(role: Role) -> Option<String> {
+    (role != Role::Both).then(|| format!("--kv-transfer-config={}", llm_d::CONNECTOR))
+}
+
 /// `deployment.yaml`.
-pub fn deployment(s: &Scenario, out: &mut Exported) {
+pub fn deployment(s: &Scenario, role: Role, out: &mut Exported) {
     let name = label(s);
     let devices = ranks(s);
     if devices > devices_of_node(s) {
@@ -92,6 +112,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 80,
+            moves_kv: false,
         },
         EngineKind::Sglang => Container {
             image: sglang::image(s),
@@ -109,6 +130,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 30_000,
+            moves_kv: false,
         },
         _ => Container {
             image: vllm::image(s),
@@ -116,11 +138,13 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
             args: [format!("--model={}", model_id(s))]
                 .into_iter()
                 .chain(vllm::arguments(s, out))
+                .chain(connector(role))
                 .collect(),
             variables: Vec::new(),
             resource: resource(s),
             devices,
             port: 8000,
+            moves_kv: role != Role::Both,
         },
     };
     let mut text = format!(
@@ -130,8 +154,9 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
     );
     let _ = write!(
         text,
-        "spec:\n  replicas: {}\n  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}}}\n    spec:\n{}",
+        "spec:\n  replicas: {}\n  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}{}}}\n    spec:\n{}",
         s.replicas,
+        role_label(role),
         selector(s, 6)
     );
     let _ = write!(
@@ -156,7 +181,7 @@ pub fn deployment(s: &Scenario, out: &mut Exported) {
 }
 
 /// `leaderworkerset.yaml`.
-pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
+pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
     let devices = ranks(s);
     let node = devices_of_node(s).min(devices);
     let size = devices.div_ceil(node.max(1)).max(1);
@@ -177,6 +202,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
             resource: resource(s),
             devices: node,
             port: 8000,
+            moves_kv: false,
         },
         false => Container {
             image: vllm::image(s),
@@ -184,12 +210,14 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
             args: [model_id(s)]
                 .into_iter()
                 .chain(vllm::arguments(s, out))
+                .chain(connector(role))
                 .chain(multi_node(size, "0"))
                 .collect(),
             variables: Vec::new(),
             resource: resource(s),
             devices: node,
             port: 8000,
+            moves_kv: role != Role::Both,
         },
     };
     let worker = Container {
@@ -203,6 +231,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
             false => [model_id(s), "--headless".to_owned()]
                 .into_iter()
                 .chain(vllm::arguments(s, &mut Exported::default()))
+                .chain(connector(role))
                 .chain(multi_node(size, "$(LWS_WORKER_INDEX)"))
                 .collect(),
         },
@@ -210,6 +239,7 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
         resource: resource(s),
         devices: node,
         port: 8000,
+        moves_kv: role != Role::Both,
     };
     let mut text = format!(
         "# {}\napiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\n{}",
@@ -224,8 +254,9 @@ pub fn leader_worker_set(s: &Scenario, out: &mut Exported) {
     for (template, container) in [("leaderTemplate", &leader), ("workerTemplate", &worker)] {
         let _ = write!(
             text,
-            "    {template}:\n      metadata:\n        labels: {{app: {}}}\n      spec:\n{}",
+            "    {template}:\n      metadata:\n        labels: {{app: {}{}}}\n      spec:\n{}",
             label(s),
+            role_label(role),
             selector(s, 8)
         );
         let _ = write!(

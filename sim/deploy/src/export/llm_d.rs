@@ -12,7 +12,7 @@ use super::vllm;
 use crate::place::printable;
 
 /// How a replica that prefills hands its KV on.
-const CONNECTOR: &str = "{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
+pub const CONNECTOR: &str = "{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
 
 /// `values.yaml`: of `s`, or of both sides where prefill and decode are apart.
 pub fn values(s: &Scenario, sides: Option<&Sides>, out: &mut Exported) {
@@ -46,6 +46,13 @@ pub fn values(s: &Scenario, sides: Option<&Sides>, out: &mut Exported) {
     }
 }
 
+/// The variable by which vLLM's connector tells others its own address, each line indented by `pad`.
+pub fn side_channel(pad: &str) -> String {
+    format!(
+        "{pad}- name: VLLM_NIXL_SIDE_CHANNEL_HOST\n{pad}  valueFrom:\n{pad}    fieldRef:\n{pad}      fieldPath: status.podIP\n"
+    )
+}
+
 /// The pods of a side.
 fn side(name: &str, s: &Scenario, apart: bool, out: &mut Exported) -> String {
     let mut text = format!(
@@ -74,7 +81,7 @@ fn side(name: &str, s: &Scenario, apart: bool, out: &mut Exported) -> String {
         let _ = writeln!(text, "    - {}", yaml(&word));
     }
     if apart {
-        text += "    env:\n    - name: VLLM_NIXL_SIDE_CHANNEL_HOST\n      valueFrom:\n        fieldRef:\n          fieldPath: status.podIP\n";
+        let _ = write!(text, "    env:\n{}", side_channel("    "));
     }
     let _ = write!(
         text,

@@ -17,9 +17,10 @@ mod triton;
 mod vllm;
 
 use hwmodels::EngineKind;
+use sim::cluster::pools::Role;
 use sim::scenario::{ModelSource, Scenario};
 
-use apart::{Parts, Sides};
+use apart::{Part, Parts, Sides};
 pub use shared::{Exported, File};
 pub use target::Target;
 
@@ -31,16 +32,17 @@ use crate::place::{Error, Fault, Place};
 /// A scenario whose engine the target does not run, or that is no deployment (constant step times, a fitted profile).
 pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
     let mut out = Exported::default();
-    match apart::parts(scenario).map_err(fault)? {
-        Parts::One => replicas(scenario, None, target, &mut out)?,
+    let each = matches!(target, Target::Kubernetes | Target::LeaderWorkerSet);
+    match apart::parts(scenario, each).map_err(fault)? {
+        Parts::One => replicas(scenario, (None, Role::Both), target, &mut out)?,
         Parts::Sides(sides) => {
-            replicas(&sides.decode, Some(&sides), target, &mut out)?;
+            replicas(&sides.decode, (Some(&sides), Role::Both), target, &mut out)?;
             if (scenario.kv_transfer).is_some_and(|t| t != Default::default()) {
                 out.cannot("kv_transfer: the link is the machine's");
             }
         }
         Parts::Pools(pools) => {
-            if !matches!(target, Target::Kubernetes | Target::LeaderWorkerSet) {
+            if !each {
                 return Err(fault(format!(
                     "the scenario has several pools, and {} writes one kind of replica; export to {} or {}, or each [[pool]] as a scenario of its own",
                     target.name(),
@@ -48,12 +50,22 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
                     Target::LeaderWorkerSet.name()
                 )));
             }
-            for (name, own) in &pools {
+            for Part { name, role, own } in &pools {
                 let mut part = Exported::default();
-                replicas(own, None, target, &mut part)?;
+                if *role != Role::Both && own.engine.params.kind() != EngineKind::VllmV1 {
+                    return Err(fault(format!(
+                        "pool {name} does one part of a request, and {} writes that for vLLM alone",
+                        target.name()
+                    )));
+                }
+                replicas(own, (None, *role), target, &mut part)?;
                 out.pool(name, part);
             }
             out.cannot("[[pool]]: which pool gets a request is your gateway's to say");
+            if (scenario.kv_transfer).is_some_and(|t| t != Default::default()) {
+                out.cannot("kv_transfer: the link is the machine's");
+            }
+            autoscalers::shared(scenario, &mut out);
             return Ok(out);
         }
     }
@@ -65,10 +77,10 @@ fn fault(message: String) -> Error {
     Error::from(Fault::new(Place::option("export"), "", message))
 }
 
-/// Replicas of one kind, or with `sides` prefill and decode apart, the latter being `s`.
+/// Replicas of one kind that do `role` of a request, or with `sides` prefill and decode apart, the latter being `s`.
 fn replicas(
     s: &Scenario,
-    sides: Option<&Sides>,
+    (sides, role): (Option<&Sides>, Role),
     target: Target,
     out: &mut Exported,
 ) -> Result<(), Error> {
@@ -92,10 +104,12 @@ fn replicas(
     }
     if sides.is_some() && !matches!(target, Target::Dynamo | Target::LlmD) {
         return Err(fault(format!(
-            "the scenario has prefill and decode apart, and {} writes one kind of replica; export to {} or {}, or each [[pool]] as a scenario of its own",
+            "the scenario has prefill and decode apart, and {} writes one kind of replica; export to {}, {}, {} or {}, or each [[pool]] as a scenario of its own",
             target.name(),
             Target::Dynamo.name(),
-            Target::LlmD.name()
+            Target::LlmD.name(),
+            Target::Kubernetes.name(),
+            Target::LeaderWorkerSet.name()
         )));
     }
     let (Some(_), Some(_)) = (&s.model, &s.hardware) else {
@@ -112,8 +126,8 @@ fn replicas(
     match target {
         Target::Vllm => vllm::script(s, out),
         Target::Sglang => sglang::script(s, out),
-        Target::Kubernetes => kubernetes::deployment(s, out),
-        Target::LeaderWorkerSet => kubernetes::leader_worker_set(s, out),
+        Target::Kubernetes => kubernetes::deployment(s, role, out),
+        Target::LeaderWorkerSet => kubernetes::leader_worker_set(s, role, out),
         Target::TgiCompose => compose::files(s, out),
         Target::TritonHelm => triton::helm(s, out),
         Target::TrtLlm => triton::build(s, out),

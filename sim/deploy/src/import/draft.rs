@@ -38,9 +38,17 @@ impl Origin {
 
 /// A value with its origin, or with the reason why it was assumed.
 #[derive(Clone, Debug, PartialEq)]
-struct Said {
+pub struct Said {
     value: Value,
     origin: Result<Origin, String>,
+}
+
+/// A `[[pool]]`: its keys, deeper ones with dots.
+#[derive(Clone, Debug, PartialEq)]
+struct PoolKeys {
+    /// What it comes from.
+    from: Origin,
+    values: BTreeMap<String, Said>,
 }
 
 /// A stream of requests: its keys, the deeper ones as tables.
@@ -139,6 +147,7 @@ impl Side {
 pub struct Draft {
     values: BTreeMap<String, Said>,
     streams: Vec<Stream>,
+    pools: Vec<PoolKeys>,
     /// What needs other files.
     pub facts: Facts,
     /// What became of the keys.
@@ -220,6 +229,92 @@ impl Draft {
     /// Takes a key away, with where it was said.
     pub fn take(&mut self, path: &str) -> Option<(Value, Option<Origin>)> {
         self.values.remove(path).map(|s| (s.value, s.origin.ok()))
+    }
+
+    /// The keys that start so.
+    pub fn keys(&self, start: &str) -> Vec<String> {
+        let all = self.values.keys().filter(|k| k.starts_with(start));
+        all.cloned().collect()
+    }
+
+    /// A key as it was said.
+    pub fn said(&self, path: &str) -> Option<Said> {
+        self.values.get(path).cloned()
+    }
+
+    /// A key as another draft said it, where this one has none.
+    pub fn say(&mut self, path: &str, said: Said) {
+        self.values.entry(path.to_owned()).or_insert(said);
+    }
+
+    /// Takes all keys away.
+    pub fn take_all(&mut self) -> BTreeMap<String, Said> {
+        std::mem::take(&mut self.values)
+    }
+
+    /// Adds what was reported to the draft of the pool `name`, what is wrong there, and its streams.
+    pub fn absorb(&mut self, name: &str, other: &mut Draft) {
+        for key in std::mem::take(&mut other.report.keys) {
+            let seen = (key.file.clone(), key.line, key.key.clone());
+            if (self.told).insert((seen.clone(), key.fate, key.note.clone())) {
+                self.seen.insert(seen);
+                self.report.keys.push(key);
+            }
+        }
+        for text in std::mem::take(&mut other.report.warnings) {
+            if !self.report.warnings.contains(&text) {
+                self.report.warnings.push(text);
+            }
+        }
+        for mut default in std::mem::take(&mut other.report.defaults) {
+            if !self.values.contains_key(&default.key) {
+                default.key = format!("{} of pool {name}", default.key);
+            }
+            if !self.report.defaults.contains(&default) {
+                self.report.defaults.push(default);
+            }
+        }
+        self.faults.append(&mut other.faults);
+        self.streams.append(&mut other.streams);
+    }
+
+    /// A `[[pool]]` called `name`.
+    pub fn pool(&mut self, name: &str, from: &Origin, mut values: BTreeMap<String, Said>) {
+        let said = Said {
+            value: name.into(),
+            origin: Ok(from.clone()),
+        };
+        values.insert("name".to_owned(), said);
+        self.pools.push(PoolKeys {
+            from: from.clone(),
+            values,
+        });
+    }
+
+    /// A key of pool `i`, with its origin or why it was assumed.
+    pub fn set_in_pool(
+        &mut self,
+        i: usize,
+        path: &str,
+        value: Value,
+        origin: Result<Origin, String>,
+    ) {
+        if let Err(why) = &origin {
+            let name = self.pool_name(i);
+            self.report.defaults.push(Assumed {
+                key: format!("{path} of pool {name}"),
+                value: value.to_string(),
+                note: why.clone(),
+            });
+        }
+        let said = Said { value, origin };
+        self.pools[i].values.insert(path.to_owned(), said);
+    }
+
+    /// Name of pool `i`.
+    pub fn pool_name(&self, i: usize) -> String {
+        let said = self.pools.get(i).and_then(|p| p.values.get("name"));
+        said.and_then(|s| s.value.as_str()).unwrap_or("").to_owned()
     }
 
     /// A stream of requests.
@@ -335,15 +430,26 @@ impl Draft {
 
     /// Where a key was said, for a complaint about it; the nearest key around it otherwise.
     pub fn origin(&self, path: &str) -> Option<&Origin> {
-        let mut path = path;
+        let of_pool = path.strip_prefix("pool[").and_then(|rest| {
+            let (i, own) = rest.split_once(']')?;
+            let pool = self.pools.get(i.parse::<usize>().ok()?)?;
+            Some((pool, own.trim_start_matches('.')))
+        });
+        let (values, mut path) = match of_pool {
+            Some((pool, own)) => (&pool.values, own),
+            None => (&self.values, path),
+        };
         loop {
             if let Some(Said {
                 origin: Ok(origin), ..
-            }) = self.values.get(path)
+            }) = values.get(path)
             {
                 return Some(origin);
             }
-            path = path.rsplit_once('.')?.0;
+            let Some((around, _)) = path.rsplit_once('.') else {
+                return of_pool.map(|(pool, _)| &pool.from);
+            };
+            path = around;
         }
     }
 
@@ -370,6 +476,13 @@ impl Draft {
         for name in known.into_iter().chain(others) {
             section(&mut out, name, sections.get(name));
         }
+        for pool in &self.pools {
+            let kind = &pool.from.key;
+            let _ = writeln!(out, "\n[[pool]]  # {} {}", pool.from.place, shown(kind));
+            let keys: Vec<(&str, &Said)> =
+                pool.values.iter().map(|(k, s)| (k.as_str(), s)).collect();
+            lines(&mut out, keys);
+        }
         for stream in &self.streams {
             let _ = writeln!(
                 out,
@@ -392,9 +505,13 @@ fn section(out: &mut String, name: &str, keys: Option<&Vec<(&str, &Said)>>) {
     if !name.is_empty() {
         let _ = writeln!(out, "\n[{name}]");
     }
+    lines(out, keys.clone());
+}
+
+/// The keys of a table with where each comes from.
+fn lines(out: &mut String, mut keys: Vec<(&str, &Said)>) {
     // What a table is comes first: kind, name.
     let first = |key: &str| !matches!(key, "kind" | "name");
-    let mut keys = keys.clone();
     keys.sort_by_key(|(key, _)| (first(key), *key));
     for (key, said) in keys {
         let from = match &said.origin {

@@ -8,6 +8,7 @@ use sim::scenario::Scenario;
 use super::detect::Kind;
 use super::draft::{Draft, Origin, Stream};
 use super::names::{accelerator_of, model_of};
+use super::pools::Pool;
 use crate::place::{Error, Fault, Place, shown};
 use crate::report::Report;
 
@@ -71,7 +72,7 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
             "no file says which engine serves; give a command such as `vllm serve ...` or a manifest that runs one beside it",
         ));
     }
-    load(&mut draft);
+    load(&mut draft, &[]);
     super::scaling::place(&mut draft);
     if draft.has_faults()
         && let Some(error) = draft.clone().into_error()
@@ -79,6 +80,72 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
         return Err(error);
     }
     checked(draft)
+}
+
+/// The scenario of several deployments, or all that is wrong.
+pub fn pools(mut draft: Draft, mut pools: Vec<Pool>, options: &Options) -> Result<Imported, Error> {
+    let catalog = Catalog::builtin();
+    let clean = !draft.has_faults() && pools.iter().all(|p| !p.draft.has_faults());
+    if let Some(origin) = draft.origin("engine.kind").cloned() {
+        draft.fault(origin.fault(
+            "starts an engine beside the Deployments of the manifests; import one of both at a time",
+        ));
+    }
+    let config = draft.facts.config.clone();
+    let mut ids: Vec<String> = Vec::new();
+    for pool in &mut pools {
+        let own = &mut pool.draft;
+        own.report.files.clone_from(&draft.report.files);
+        own.facts.config.clone_from(&config);
+        ids.extend(own.facts.model.as_ref().map(|m| m.0.clone()));
+        from_options(own, options, &catalog);
+        own.settle();
+        model(own, &catalog, clean);
+        parallelism(own, &catalog);
+        hardware(own, &catalog, clean);
+        replicas(own);
+    }
+    ids.sort();
+    ids.dedup();
+    if let (Some((_, origin)), true) = (config, ids.len() > 1) {
+        draft.fault(origin.fault(format!(
+            "the deployments serve several models ({}), and nothing says which of them this is; leave it out, or import them one by one",
+            shown(&ids.join(", "))
+        )));
+    }
+    draft.settle();
+    let models = models(&pools);
+    let groups = super::scaling::groups(&pools);
+    super::pools::place(&mut draft, &mut pools);
+    load(&mut draft, &models);
+    if !draft.has_faults() {
+        super::scaling::place_all(&mut draft, &pools, groups);
+    }
+    if draft.has_faults()
+        && let Some(error) = draft.clone().into_error()
+    {
+        return Err(error);
+    }
+    checked(draft)
+}
+
+/// The models that deployments serve, each once; none where all serve the same one.
+fn models(pools: &[Pool]) -> Vec<String> {
+    let of = |p: &Pool| {
+        let said = ["model.name", "model.config"].map(|key| p.draft.get(key));
+        let name = said.into_iter().flatten().find_map(|v| v.as_str());
+        name.unwrap_or("").to_owned()
+    };
+    let mut names: Vec<String> = Vec::new();
+    for name in pools.iter().map(of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.len() < 2 {
+        names.clear();
+    }
+    names
 }
 
 fn first_file(draft: &Draft) -> Place {
@@ -329,28 +396,24 @@ fn replicas(draft: &mut Draft) {
     }
 }
 
-/// A load where no file gives one, and an end of the run.
-fn load(draft: &mut Draft) {
+/// A load where no file gives one, and an end of the run; a stream for each of the `models`, where there are several.
+fn load(draft: &mut Draft, models: &[String]) {
     if draft.streams().is_empty() {
-        let (rate, prompt, output) = LOAD;
-        let arrival: toml::Table = [("kind", "poisson"), ("rate", rate)]
-            .map(|(k, v)| (k.to_owned(), v.into()))
-            .into_iter()
-            .collect();
-        let mut keys = toml::Table::new();
-        keys.insert("arrival".into(), arrival.into());
-        keys.insert("prompt".into(), prompt.into());
-        keys.insert("output".into(), output.into());
-        let why = "no file gives a load; import a benchmark's command beside the files, or write your traffic here";
-        draft.report.defaults.push(crate::report::Default {
-            key: "workload".into(),
-            value: format!("Poisson, {rate}, {prompt} in, {output} out"),
-            note: why.into(),
-        });
-        draft.stream(Stream {
-            keys,
-            from: format!("default: {why}"),
-        });
+        for model in models {
+            assumed_load(draft, Some(model));
+        }
+        if models.is_empty() {
+            assumed_load(draft, None);
+        }
+    } else if models.len() > 1 && (draft.streams().iter()).any(|s| !s.keys.contains_key("model")) {
+        draft.fault(Fault::new(
+            first_file(draft),
+            "",
+            format!(
+                "the deployments serve {}, and the load does not say which of them it asks for; import them without it, and write a [[workload]] with model = \"...\" for each",
+                shown(&models.join(" and "))
+            ),
+        ));
     }
     let ends = |s: &Stream| {
         let arrival = s.keys.get("arrival").and_then(|a| a.as_table());
@@ -360,6 +423,32 @@ fn load(draft: &mut Draft) {
     if !draft.has_section("run") && !draft.streams().iter().all(ends) {
         draft.assume("run.requests", REQUESTS, "no file says how long the run is");
     }
+}
+
+/// The load of one model that no file gives.
+fn assumed_load(draft: &mut Draft, model: Option<&String>) {
+    let (rate, prompt, output) = LOAD;
+    let arrival: toml::Table = [("kind", "poisson"), ("rate", rate)]
+        .map(|(k, v)| (k.to_owned(), v.into()))
+        .into_iter()
+        .collect();
+    let mut keys = toml::Table::new();
+    if let Some(model) = model {
+        keys.insert("model".into(), model.clone().into());
+    }
+    keys.insert("arrival".into(), arrival.into());
+    keys.insert("prompt".into(), prompt.into());
+    keys.insert("output".into(), output.into());
+    let why = "no file gives a load; import a benchmark's command beside the files, or write your traffic here";
+    draft.report.defaults.push(crate::report::Default {
+        key: "workload".into(),
+        value: format!("Poisson, {rate}, {prompt} in, {output} out"),
+        note: why.into(),
+    });
+    draft.stream(Stream {
+        keys,
+        from: format!("default: {why}"),
+    });
 }
 
 /// The scenario's text, once the simulator has read it.

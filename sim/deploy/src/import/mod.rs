@@ -22,6 +22,7 @@ mod manifests;
 mod names;
 mod perf;
 mod pod;
+mod pools;
 mod program;
 mod prometheus;
 mod promql;
@@ -135,11 +136,14 @@ pub fn import(sources: &[Source], options: &Options) -> Result<Imported, Error> 
     if draft.has_faults() {
         return finish::finish(draft, options);
     }
-    all(&read, &mut draft);
-    finish::finish(draft, options)
+    match all(&read, &mut draft) {
+        Some(pools) => finish::pools(draft, pools, options),
+        None => finish::finish(draft, options),
+    }
 }
 
-fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) {
+/// Imports all files; the deployments where there are several.
+fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) -> Option<Vec<pools::Pool>> {
     let mut maps = workload::ConfigMaps::new();
     let mut env_files = compose::EnvFiles::new();
     let mut used: Vec<String> = Vec::new();
@@ -160,8 +164,19 @@ fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) {
     let has_compose = read
         .iter()
         .any(|(_, _, c)| matches!(c, Content::Compose(_)));
+    let manifests = (read.iter()).filter_map(|(file, _, content)| match content {
+        Content::Manifests(docs) => Some((file, docs.as_slice())),
+        _ => None,
+    });
+    let mut pools = pools::Pools::find(manifests, &maps, draft);
     for (file, source, content) in read {
-        one(file, source, content, &maps, &env_files, &mut used, draft);
+        if let (Some(pools), Content::Manifests(docs)) = (&mut pools, content) {
+            for doc in docs {
+                pools.import(doc, file, &maps, draft);
+            }
+        } else {
+            one(file, source, content, &maps, &env_files, &mut used, draft);
+        }
     }
     // A file of variables that no service names is TGI's own, or for `${NAME}` of a compose file.
     for (name, variables) in &env_files {
@@ -170,6 +185,7 @@ fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) {
             tgi::import(&[], variables, &file, None, draft);
         }
     }
+    pools.map(pools::Pools::into_list)
 }
 
 fn one(

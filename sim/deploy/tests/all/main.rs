@@ -3,4 +3,5 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod imports;
+mod pools;
 mod properties;

@@ -544,10 +544,11 @@ fn pools_that_a_target_cannot_say_are_refused_in_words() {
     assert!(error.contains("export each [[pool]]"), "{error}");
     let apart = format!("{text}[[pool]]\nrole = \"prefill\"\n[[pool]]\nrole = \"decode\"\n");
     let scenario = Scenario::parse(&apart, "x.toml", &[]).unwrap();
-    let error = export(&scenario, Target::Kubernetes)
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("export to dynamo or llm-d"), "{error}");
+    let error = export(&scenario, Target::Vllm).unwrap_err().to_string();
+    assert!(
+        error.contains("export to dynamo, llm-d, k8s or lws"),
+        "{error}"
+    );
     assert_eq!(
         export(&scenario, Target::Dynamo).unwrap().files[0].name,
         "graph.yaml"

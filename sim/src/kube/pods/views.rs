@@ -1,6 +1,7 @@
 //! What others see of pods and replicas.
 
 use super::super::cluster::Cluster;
+use super::super::sight::Order;
 use super::super::slow::Slow;
 use super::super::unit::{State, Unit};
 use crate::control::hpa::pods::{PodPhase, PodState, ReadyCondition};
@@ -63,9 +64,17 @@ impl Cluster {
     pub(in crate::kube) fn set_speeds(&mut self, node: usize) {
         for p in self.nodes[node].pods.clone() {
             let unit = self.pods[p].unit;
-            let factor = self.slowdown_of(unit);
-            if let Some(speed) = &self.units[unit].speed {
-                speed.set(factor);
+            let slow = self.slowdown_of(unit);
+            let of = &self.units[unit];
+            let Some(speed) = &of.speed else {
+                continue;
+            };
+            let before = speed.get();
+            speed.set(slow);
+            if let Some(engine) = of.engine
+                && before.communication != slow.communication
+            {
+                self.orders.push(Order::KvPort(engine, slow.link_share()));
             }
         }
     }

@@ -119,6 +119,11 @@ impl Run<'_> {
                             h.set_shares(now, shares);
                         }
                     }
+                    Order::KvPort(engine, share) => {
+                        if let Some(h) = &mut self.handovers {
+                            h.set_own_share(now, engine, share);
+                        }
+                    }
                 }
             }
         }
@@ -134,6 +139,7 @@ impl Run<'_> {
         speed: Option<Speed>,
     ) -> Result<u32, RunError> {
         let mut spec = templates[pool].clone();
+        let share = (speed.as_ref()).map_or(1.0, |speed| speed.get().link_share());
         if let Some(speed) = speed {
             let inner = spec.step;
             spec.step = std::sync::Arc::new(Slowed { inner, speed });
@@ -143,6 +149,9 @@ impl Run<'_> {
         }
         self.reached = self.reached.max(self.now);
         let engine = self.add_to(pool, &spec)?;
+        if let Some(h) = self.handovers.as_mut().filter(|_| share != 1.0) {
+            h.set_own_share(self.now, engine, share);
+        }
         self.change(Change::Ready(engine))?;
         Ok(engine)
     }
