@@ -88,18 +88,32 @@ impl Axis {
         }
     }
 
-    /// Ticks in words: with as many figures as it takes to tell neighbours apart.
+    /// Ticks in words: all in one unit, with as many figures as it takes to tell neighbours apart.
     pub fn tick_words(&self, ticks: &[f64]) -> Vec<String> {
         let words: Vec<String> = ticks.iter().map(|v| self.words(*v)).collect();
         let same = |all: &[String]| all.windows(2).any(|pair| pair[0] == pair[1]);
-        if self.kind != Kind::Duration || !same(&words) {
+        if self.kind != Kind::Duration || self.scale == Scale::Log {
+            return words;
+        }
+        let minutes = |v: &f64| *v >= 120e9;
+        let mixed = ticks.iter().any(minutes) && ticks.iter().any(|v| *v > 0.0 && !minutes(v));
+        if mixed && ticks.iter().all(|v| v % 60e9 == 0.0) && ticks.iter().all(|v| *v < 7200e9) {
+            let text = |v: &f64| match *v {
+                0.0 => "0 s".to_owned(),
+                v => format!("{} min", v / 60e9),
+            };
+            return ticks.iter().map(text).collect();
+        }
+        if !mixed && !same(&words) {
             return words;
         }
         let seconds = |digits: usize| -> Vec<String> {
             let text = |v: &f64| format!("{:.digits$} s", v * 1e-9);
             ticks.iter().map(text).collect()
         };
-        let told = (1..=9).map(seconds).find(|all| !same(all));
+        let told = (usize::from(!mixed)..=9)
+            .map(seconds)
+            .find(|all| !same(all));
         told.unwrap_or(words)
     }
 
@@ -268,7 +282,9 @@ mod tests {
             let ticks: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
             axis.tick_words(&ticks)
         };
-        assert_eq!(at(&[0.0, 60.0, 120.0]), ["0 s", "60 s", "2 min"]);
+        assert_eq!(at(&[0.0, 60.0, 120.0]), ["0 s", "1 min", "2 min"]);
+        assert_eq!(at(&[118.0, 119.0, 120.0]), ["118 s", "119 s", "120 s"]);
+        assert_eq!(at(&[0.0, 20.0, 40.0]), ["0 s", "20 s", "40 s"]);
         assert_eq!(
             at(&[118.0, 118.5, 119.0]),
             ["118.0 s", "118.5 s", "119.0 s"]

@@ -2,7 +2,7 @@
 
 use egui::{RichText, Ui, vec2};
 
-use crate::chart::{Axis, Chart, Join, Line, Mark};
+use crate::chart::{Axis, Band, Chart, Join, Line, Mark};
 use crate::live::{Figure, Look, Looks, Unit};
 use crate::state::{Action, State};
 use crate::theme;
@@ -118,12 +118,21 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
                 _ => Axis::new("").from_zero(),
             };
             Chart {
-                title: name.clone(),
+                title: name_of(name),
                 x: Axis::new("since the first look").duration(),
                 y: axis,
+                bands: vec![Band {
+                    name: "expected".to_owned(),
+                    color: theme::SKY,
+                    pairs: (looks.all.iter())
+                        .filter_map(|l| {
+                            let (from, to) = l.figures.get(name)?.1.expected()?;
+                            let edge = |v: f64| [at(l), v * scale];
+                            Some([edge(from), edge(to)])
+                        })
+                        .collect(),
+                }],
                 lines: vec![
-                    line("expected", theme::GREY, &|f| f.expected().map(|e| e.0)).faint(),
-                    line("", theme::GREY, &|f| f.expected().map(|e| e.1)).faint(),
                     line("predicted", theme::SKY, &|f| f.predicted),
                     line("measured", theme::ORANGE, &|f| f.measured),
                 ],
@@ -139,6 +148,15 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
             }
         })
         .collect()
+}
+
+/// A figure of the twin in words: `ttft_p50` is TTFT p50.
+fn name_of(figure: &str) -> String {
+    let words = figure.split('_').map(|word| match word {
+        "ttft" | "tpot" | "itl" | "e2e" | "kv" => word.to_uppercase(),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Looks in which drift of a figure begins.
@@ -180,10 +198,17 @@ mod tests {
             ..Looks::default()
         };
         let charts = charts(&looks);
-        assert_eq!(charts[0].title, "ttft_p50");
+        assert_eq!(charts[0].title, "TTFT p50");
         let line = |name: &str| charts[0].lines.iter().find(|l| l.name == name).unwrap();
         assert_eq!(line("measured").points[2], [60e9, 0.05e9]);
         assert_eq!(line("predicted").points[0], [0.0, 0.04e9]);
+        let band = &charts[0].bands[0];
+        assert_eq!(band.pairs.len(), 3);
+        assert!(
+            band.pairs
+                .iter()
+                .all(|[low, high]| low[1] < 0.04e9 && high[1] > 0.04e9)
+        );
         assert_eq!(charts[0].marks.len(), 1);
         assert_eq!(charts[0].marks[0].at, 30e9);
     }
