@@ -29,13 +29,13 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// An instant of a run at `ns` nanoseconds, to the millisecond: `1.500 s`, `12 min 5.250 s`.
+/// An instant of a run at `ns` nanoseconds, to the millisecond: `1.500 s`, `20 min 5.250 s`.
 pub fn instant(ns: u64) -> String {
     let ms = (ns + 500_000) / 1_000_000;
     let (s, ms) = (ms / 1000, ms % 1000);
     match s {
-        0..120 => format!("{s}.{ms:03} s"),
-        120..7200 => format!("{} min {}.{ms:03} s", s / 60, s % 60),
+        0..1000 => format!("{s}.{ms:03} s"),
+        1000..7200 => format!("{} min {}.{ms:03} s", s / 60, s % 60),
         _ => format!("{} h {} min {}.{ms:03} s", s / 3600, s / 60 % 60, s % 60),
     }
 }
@@ -136,7 +136,8 @@ mod tests {
             assert_eq!(duration(ns), text);
         }
         assert_eq!(instant(1_499_600_000), "1.500 s");
-        assert_eq!(instant(725_250_000_000), "12 min 5.250 s");
+        assert_eq!(instant(725_250_000_000), "725.250 s");
+        assert_eq!(instant(1_205_250_000_000), "20 min 5.250 s");
         assert_eq!(instant(7_261_000_000_000), "2 h 1 min 1.000 s");
         assert_eq!(ms(None), "-");
         assert_eq!(ms(Some(123.456)), "123 ms");

@@ -94,11 +94,20 @@ pub fn of(run: &RunData, r: &RequestRow) -> Option<Life> {
     // From the end of a step until the client has its token.
     let way = chunks.last().map_or(0, |s| r.first_token.0 - s.end);
     let from = moved.map_or(r.first_token.0 - way, |t| t.ended);
-    let steps: Vec<&StepSpan> = within(decoded_on, from, end.saturating_sub(way)).collect();
+    let mut steps: Vec<&StepSpan> = within(decoded_on, from, end.saturating_sub(way)).collect();
+    let tokens = r.output_tokens.saturating_sub(1);
+    if moved.is_some() && r.preemptions == 0 {
+        // It comes while steps are under way, and is in all from then on: the last ones are its own.
+        let decodes = steps.iter().filter(|s| s.decode_tokens > 0).count();
+        let others = decodes.saturating_sub(tokens as usize);
+        let own = |s: &&StepSpan| s.decode_tokens > 0;
+        let first = (0..steps.len()).filter(|i| own(&steps[*i])).nth(others);
+        steps.drain(..first.unwrap_or(0));
+    }
     Some(Life {
         chunks: chunks.iter().map(|s| chunk(s)).collect(),
         gaps: gaps(&steps, r.first_token.0, way),
-        tokens: r.output_tokens.saturating_sub(1),
+        tokens,
     })
 }
 

@@ -172,8 +172,15 @@ impl Axis {
         let most = most.max(2);
         match self.scale {
             Scale::Log if range.1 / range.0.max(f64::MIN_POSITIVE) > 8.0 => log_ticks(range, most),
-            _ if self.kind == Kind::Duration => linear_ticks(range, duration_step(range, most)),
-            _ => linear_ticks(range, round_step((range.1 - range.0) / most as f64)),
+            _ => {
+                // One tick says nothing of the scale.
+                let of = |most: usize| match self.kind {
+                    Kind::Duration => linear_ticks(range, duration_step(range, most)),
+                    _ => linear_ticks(range, round_step((range.1 - range.0) / most as f64)),
+                };
+                let few = (most..most + 3).map(of).find(|ticks| ticks.len() > 1);
+                few.unwrap_or_else(|| of(most + 3))
+            }
         }
     }
 }
@@ -197,7 +204,7 @@ fn duration_step(range: (f64, f64), most: usize) -> f64 {
         return round_step(least);
     }
     let steps = [
-        60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0,
+        60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0,
     ];
     let step = steps.into_iter().find(|s| s * second >= least);
     step.map_or_else(
@@ -242,6 +249,8 @@ mod tests {
         assert_eq!(axis.ticks((0.0, 1.0), 4), [0.0, 0.5, 1.0]);
         let time = Axis::new("t").duration();
         assert_eq!(time.ticks((0.0, 400e9), 5), [0.0, 120e9, 240e9, 360e9]);
+        assert_eq!(axis.ticks((0.0, 430.0), 2), [0.0, 200.0, 400.0]);
+        assert_eq!(time.ticks((0.0, 390e9), 3), [0.0, 180e9, 360e9]);
         let log = Axis::new("x").log();
         assert_eq!(
             log.ticks((0.9, 120.0), 9),

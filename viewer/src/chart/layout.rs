@@ -2,7 +2,7 @@
 
 use egui::{Color32, Pos2, Rect, Vec2, pos2, vec2};
 
-use super::{Chart, Join, Line, Scale};
+use super::{Chart, Join, Line, Mark, Scale};
 
 /// Where a text stands at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,7 +282,10 @@ impl Plot {
 
     fn marks(&mut self, chart: &Chart) {
         let frame = self.frame;
-        for mark in &chart.marks {
+        // Those across first: what is written beside the others keeps off them.
+        let (upright, across): (Vec<&Mark>, Vec<&Mark>) =
+            chart.marks.iter().partition(|m| m.vertical);
+        for mark in across.into_iter().chain(upright) {
             let at = self.at(chart, [mark.at, mark.at]);
             let (ends, text, anchor) = if mark.vertical {
                 if at.x < frame.left() - 0.5 || at.x > frame.right() + 0.5 {
@@ -339,6 +342,7 @@ impl Plot {
         };
         self.items.iter().any(|item| match item {
             Item::Curve { points, .. } => points.windows(2).any(crosses),
+            Item::Rule { ends, color } if color.is_some() => crosses(ends),
             Item::Dot { at, radius, .. } => place.expand(*radius).contains(*at),
             _ => false,
         })

@@ -106,7 +106,7 @@ pub fn charts(points: &[KneePoint], ttft_limit: Option<u64>) -> Vec<Chart> {
             None,
         ),
         Chart {
-            title: "Served against load".to_owned(),
+            title: "Served".to_owned(),
             x: Axis::new("offered [req/s]").from_zero(),
             y: Axis::new("req/s").from_zero(),
             lines: vec![

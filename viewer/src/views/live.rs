@@ -56,7 +56,7 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
         .id_salt("live")
         .auto_shrink(false)
         .show(ui, |ui| {
-            let columns = ((ui.available_width() / 420.0) as usize).clamp(1, 3);
+            let columns = super::columns(ui, charts.len(), 170.0, 340.0);
             let width = ui.available_width() / columns as f32 - 8.0;
             for row in charts.chunks(columns) {
                 ui.horizontal(|ui| {
@@ -71,9 +71,9 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
 
 /// How the last look stands, in words.
 fn verdict(ui: &mut Ui, look: &Look) {
-    let drifting: Vec<&str> = (look.figures.iter())
+    let drifting: Vec<String> = (look.figures.iter())
         .filter(|(_, (_, f))| f.drift)
-        .map(|(name, _)| name.as_str())
+        .map(|(name, _)| name_of(name))
         .collect();
     if drifting.is_empty() {
         ui.label("no drift: the deployment behaves as its profile says");
@@ -121,17 +121,9 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
                 title: name_of(name),
                 x: Axis::new("since the first look").duration(),
                 y: axis,
-                bands: vec![Band {
-                    name: "expected".to_owned(),
-                    color: theme::SKY,
-                    pairs: (looks.all.iter())
-                        .filter_map(|l| {
-                            let (from, to) = l.figures.get(name)?.1.expected()?;
-                            let edge = |v: f64| [at(l), v * scale];
-                            Some([edge(from), edge(to)])
-                        })
-                        .collect(),
-                }],
+                bands: expected(looks, name, |l, v| [at(l), v * scale])
+                    .into_iter()
+                    .collect(),
                 lines: vec![
                     line("predicted", theme::SKY, &|f| f.predicted),
                     line("measured", theme::ORANGE, &|f| f.measured),
@@ -148,6 +140,20 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
             }
         })
         .collect()
+}
+
+/// Where a figure is expected to be measured, look by look; none where no look says.
+fn expected(looks: &Looks, name: &str, edge: impl Fn(&Look, f64) -> [f64; 2]) -> Option<Band> {
+    let of = |l: &Look| {
+        let (from, to) = l.figures.get(name)?.1.expected()?;
+        Some([edge(l, from), edge(l, to)])
+    };
+    let pairs: Vec<[[f64; 2]; 2]> = looks.all.iter().filter_map(of).collect();
+    (!pairs.is_empty()).then(|| Band {
+        name: "expected".to_owned(),
+        color: theme::SKY,
+        pairs,
+    })
 }
 
 /// A figure of the twin in words: `ttft_p50` is TTFT p50.

@@ -66,6 +66,17 @@ impl PoolLanes {
         self.key = None;
     }
 
+    /// Shows the replicas of the pool that `replica` is in.
+    pub fn open(&mut self, replica: usize) {
+        let of = self
+            .pools
+            .iter()
+            .position(|p| p.replicas.contains(&replica));
+        if let Some(i) = of {
+            self.closed.remove(&i);
+        }
+    }
+
     /// Makes the pictures of `window` [ns], `width` points wide.
     pub fn prepare(&mut self, run: &Arc<RunData>, window: Range<u64>, width: f32) {
         let n = (width / COLUMN).max(1.0) as usize;

@@ -18,7 +18,7 @@ use crate::views::timeline::navigate;
 const COLUMNS: usize = 300;
 
 /// A chart is at least this large [points].
-const LEAST: Vec2 = vec2(340.0, 110.0);
+const LEAST: Vec2 = vec2(340.0, 86.0);
 
 /// The charts, kept as long as what they show stays.
 #[derive(Default)]

@@ -33,6 +33,9 @@ pub struct Timeline {
     pub find: String,
     cluster: ClusterRows,
     pools: PoolLanes,
+    /// The request that was selected last, and whether its lane is to be brought into sight.
+    shown: Option<u32>,
+    seek: bool,
     items: Vec<Item>,
 }
 
@@ -79,6 +82,16 @@ impl Timeline {
             self.cluster.set(&run);
             self.pools.set(&run);
             self.set = true;
+        }
+        if self.shown != state.request {
+            self.shown = state.request;
+            let selected = state.request.and_then(|id| run.request(id));
+            let replica = selected.map(|r| r.replica as usize);
+            if let Some(replica) = replica.filter(|r| *r < run.replicas()) {
+                self.open.insert(replica);
+                self.pools.open(replica);
+                self.seek = true;
+            }
         }
         // Before anything can make the pane wider than it is.
         let width = (ui.available_width() - GUTTER - 12.0).max(100.0);
@@ -145,7 +158,7 @@ impl Timeline {
             ui.separator();
             ui.selectable_value(&mut state.colors, StepColors::Cause, "by cause");
             ui.selectable_value(&mut state.colors, StepColors::Phase, "by phase");
-            legend(ui, state.colors);
+            legend(ui, state.colors, run);
             if !self.open.is_empty() {
                 ui.separator();
                 request_legend(ui, run);
@@ -316,18 +329,18 @@ impl Timeline {
                 );
                 preempted(&painter, view, row, &self.items, pos2(left, y));
             }
-            self.selected(&painter, state, view, replica, top);
+            self.selected(ui, &painter, state, view, (replica, top));
         }
     }
 
     /// A frame around the selected request.
     fn selected(
-        &self,
+        &mut self,
+        ui: &Ui,
         painter: &Painter,
         state: &State,
         view: &View<'_>,
-        replica: usize,
-        top: f32,
+        (replica, top): (usize, f32),
     ) {
         let Some(r) = state.request.and_then(|id| view.run.request(id)) else {
             return;
@@ -348,6 +361,12 @@ impl Timeline {
         if let Some(row) = row {
             let end = r.arrival.0 + parts(&view.run.record, r).iter().sum::<u64>();
             let left = view.rect.left() + GUTTER;
+            let y = top + row as f32 * ROW_H;
+            if std::mem::take(&mut self.seek) {
+                let at = pos2(view.rect.left(), y - 4.0 * ROW_H);
+                let around = Rect::from_min_size(at, vec2(view.width, 9.0 * ROW_H));
+                ui.scroll_to_rect(around, None);
+            }
             let rect = Rect::from_min_max(
                 pos2(
                     left + view.map.x(r.arrival.0).max(-4.0),
@@ -521,13 +540,18 @@ fn preempted(painter: &Painter, view: &View<'_>, row: &Row, items: &[Item], at: 
     }
 }
 
-fn legend(ui: &mut Ui, colors: StepColors) {
+/// What the colours of steps mean, of those that there are.
+fn legend(ui: &mut Ui, colors: StepColors, run: &RunData) {
     let (palette, names): (&[Color32], &[&str]) = match colors {
         StepColors::Cause => (&theme::CAUSES, &theme::CAUSE_NAMES),
         StepColors::Phase => (&theme::PHASES, &theme::PHASE_NAMES),
     };
-    for (color, name) in palette.iter().zip(names) {
-        legend_entry(ui, *color, name);
+    let coarsest = run.record.steps.last().map_or(&[][..], |l| &l.rows);
+    let there = |i: usize| colors != StepColors::Cause || coarsest.iter().any(|s| s.parts[i] > 0.0);
+    for (i, (color, name)) in palette.iter().zip(names).enumerate() {
+        if there(i) {
+            legend_entry(ui, *color, name);
+        }
     }
 }
 

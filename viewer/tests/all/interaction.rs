@@ -455,6 +455,19 @@ fn prefill_and_decode_apart_have_pools_and_a_transfer() {
     d.ask(Action::Select(Some(run.record.transfers[5].request)));
     d.shows("The KV of");
     d.shows("of which it waited");
+    d.shows("Each step of its replica gave it a token");
+    // Its lane is opened, so that it is seen.
+    let r = run.request(run.record.transfers[5].request).unwrap();
+    d.shows(&format!(
+        "- {}",
+        run.record.info.replicas[r.replica as usize].name
+    ));
+    let exact = |t: &store::Transfer| {
+        let r = run.request(t.request).unwrap();
+        r.preemptions > 0 || viewer::life::of(&run, r).unwrap().is_exact()
+    };
+    let n = run.record.transfers.iter().filter(|t| exact(t)).count();
+    assert!(n * 10 > run.record.transfers.len() * 9, "{n}");
 }
 
 #[test]
@@ -676,7 +689,7 @@ fn the_lines_of_a_twin_show_where_drift_began() {
     let file = d.file("twin.jsonl", &text);
     d.ask(Action::Open(file.display().to_string()));
     d.wait();
-    d.shows("DRIFT in ttft_p50");
+    d.shows("DRIFT in TTFT p50");
     d.shows("Chart: TTFT p50");
     d.click("Disconnect");
     d.shows("Connect to a twin");
