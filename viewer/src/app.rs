@@ -158,7 +158,7 @@ impl App {
         self.state.doc = Some(doc);
         self.undo.clear();
         self.sets.clear();
-        self.views.timeline.reset();
+        self.views.timeline.begin();
         self.views.what_if.reset();
         self.at_home = false;
     }

@@ -35,6 +35,16 @@ pub const CAUSE_NAMES: [&str; 6] = [
     "pipeline bubble",
 ];
 
+/// The same, short.
+pub const CAUSE_SHORT: [&str; 6] = [
+    "weights",
+    "KV",
+    "arithmetic",
+    "communication",
+    "host",
+    "bubble",
+];
+
 /// What a step held: prefill alone, decodes alone, both.
 pub const PHASES: [Color32; 3] = [ORANGE, SKY, GREEN];
 

@@ -91,6 +91,8 @@ const TOP: f32 = 24.0;
 const BOTTOM: f32 = 36.0;
 /// How much of a band's colour is seen.
 const BAND: f32 = 0.28;
+/// The y axis goes to so many times the largest value of the lines for the sake of a band.
+const BAND_ROOM: f64 = 1.6;
 /// Width of a letter, about [points].
 const LETTER: f32 = 6.2;
 
@@ -113,7 +115,17 @@ pub fn layout(chart: &Chart, size: Vec2) -> Plot {
             .chain(chart.marks.iter().filter(|m| m.vertical).map(|m| m.at)),
     );
     // The y axis fits what is seen.
-    let seen = all().filter(|p| p[0] >= x.0 && p[0] <= x.1).map(|p| p[1]);
+    let inside = |p: &&[f64; 2]| p[0] >= x.0 && p[0] <= x.1;
+    let lines = chart.lines.iter().flat_map(|l| l.points.iter());
+    let seen = lines.filter(inside).map(|p| p[1]);
+    // A band that goes far beyond the lines would leave them no room.
+    let most = BAND_ROOM * seen.clone().fold(f64::NEG_INFINITY, f64::max);
+    let bands = chart.bands.iter().flat_map(|b| b.pairs.iter().flatten());
+    let bands = bands.filter(inside).map(|p| match most > 0.0 {
+        true => p[1].min(most),
+        false => p[1],
+    });
+    let seen = seen.chain(bands);
     let marked = chart.marks.iter().filter(|m| !m.vertical).map(|m| m.at);
     let y = chart.y.span(seen.chain(marked));
     let mut plot = Plot {
@@ -540,7 +552,7 @@ mod tests {
             pairs: vec![[[0.0, 5.0], [0.0, 40.0]], [[10.0, 6.0], [10.0, 50.0]]],
         }];
         let plot = layout(&chart, vec2(400.0, 200.0));
-        assert!(plot.y.1 >= 50.0);
+        assert!((16.0..17.0).contains(&plot.y.1), "{:?}", plot.y);
         let bands = plot.items.iter().filter_map(|i| match i {
             Item::Band { pairs, .. } => Some(pairs.len()),
             _ => None,

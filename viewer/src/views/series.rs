@@ -162,9 +162,10 @@ pub fn charts(run: &RunData, window: Range<u64>, replica: Option<usize>) -> Vec<
         "Time of steps by cause",
         Axis::new("share").share(),
         (0..6)
+            .filter(|i| columns.iter().any(|c| c.parts[*i] > 0.0))
             .map(|i| {
                 let below = move |c: &Column| c.parts[..=i].iter().sum::<f64>().min(1.0);
-                line(theme::CAUSE_NAMES[i], theme::CAUSES[i], &below).fill()
+                line(theme::CAUSE_SHORT[i], theme::CAUSES[i], &below).fill()
             })
             .collect(),
     ));

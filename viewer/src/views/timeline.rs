@@ -36,6 +36,8 @@ pub struct Timeline {
     /// The request that was selected last, and whether its lane is to be brought into sight.
     shown: Option<u32>,
     seek: bool,
+    /// Whether the lanes are to be shown from the first.
+    top: bool,
     items: Vec<Item>,
 }
 
@@ -63,9 +65,15 @@ impl Lane {
 }
 
 impl Timeline {
-    /// Another run is shown.
+    /// Another run is shown, or a variation of this one.
     pub fn reset(&mut self) {
         self.set = false;
+    }
+
+    /// Another run is shown, from its top.
+    pub fn begin(&mut self) {
+        self.reset();
+        self.top = true;
     }
 
     /// Shows the lanes.
@@ -102,8 +110,11 @@ impl Timeline {
             self.pools.prepare(&run, state.time.range(), width);
         }
         let height = lanes.last().map_or(0.0, |l| l.top + l.height + GAP);
-        egui::ScrollArea::vertical()
-            .id_salt("lanes")
+        let mut area = egui::ScrollArea::vertical();
+        if std::mem::take(&mut self.top) {
+            area = area.vertical_scroll_offset(0.0);
+        }
+        area.id_salt("lanes")
             .auto_shrink(false)
             .scroll_source(egui::scroll_area::ScrollSource::SCROLL_BAR)
             .show_viewport(ui, |ui, seen| {
