@@ -147,7 +147,7 @@ fn slider(moves: usize) -> Vec<f64> {
     let mut until_done = |app: &mut App| {
         loop {
             frames += 1.0;
-            frame(&ctx, app, frames / 60.0);
+            frame(&ctx, app, frames / 60.0).textures_delta.clear();
             if !app.busy() {
                 break;
             }

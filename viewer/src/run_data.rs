@@ -250,6 +250,9 @@ fn by_replica(record: &Record) -> Vec<Vec<u32>> {
             list.push(i as u32);
         }
     }
+    for list in &mut all {
+        list.shrink_to_fit();
+    }
     all
 }
 
@@ -278,6 +281,7 @@ fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
         busy.push(Reverse((end_of(row(i), end), at)));
     }
     for row in &mut rows {
+        row.requests.shrink_to_fit();
         row.levels = levels_of(&row.requests, record);
     }
     rows
