@@ -4,7 +4,7 @@
 #     viewer/screenshots.sh [SCENARIO]
 #
 # WINDOW=1 also takes one of the program's own window under Xvfb (Debian: xvfb and what docs/viewer.md names), WEB=DIR those of the page in DIR, in
-# Chromium (viewer/web/check.py says what that needs). TWIN=FILE shows what a twin wrote (twin --jsonl).
+# Chromium (viewer/web/check.py says what that needs). SCREENS=DIR paints two more of 3840 x 2160 pixels into DIR. TWIN=FILE shows what a twin wrote (twin --jsonl).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scenario=${1:-scenarios/qwen3-14b-h100-vllm.toml}
@@ -13,9 +13,9 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p docs/img
 servetwin() { cargo run --locked --quiet -- --quiet "$@"; }
 servetwin run "$scenario" --record "$work/run.servetwin" > "$work/report"
-servetwin plan plans/chat.toml --json > "$work/plan.json"
+servetwin plan plans/chat.toml --json --scenario "$work/plan.toml" > "$work/plan.json"
 cargo run --locked -p viewer --no-default-features --example pictures -- \
-    "$work/run.servetwin" docs/img "$work/plan.json" ${TWIN:+"$TWIN"}
+    "$work/run.servetwin" docs/img "$work/plan.toml" "$work/plan.json" ${TWIN:+"$TWIN"}
 if [ -n "${WINDOW:-}" ]; then
     xvfb-run -a -s "-screen 0 1280x800x24" cargo run --locked -p viewer -- "$work/run.servetwin" --screenshot docs/img/viewer-window.png
 fi

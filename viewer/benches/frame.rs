@@ -1,5 +1,5 @@
 //! A record of a million requests: how long it takes to open, and how long a frame takes to lay out and tessellate, without a window. And how soon
-//! a slider over a scenario of 2000 requests answers.
+//! a slider over a scenario of 2000 requests answers, and what memory the application holds for the record.
 //!
 //! `cargo bench -p viewer --bench frame` prints them, with the 99th percentile over frames that zoom and pan.
 
@@ -94,6 +94,7 @@ fn record() -> Record {
         report: report(),
         requests,
         steps: levels,
+        transfers: Vec::new(),
         rates: Rates {
             width: 1 << 31,
             bins: vec![
@@ -146,7 +147,7 @@ fn slider(moves: usize) -> Vec<f64> {
     let mut until_done = |app: &mut App| {
         loop {
             frames += 1.0;
-            frame(&ctx, app, frames / 60.0);
+            frame(&ctx, app, frames / 60.0).textures_delta.clear();
             if !app.busy() {
                 break;
             }
@@ -173,12 +174,101 @@ fn slider(moves: usize) -> Vec<f64> {
     times
 }
 
+/// Memory of this process [MB]: `VmRSS` what it holds, `VmHWM` the most that it held; none where the system does not tell.
+fn memory(what: &str) -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix(what))?;
+    let kib: f64 = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
+}
+
+/// What the tables of a record take as plain numbers, without compression [bytes].
+fn plain(record: &Record) -> usize {
+    let mut file = Cursor::new(Vec::new());
+    store::write_plain(&mut file, record).expect("memory does not run full");
+    file.into_inner().len()
+}
+
+/// In a process of its own, which has made no record: opens the one in `file` as the application does, and says what it holds more than before.
+fn opened(file: &str) {
+    let (ctx, mut app) = (egui::Context::default(), App::default());
+    let mut frames = 0.0;
+    let mut show = |app: &mut App, n: u32| {
+        for _ in 0..n {
+            frames += 1.0;
+            let mut output = frame(&ctx, app, frames / 60.0);
+            output.textures_delta.clear();
+            std::hint::black_box(ctx.tessellate(output.shapes, output.pixels_per_point));
+        }
+    };
+    show(&mut app, 10);
+    let before = memory("VmRSS");
+    app.open(&ctx, std::path::Path::new(file));
+    show(&mut app, 1);
+    while app.busy() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        show(&mut app, 1);
+    }
+    // What views need is made in the background meanwhile.
+    for kind in viewer::state::PaneKind::ALL {
+        app.state.ask(Action::Show(kind));
+        show(&mut app, 3);
+    }
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    show(&mut app, 3);
+    assert!(app.state.doc.is_some(), "it opened");
+    if let (Some(before), Some(after), Some(most)) = (before, memory("VmRSS"), memory("VmHWM")) {
+        println!("{} {}", after - before, most - before);
+    }
+}
+
+/// Prints what memory a record takes that is open.
+fn held(record: &Record, compressed: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bench.servetwin");
+    std::fs::write(&file, compressed).expect("written");
+    let this = std::env::current_exe().expect("the system knows");
+    let done = std::process::Command::new(this)
+        .arg("--open")
+        .arg(&file)
+        .output();
+    let done = done.expect("it starts");
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let text = String::from_utf8_lossy(&done.stdout);
+    let numbers: Vec<f64> = text
+        .split_whitespace()
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    let [after, most] = numbers[..] else {
+        println!("memory: this system does not tell");
+        return;
+    };
+    let plain = plain(record) as f64 / 1e6;
+    println!(
+        "memory for it: {after:.0} MB, while opening {most:.0} MB; its tables have {plain:.0} MB, {:.2} times that is held",
+        after / plain
+    );
+}
+
 fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let Some(at) = args.iter().position(|a| a == "--open") {
+        return opened(&args[at + 1]);
+    }
     // `cargo test` runs benches too, to see that they run.
     let timed = std::env::args().any(|a| a == "--bench");
     let mut file = Cursor::new(Vec::new());
-    store::write(&mut file, &record()).expect("memory does not run full");
+    let made = record();
+    store::write(&mut file, &made).expect("memory does not run full");
     let bytes = file.into_inner();
+    if timed {
+        held(&made, &bytes);
+    }
+    drop(made);
     println!(
         "record of {REQUESTS} requests and {STEPS} steps: {:.1} MB",
         bytes.len() as f64 / 1e6

@@ -1,7 +1,7 @@
 //! Pictures of every view of real runs, painted without a window: `viewer/screenshots.sh` makes what they show, and those of the book.
 //!
 //! `cargo run -p viewer --no-default-features --example pictures -- RECORD DIR [RESULT ...]`: a record, the folder for the pictures, and
-//! results of plans, sweeps and twins.
+//! results of plans, sweeps and twins. A scenario among them (`.toml`) is that of the plan that follows.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +16,15 @@ use viewer::state::{Action, PaneKind};
 /// The scenario whose cluster is shown.
 const CLUSTER: &str = "cluster-flash-crowd";
 
+/// The scenario whose pools are shown, each prefill with its transfer.
+const POOLS: &str = "llama3.1-70b-p5.48xlarge-vllm-disaggregated";
+
+/// Screens that are looked at besides, and not kept with the book: pixels, pixels per point, name.
+const SCREENS: [(f32, f32, f32, &str); 2] = [
+    (3840.0, 2160.0, 2.0, "4k"),
+    (3840.0, 2160.0, 1.0, "4k-unscaled"),
+];
+
 fn main() -> ExitCode {
     let args: Vec<PathBuf> = std::env::args().skip(1).map(PathBuf::from).collect();
     let [record, dir, results @ ..] = args.as_slice() else {
@@ -29,6 +38,7 @@ fn main() -> ExitCode {
     };
     let made = book
         .run(record)
+        .and_then(|()| book.pools())
         .and_then(|()| book.cluster())
         .and_then(|()| results.iter().try_for_each(|file| book.result(file)));
     match made {
@@ -94,6 +104,7 @@ impl Book {
         self.ask(Action::Select(slowest.first().map(|s| s.0)));
         self.ask(Action::Fit);
         self.write("request")?;
+        self.screens()?;
         self.ask(Action::ShowAll);
         self.ask(Action::Show(PaneKind::Knee));
         self.ask(Action::Sweep);
@@ -114,12 +125,50 @@ impl Book {
         Ok(())
     }
 
+    /// The same on other screens, where `SCREENS=DIR` asks for it.
+    fn screens(&mut self) -> Result<(), String> {
+        let Some(dir) = std::env::var_os("SCREENS") else {
+            return Ok(());
+        };
+        let here = std::mem::replace(&mut self.dir, dir.into());
+        for (width, height, scale, name) in SCREENS {
+            let painter = Painter::new(vec2(width, height) / scale, scale);
+            let small = std::mem::replace(&mut self.painter, painter);
+            self.app.set_dark(true);
+            let written = self.write(name);
+            self.painter = small;
+            self.app.set_dark(true);
+            written?;
+        }
+        self.dir = here;
+        Ok(())
+    }
+
+    fn shipped(&mut self, name: &str) -> Result<(), String> {
+        let mut all = viewer::gallery::SHIPPED.iter();
+        let i = all.position(|(n, _)| *n == name);
+        self.ask(Action::RunShipped(
+            i.ok_or(format!("{name} is not shipped"))?,
+        ));
+        self.wait();
+        Ok(())
+    }
+
+    /// A run with pools for prefill and decode: a stretch of it, with a request whose KV went over.
+    fn pools(&mut self) -> Result<(), String> {
+        self.shipped(POOLS)?;
+        let run = self.app.state.run().ok_or("it did not run")?;
+        let moved = run.record.transfers.get(run.record.transfers.len() / 2);
+        self.ask(Action::Show(PaneKind::Timeline));
+        self.ask(Action::Show(PaneKind::Series));
+        self.ask(Action::Select(moved.map(|t| t.request)));
+        self.ask(Action::Fit);
+        self.write("pools")
+    }
+
     /// A run in a cluster: its rows, and its nodes at an instant.
     fn cluster(&mut self) -> Result<(), String> {
-        let all = viewer::gallery::SHIPPED.iter();
-        let i = all.clone().position(|(name, _)| *name == CLUSTER);
-        self.ask(Action::RunShipped(i.ok_or("the cluster is not shipped")?));
-        self.wait();
+        self.shipped(CLUSTER)?;
         self.ask(Action::Show(PaneKind::Summary));
         self.ask(Action::Show(PaneKind::Series));
         self.ask(Action::Show(PaneKind::Timeline));
@@ -134,6 +183,9 @@ impl Book {
     fn result(&mut self, file: &Path) -> Result<(), String> {
         self.ask(Action::Open(file.display().to_string()));
         self.wait();
+        if file.extension().is_some_and(|e| e == "toml") {
+            return Ok(());
+        }
         let name = if file.extension().is_some_and(|e| e == "jsonl") {
             "live"
         } else {

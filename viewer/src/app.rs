@@ -3,6 +3,7 @@
 mod act;
 mod panes;
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +30,17 @@ const MOST_DOCS: usize = 8;
 /// Requests of the runs that pictures of the first screen are of.
 const THUMB_REQUESTS: u32 = 150;
 
+/// A picture of before is dimmed when the new one is not there after this [s].
+const DIM_AFTER: f64 = 0.15;
+
+/// What can be taken back.
+enum Past {
+    /// The window and the request that was selected.
+    Look(TimeView, Option<u32>),
+    /// What a variation set.
+    Sets(Vec<String>),
+}
+
 /// The application.
 pub struct App {
     /// What views share.
@@ -42,8 +54,12 @@ pub struct App {
     /// When the what-if under way was started [s], and the one that is wanted after it.
     asked_at: f64,
     wanted: Option<Vec<String>>,
+    /// What the variation that is shown, or under way, sets.
+    sets: Vec<String>,
+    /// Files that are held against the first one when that is open.
+    pending: VecDeque<String>,
     inbox: Inbox,
-    undo: Vec<(TimeView, Option<u32>)>,
+    undo: Vec<Past>,
     dark: bool,
     styled: bool,
     /// Folder that exports go to.
@@ -76,6 +92,8 @@ impl App {
             jobs: Vec::new(),
             asked_at: 0.0,
             wanted: None,
+            sets: Vec::new(),
+            pending: VecDeque::new(),
             inbox: Inbox::default(),
             undo: Vec::new(),
             dark: true,
@@ -94,6 +112,15 @@ impl App {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.home.recent.opened(&absolute.display().to_string());
         self.start(ctx, Task::Open(path.to_owned()), Purpose::Show, name);
+    }
+
+    /// Opens the first of several files; the others are held against it.
+    pub fn open_all(&mut self, ctx: &Context, paths: impl IntoIterator<Item = String>) {
+        let mut paths = paths.into_iter();
+        if let Some(first) = paths.next() {
+            self.open(ctx, Path::new(&first));
+            self.pending = paths.collect();
+        }
     }
 
     /// Opens the bytes of a file of this name.
@@ -124,11 +151,14 @@ impl App {
         self.state.replica = None;
         self.state.playhead = 0.0;
         self.state.base = None;
+        self.state.varied = None;
+        self.state.more.clear();
         self.state.knee = None;
         self.state.stale = false;
         self.state.doc = Some(doc);
         self.undo.clear();
-        self.views.timeline.reset();
+        self.sets.clear();
+        self.views.timeline.begin();
         self.views.what_if.reset();
         self.at_home = false;
     }
@@ -150,7 +180,7 @@ impl App {
 
     /// Whether something is under way.
     pub fn busy(&self) -> bool {
-        self.jobs.iter().any(|j| j.purpose != Purpose::Thumb)
+        !self.pending.is_empty() || self.jobs.iter().any(|j| j.purpose != Purpose::Thumb)
     }
 
     /// Pictures on the first screen.
@@ -169,6 +199,8 @@ impl App {
         self.dropped(&ctx);
         self.keys(&ctx);
         self.finished(&ctx);
+        let now = ctx.input(|i| i.time);
+        self.state.dim = self.state.stale && now - self.asked_at > DIM_AFTER;
         self.play(&ctx);
         self.thumbnail(&ctx);
         if let Some(twin) = &self.twin {
@@ -228,6 +260,12 @@ impl App {
         if let Some(sets) = self.wanted.take() {
             self.what_if(ctx, sets);
         }
+        let opens = |j: &Job| matches!(j.purpose, Purpose::Show | Purpose::Compare);
+        if !self.jobs.iter().any(opens)
+            && let Some(path) = self.pending.pop_front()
+        {
+            self.start(ctx, Task::Open(path.clone().into()), Purpose::Compare, path);
+        }
         if !self.jobs.is_empty() {
             ctx.request_repaint_after_secs(0.1);
         }
@@ -266,16 +304,20 @@ impl App {
         self.state.stale &= purpose != Purpose::WhatIf;
         match (purpose, done) {
             (Purpose::WhatIf, Done::Doc(doc)) => {
-                if self.state.base.is_none() {
+                if self.state.varied.is_none() {
+                    self.state.varied.clone_from(&self.state.doc);
+                    let others = self.state.others();
                     self.state.base.clone_from(&self.state.doc);
+                    self.state.more = others;
                 }
                 self.replace(Arc::new(*doc));
             }
-            (Purpose::Compare, Done::Doc(doc)) => {
-                let doc = Arc::new(*doc);
-                self.state.docs.push(doc.clone());
-                self.state.base = Some(doc);
-                self.views.what_if.reset();
+            (Purpose::Compare, Done::Doc(doc)) if self.state.doc.is_some() => {
+                self.hold_against(*doc)
+            }
+            (_, Done::File(name, bytes)) => {
+                let said = crate::export::bytes(&self.out_dir, &name, &bytes);
+                self.overlay.say(said.unwrap_or_else(|e| e));
             }
             (_, Done::Doc(doc)) => self.show(*doc),
             (_, Done::Knee(points)) => self.state.knee = Some(points),
@@ -293,6 +335,20 @@ impl App {
             }
             (_, Done::Failed(text)) => self.overlay.say(text),
             (_, Done::Cancelled) => {}
+        }
+    }
+
+    /// Holds the run that is shown against `doc` too.
+    fn hold_against(&mut self, doc: Doc) {
+        let doc = Arc::new(doc);
+        self.state.docs.push(doc.clone());
+        if self.state.docs.len() > MOST_DOCS {
+            self.state.docs.remove(0);
+        }
+        if self.state.base.is_some() {
+            self.state.more.push(doc);
+        } else {
+            self.state.base = Some(doc);
         }
     }
 
@@ -327,7 +383,7 @@ impl App {
                 if self.state.base.is_some() {
                     ui.label("(compared)");
                     if ui.button("Drop comparison").clicked() {
-                        self.state.ask(Action::DropWhatIf);
+                        self.state.ask(Action::DropComparison);
                     }
                 }
             } else {
@@ -365,10 +421,10 @@ impl App {
 
     fn dropped(&mut self, ctx: &Context) {
         let files = ctx.input(|i| i.raw.dropped_files.clone());
+        #[cfg(not(target_arch = "wasm32"))]
+        self.open_all(ctx, files.iter().map(|f| f.path().display().to_string()));
+        #[cfg(target_arch = "wasm32")]
         for file in files {
-            #[cfg(not(target_arch = "wasm32"))]
-            self.open(ctx, file.path());
-            #[cfg(target_arch = "wasm32")]
             crate::page::dropped(ctx, &self.inbox, file);
         }
     }

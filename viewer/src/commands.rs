@@ -121,6 +121,17 @@ pub fn all(window_s: f64) -> Vec<Command> {
             "",
             Action::Export(crate::state::Export::Record),
         ),
+        (
+            "Save a trace for Perfetto",
+            "",
+            Action::Export(crate::state::Export::Perfetto),
+        ),
+        (
+            "Copy the command for a report as HTML",
+            "",
+            Action::CopyReport,
+        ),
+        ("Compare with nothing any more", "", Action::DropComparison),
         ("Stop what is under way", "", Action::Cancel),
     ];
     commands.extend(plain.into_iter().map(|(name, key, action)| Command {

@@ -13,6 +13,14 @@ pub fn text(dir: &Path, name: &str, text: &str) -> Result<String, String> {
     write(&dir.join(name), text.as_bytes())
 }
 
+/// Writes bytes; says where they went.
+///
+/// # Errors
+/// In words: why not.
+pub fn bytes(dir: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
+    write(&dir.join(name), bytes)
+}
+
 /// Writes the record of a run; says where it went.
 ///
 /// # Errors

@@ -29,6 +29,17 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
+/// An instant of a run at `ns` nanoseconds, to the millisecond: `1.500 s`, `20 min 5.250 s`.
+pub fn instant(ns: u64) -> String {
+    let ms = (ns + 500_000) / 1_000_000;
+    let (s, ms) = (ms / 1000, ms % 1000);
+    match s {
+        0..1000 => format!("{s}.{ms:03} s"),
+        1000..7200 => format!("{} min {}.{ms:03} s", s / 60, s % 60),
+        _ => format!("{} h {} min {}.{ms:03} s", s / 3600, s / 60 % 60, s % 60),
+    }
+}
+
 /// Milliseconds that may not be known.
 pub fn ms(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |v| duration(v * 1e6))
@@ -81,7 +92,9 @@ pub fn count(n: u64) -> String {
 
 /// A share as a percentage: `12.3 %`.
 pub fn percent(share: f64) -> String {
-    if share.is_finite() {
+    if share != 0.0 && share.abs() < 5e-4 {
+        "< 0.1 %".to_owned()
+    } else if share.is_finite() {
         format!("{} %", three(100.0 * share))
     } else {
         "-".to_owned()
@@ -90,7 +103,7 @@ pub fn percent(share: f64) -> String {
 
 /// A difference relative to `before`: `+12.3 %`; `new` where there was nothing.
 pub fn change(before: f64, after: f64) -> String {
-    if before == after {
+    if (after - before).abs() <= 5e-5 * before.abs() {
         "=".to_owned()
     } else if before == 0.0 {
         "new".to_owned()
@@ -122,6 +135,10 @@ mod tests {
         for (ns, text) in cases {
             assert_eq!(duration(ns), text);
         }
+        assert_eq!(instant(1_499_600_000), "1.500 s");
+        assert_eq!(instant(725_250_000_000), "725.250 s");
+        assert_eq!(instant(1_205_250_000_000), "20 min 5.250 s");
+        assert_eq!(instant(7_261_000_000_000), "2 h 1 min 1.000 s");
         assert_eq!(ms(None), "-");
         assert_eq!(ms(Some(123.456)), "123 ms");
     }
@@ -146,6 +163,9 @@ mod tests {
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(count(12), "12");
         assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!(percent(3e-6), "< 0.1 %");
+        assert_eq!(percent(0.0), "0 %");
+        assert_eq!(change(1.0, 0.999_999), "=");
         assert_eq!(change(100.0, 112.34), "+12.3 %");
         assert_eq!(change(100.0, 100.0), "=");
         assert_eq!(change(0.0, 1.0), "new");

@@ -7,6 +7,7 @@ use crate::recent::Recent;
 use crate::state::{Action, State};
 use crate::theme;
 use crate::thumb::Thumb;
+use crate::views;
 
 /// The first screen.
 pub struct Home {
@@ -48,7 +49,14 @@ impl Home {
             self.open(ui, state);
             ui.add_space(4.0);
             let edit = TextEdit::singleline(&mut self.find).hint_text("find: model, machine, engine").desired_width(320.0);
-            ui.add(edit).accessible_name("Find a scenario");
+            ui.horizontal_wrapped(|ui| {
+                ui.add(edit).accessible_name("Find a scenario");
+                let about = RichText::new("pictures: what the time of steps goes to").small();
+                ui.label(about.color(theme::faint(ui.visuals())));
+                for (color, name) in theme::CAUSES.into_iter().zip(theme::CAUSE_NAMES) {
+                    views::legend_entry(ui, color, name);
+                }
+            });
             let wanted = self.find.trim().to_lowercase();
             for shelf in SHELVES {
                 let on_it: Vec<&Card> = self

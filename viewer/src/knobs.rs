@@ -215,15 +215,18 @@ pub fn knobs(text: &str, instances: &[String]) -> Knobs {
         }
         all.choose("hardware.instance", "instance", options, was.clone(), true);
     }
-    if let Some(Value::Integer(was)) = at(&table, "layout.tp") {
-        let options = [1, 2, 4, 8, 16].map(|n: i64| n.to_string()).to_vec();
-        all.choose(
-            "layout.tp",
-            "tensor parallelism",
-            options,
-            was.to_string(),
-            false,
-        );
+    for (key, label) in [
+        ("layout.tp", "tensor parallelism"),
+        ("layout.pp", "pipeline parallelism"),
+    ] {
+        if let Some(Value::Integer(was)) = at(&table, key) {
+            let mut options = vec![1, 2, 4, 8, 16];
+            if !options.contains(was) {
+                options.insert(0, *was);
+            }
+            let options = options.iter().map(i64::to_string).collect();
+            all.choose(key, label, options, was.to_string(), false);
+        }
     }
     if let Some(Value::String(was)) = at(&table, "router.policy") {
         let options = [
@@ -290,6 +293,23 @@ impl Knobs {
             .collect()
     }
 
+    /// Turns all as `sets` say, which [`Knobs::sets`] gave; the others are put back.
+    pub fn put(&mut self, sets: &[String]) {
+        self.reset();
+        for set in sets {
+            let Some((key, value)) = set.split_once('=') else {
+                continue;
+            };
+            if let Some(k) = self.knobs.iter_mut().find(|k| k.key == key) {
+                let number = value.split(' ').next().and_then(|n| n.parse().ok());
+                k.now = number.unwrap_or(k.was);
+            }
+            if let Some(c) = self.choices.iter_mut().find(|c| c.key == key) {
+                value.clone_into(&mut c.now);
+            }
+        }
+    }
+
     /// Puts all back.
     pub fn reset(&mut self) {
         for k in &mut self.knobs {
@@ -301,21 +321,35 @@ impl Knobs {
     }
 }
 
+/// A word of a command line.
+fn quoted(s: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=,".contains(c);
+    if s.chars().all(plain) {
+        s.to_owned()
+    } else {
+        format!("'{}'", s.replace('\'', "'\\''"))
+    }
+}
+
 /// The command line that does the same.
 pub fn command(origin: &str, sets: &[String]) -> String {
-    let quoted = |s: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=,".contains(c);
-        if s.chars().all(plain) {
-            s.to_owned()
-        } else {
-            format!("'{}'", s.replace('\'', "'\\''"))
-        }
-    };
     let mut out = format!("servetwin run {}", quoted(origin));
     for set in sets {
         out += &format!(" --set {}", quoted(set));
     }
     out
+}
+
+/// The command line that writes the run as a page that opens in a browser without a server or network.
+pub fn report_command(origin: &str, sets: &[String]) -> String {
+    let record = format!(".{}", store::EXTENSION);
+    if origin.ends_with(&record) && sets.is_empty() {
+        return format!("servetwin report {} --html report.html", quoted(origin));
+    }
+    format!(
+        "{} --record run{record} && servetwin report run{record} --html report.html",
+        command(origin, sets)
+    )
 }
 
 #[cfg(test)]
@@ -347,6 +381,8 @@ mod tests {
             }
             knobs.reset();
             assert!(knobs.sets().is_empty());
+            knobs.put(&sets);
+            assert_eq!(knobs.sets(), sets, "{name}");
         }
         assert!(rates_found >= 10, "{rates_found}");
     }
@@ -360,6 +396,18 @@ mod tests {
         assert_eq!(
             command("a b.toml", &sets),
             "servetwin run 'a b.toml' --set 'workload[0].arrival.rate=2.5 req/s' --set seed=3"
+        );
+    }
+
+    #[test]
+    fn the_report_of_a_record_needs_no_run() {
+        assert_eq!(
+            report_command("a.servetwin", &[]),
+            "servetwin report a.servetwin --html report.html"
+        );
+        assert_eq!(
+            report_command("a.toml", &["seed=3".to_owned()]),
+            "servetwin run a.toml --set seed=3 --record run.servetwin && servetwin report run.servetwin --html report.html"
         );
     }
 

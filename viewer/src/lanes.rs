@@ -1,10 +1,9 @@
 //! Lanes of the timeline: from rows of a record to boxes on the screen, at most one per four pixels.
 
-use sim::record::RequestRow;
 use store::resample::level_for;
-use store::{StepLevel, StepSpan};
+use store::{Record, StepLevel, StepSpan};
 
-use crate::run_data::{Group, Row, RunData, parts};
+use crate::run_data::{Group, PARTS, Row, RunData, parts};
 use crate::time_view::TimeMap;
 
 /// Boxes narrower than this are merged with their neighbours [points].
@@ -139,13 +138,39 @@ fn step_weights(s: &StepSpan, colors: StepColors) -> [f32; 6] {
     }
 }
 
-/// The steps of a replica in the window of `map`, which is `width` points wide. `first` counts within the replica's rows of the level that is returned too.
+/// A stage of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Which one.
+    pub index: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+impl Stage {
+    /// When it is busy with a step: from, to [ns], and the share of that in which it is. A record has the start and the end of a step, not
+    /// those of its stages, so each is drawn with an equal share of it.
+    fn stretch(self, s: &StepSpan) -> (u64, u64, f32) {
+        let length = (s.end - s.start).max(1);
+        let of = self.of.max(1);
+        if s.steps == 1 {
+            let at = |i: u32| s.start + (length as f64 * f64::from(i) / f64::from(of)) as u64;
+            (at(self.index), at(self.index + 1), 1.0)
+        } else {
+            let share = s.busy as f32 / (of as f32 * length as f32);
+            (s.start, s.end, share.min(1.0))
+        }
+    }
+}
+
+/// The steps of a replica, or of a stage of its pipeline, in the window of `map`, which is `width` points wide. `first` counts within the replica's rows of the level that is returned too.
 pub fn steps(
     levels: &[StepLevel],
     replica: usize,
     map: &TimeMap,
     width: f32,
     colors: StepColors,
+    stage: Option<Stage>,
 ) -> (usize, Vec<Item>) {
     let window = map.ns(0.0).max(0.0) as u64..map.ns(width).ceil().max(0.0) as u64;
     let most = (2.0 * width / MIN_PX) as usize;
@@ -160,22 +185,29 @@ pub fn steps(
         .map_or(0, |f| all.partition_point(|r| r.start < f.start));
     let mut out = Vec::new();
     merge(
-        rows.iter().enumerate().map(|(i, s)| Piece {
-            x0: map.x(s.start).max(-1.0),
-            x1: map.x(s.end).min(width + 1.0),
-            share: (s.busy as f32 / (s.end - s.start).max(1) as f32).min(1.0),
-            weights: step_weights(s, colors),
-            count: s.steps,
-            first: (offset + i) as u32,
+        rows.iter().enumerate().map(|(i, s)| {
+            let whole = || {
+                let length = (s.end - s.start).max(1) as f32;
+                (s.start, s.end, (s.busy as f32 / length).min(1.0))
+            };
+            let (from, to, share) = stage.map_or_else(whole, |stage| stage.stretch(s));
+            Piece {
+                x0: map.x(from).max(-1.0),
+                x1: map.x(to).min(width + 1.0),
+                share,
+                weights: step_weights(s, colors),
+                count: s.steps,
+                first: (offset + i) as u32,
+            }
         }),
         &mut out,
     );
     (at, out)
 }
 
-fn group_of(requests: &[RequestRow], at: usize, i: u32, end: u64) -> Group {
-    let r = &requests[i as usize];
-    let p = parts(r, end);
+fn group_of(record: &Record, at: usize, i: u32) -> Group {
+    let r = &record.requests[i as usize];
+    let p = parts(record, r);
     Group {
         start: r.arrival.0,
         end: r.arrival.0 + p.iter().sum::<u64>(),
@@ -185,7 +217,7 @@ fn group_of(requests: &[RequestRow], at: usize, i: u32, end: u64) -> Group {
     }
 }
 
-/// The requests of a row: those that are wide enough in their parts (queue, prefill, decode, did not finish), the others merged. `first` is the
+/// The requests of a row: those that are wide enough in their parts (`theme::REQUEST_NAMES`), the others merged. `first` is the
 /// position in the row.
 pub fn requests(run: &RunData, row: &Row, map: &TimeMap, width: f32, out: &mut Vec<Item>) {
     out.clear();
@@ -205,7 +237,7 @@ pub fn requests(run: &RunData, row: &Row, map: &TimeMap, width: f32, out: &mut V
         let groups = row.requests[from..to]
             .iter()
             .enumerate()
-            .map(|(n, i)| group_of(all, from + n, *i, end));
+            .map(|(n, i)| group_of(&run.record, from + n, *i));
         merge_groups(groups, map, width, out);
         return;
     }
@@ -247,7 +279,7 @@ fn merge_groups(
         let in_parts = g.parts.into_iter().enumerate().filter_map(move |(i, ns)| {
             let (a, b) = (from, from + ns * scale);
             from = b;
-            let mut weights = [0.0; 4];
+            let mut weights = [0.0; PARTS];
             weights[i] = ns;
             (b > a && b > -1.0 && a < width + 1.0).then_some(Piece {
                 x0: a.max(-1.0),
@@ -285,7 +317,7 @@ mod tests {
         let levels = &run.record.steps;
         let mut view = TimeView::all(run.end());
         let width = 600.0;
-        let (_, items) = steps(levels, 0, &view.map(width), width, StepColors::Cause);
+        let (_, items) = steps(levels, 0, &view.map(width), width, StepColors::Cause, None);
         assert!(!items.is_empty() && items.len() as f32 <= width / 2.0);
         let count: u32 = items.iter().map(|i| i.count).sum();
         assert_eq!(count as usize, levels[0].of(0).len());
@@ -293,13 +325,34 @@ mod tests {
         // Zoomed in on a stretch, single steps show.
         let some = levels[0].of(0)[100];
         view.set(some.start as f64 - 1e7, some.end as f64 + 1e7);
-        let (level, items) = steps(levels, 0, &view.map(width), width, StepColors::Phase);
+        let (level, items) = steps(levels, 0, &view.map(width), width, StepColors::Phase, None);
         assert_eq!(level, 0);
         assert!(
             items.iter().any(|i| i.count == 1 && i.first == 100),
             "{items:?}"
         );
         assert!(items.iter().all(|i| i.x1 > -2.0 && i.x0 < width + 2.0));
+    }
+
+    #[test]
+    fn the_stages_of_a_pipeline_take_turns() {
+        let step = StepSpan {
+            steps: 1,
+            start: 1000,
+            end: 5000,
+            busy: 4000,
+            ..StepSpan::default()
+        };
+        let of = |index, s: &StepSpan| Stage { index, of: 4 }.stretch(s);
+        assert_eq!(of(0, &step), (1000, 2000, 1.0));
+        assert_eq!(of(3, &step), (4000, 5000, 1.0));
+        // Two steps that overlap: each stage is busy half of the time.
+        let two = StepSpan {
+            steps: 2,
+            busy: 8000,
+            ..step
+        };
+        assert_eq!(of(2, &two), (1000, 5000, 0.5));
     }
 
     #[test]
@@ -317,7 +370,7 @@ mod tests {
             .filter(|i| i.first == 3)
             .map(|i| i.color)
             .collect();
-        assert!(of.contains(&2), "decode shows: {items:?}");
+        assert!(of.contains(&3), "decode shows: {items:?}");
         view.reset();
         requests(&run, row, &view.map(60.0), 60.0, &mut items);
         assert!(items.len() <= 30, "{}", items.len());

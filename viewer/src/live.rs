@@ -239,7 +239,11 @@ pub fn of_lines(name: &str, text: &str) -> Option<Result<Looks, String>> {
     if lines.is_empty() {
         return None;
     }
-    looks.status = format!("{} looks, from {name}", looks.all.len());
+    let file = std::path::Path::new(name)
+        .file_name()
+        .map(|n| n.to_string_lossy());
+    let file = file.unwrap_or_default();
+    looks.status = format!("{} looks, from {file}", looks.all.len());
     let over = looks.all.len().saturating_sub(MAX_LOOKS);
     looks.all.drain(..over);
     Some(Ok(looks))

@@ -13,6 +13,9 @@ use store::{Collector, Info, Limits, Record, Replica};
 /// Most replicas that a table may name.
 const MAX_REPLICAS: usize = 4096;
 
+/// What replicas are called of which nothing is known but their answers.
+const ENDPOINT: &str = "endpoint";
+
 /// The tables of a folder.
 pub struct Tables<'a> {
     /// `requests.csv`.
@@ -46,10 +49,11 @@ pub fn record(name: &str, tables: &Tables<'_>) -> Result<Record, String> {
         .filter(|t| *t != SimTime::NEVER)
         .max()
         .unwrap_or_default();
-    let report = match tables.summary {
+    let (report, simulated) = match tables.summary {
         Some(text) => summary(text).map_err(|e| format!("{name}: summary.json: {e}"))?,
-        None => counted(name, &rows, end)?,
+        None => (counted(name, &rows, end)?, false),
     };
+    let pool = if simulated { "replica" } else { ENDPOINT };
     let mut collector = Collector::new(Limits::default());
     for row in &rows {
         collector.request(row);
@@ -62,7 +66,7 @@ pub fn record(name: &str, tables: &Tables<'_>) -> Result<Record, String> {
         version: report.version.clone(),
         scenario: tables.scenario.unwrap_or_default().to_owned(),
         streams: (0..=streams).map(|i| format!("stream {i}")).collect(),
-        replicas: (0..replicas).map(replica).collect(),
+        replicas: (0..replicas).map(|i| replica(pool, i)).collect(),
         end: end.0,
         warmup: (report.warmup_s * 1e9) as u64,
         slo: store::SloLimits {
@@ -82,15 +86,16 @@ pub fn record(name: &str, tables: &Tables<'_>) -> Result<Record, String> {
         report,
         requests: collected.requests,
         steps: collected.steps,
+        transfers: Vec::new(),
         rates: collected.rates,
         cluster: None,
     })
 }
 
 /// What served the requests: nothing is known of it.
-fn replica(i: usize) -> Replica {
+fn replica(pool: &str, i: usize) -> Replica {
     Replica {
-        name: format!("endpoint/{i}"),
+        name: format!("{pool}/{i}"),
         devices: 0,
         stages: 1,
         kv_blocks: 0,
@@ -98,14 +103,21 @@ fn replica(i: usize) -> Replica {
     }
 }
 
-/// The report in `summary.json`: that of a run, or of a benchmark, which has it under `run`.
-fn summary(text: &str) -> Result<RunReport, serde_json::Error> {
+/// Whether what `record` is of was measured, not simulated.
+pub fn is_measured(record: &Record) -> bool {
+    let replicas = &record.info.replicas;
+    !replicas.is_empty()
+        && replicas
+            .iter()
+            .all(|r| r.devices == 0 && r.pool() == ENDPOINT)
+}
+
+/// The report in `summary.json`, that of a run, or of a benchmark, which has it under `run`; and whether it is a run's.
+fn summary(text: &str) -> Result<(RunReport, bool), serde_json::Error> {
     let mut all: serde_json::Value = serde_json::from_str(text)?;
-    let run = match all.get_mut("run") {
-        Some(run) => run.take(),
-        None => all,
-    };
-    serde_json::from_value(run)
+    let bench = all.get_mut("run").map(serde_json::Value::take);
+    let simulated = bench.is_none();
+    Ok((serde_json::from_value(bench.unwrap_or(all))?, simulated))
 }
 
 /// The report of the rows alone.
@@ -150,7 +162,13 @@ mod tests {
         let run = small();
         let requests = table(&run);
         let summary = serde_json::to_string(&run.record.report).unwrap();
-        for summary in [None, Some(summary.as_str())] {
+        let bench = format!("{{\"run\": {summary}}}");
+        assert!(!is_measured(&run.record));
+        for (summary, measured) in [
+            (None, true),
+            (Some(summary.as_str()), false),
+            (Some(bench.as_str()), true),
+        ] {
             let tables = Tables {
                 requests: &requests,
                 summary,
@@ -158,11 +176,12 @@ mod tests {
             };
             let read = RunData::new(record("bench", &tables).unwrap());
             assert_eq!(read.replicas(), 2);
+            assert_eq!(is_measured(&read.record), measured);
             let (a, b) = (&run.record.report, &read.record.report);
             assert_eq!(a.ttft_ms.p99, b.ttft_ms.p99);
             assert_eq!(a.requests, b.requests);
             let ttft = sim::metrics::Metric::Ttft;
-            assert_eq!(run.sorted(ttft), read.sorted(ttft));
+            assert_eq!(run.values(ttft), read.values(ttft));
         }
     }
 

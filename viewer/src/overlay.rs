@@ -175,6 +175,9 @@ impl Overlay {
                 ui.end_row();
                 ui.strong("Ctrl+O");
                 ui.label("Open file");
+                ui.strong("Ctrl + -");
+                ui.label("Everything larger, smaller");
+                ui.end_row();
             });
             ui.add_space(8.0);
             ui.heading("Panes");
@@ -183,7 +186,7 @@ impl Overlay {
                 ui.label(format!("{key}  {}: {}", kind.title(), kind.help()));
             }
             ui.add_space(8.0);
-            ui.label("Drag a tab to dock its pane elsewhere. Right click on a chart to save it as SVG or CSV.");
+            ui.label("Drag a tab to dock its pane elsewhere. Right click on a chart to save it as SVG, PNG or CSV.");
             ui.button("Close").clicked()
         });
         if response.inner || response.should_close() {

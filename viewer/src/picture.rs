@@ -4,9 +4,30 @@
 //! which is all that the application uses.
 
 use egui::epaint::{ImageData, ImageDelta, Primitive, Vertex};
-use egui::{Color32, ColorImage, Context, Pos2, RawInput, Rect, TextureId, TexturesDelta, Vec2};
+use egui::{
+    CentralPanel, Color32, ColorImage, Context, Pos2, RawInput, Rect, TextureId, TexturesDelta, Ui,
+    Vec2,
+};
 
-use crate::App;
+use crate::chart::{self, Chart};
+use crate::{App, export, theme};
+
+/// A chart of `size` points, with `scale` pixels per point, as the bytes of a PNG file.
+///
+/// # Errors
+/// In words: why there is none.
+pub fn chart(chart: &Chart, size: Vec2, scale: f32, dark: bool) -> Result<Vec<u8>, String> {
+    let mut painter = Painter::new(size, scale);
+    theme::apply(painter.ctx(), dark);
+    // The first frame makes the letters.
+    let image = painter.paint(2, |ui| {
+        CentralPanel::default().show(ui, |ui| {
+            let size = ui.available_size();
+            chart::show(ui, chart, size, None);
+        });
+    });
+    export::png_bytes(&image).map_err(|e| e.to_string())
+}
 
 /// Paints the application frame by frame.
 pub struct Painter {
@@ -31,6 +52,11 @@ impl Painter {
 
     /// Lets the application go on for `frames` frames; returns the picture of the last.
     pub fn picture(&mut self, app: &mut App, frames: u32) -> ColorImage {
+        self.paint(frames, |ui| app.ui(ui))
+    }
+
+    /// Lets `show` go on for `frames` frames; returns the picture of the last.
+    pub fn paint(&mut self, frames: u32, mut show: impl FnMut(&mut Ui)) -> ColorImage {
         let mut picture = ColorImage::filled([1, 1], Color32::BLACK);
         for i in 0..frames.max(1) {
             let mut input = RawInput {
@@ -42,7 +68,7 @@ impl Painter {
                 viewport.native_pixels_per_point = Some(self.scale);
             }
             self.frames += 1;
-            let mut output = self.ctx.run_ui(input, |ui| app.ui(ui));
+            let mut output = self.ctx.run_ui(input, &mut show);
             self.textures(&output.textures_delta);
             output.textures_delta.clear();
             if i + 1 == frames.max(1) {

@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use sim::metrics::Metric;
 use sim::record::RequestRow;
 use sim::request::Outcome;
-use store::{FAN_OUT, Record};
+use store::{FAN_OUT, Record, Transfer};
+
+use crate::spread::Spread;
 
 /// Metrics that each request has, in the order of views.
 pub const METRICS: [Metric; 4] = [Metric::Ttft, Metric::Tpot, Metric::E2e, Metric::Queue];
@@ -39,8 +41,8 @@ pub struct Group {
     pub first: u32,
     /// How many they are.
     pub count: u32,
-    /// Time in the queue, in prefill and in decode, and of those that did not finish [ns].
-    pub parts: [f32; 4],
+    /// Their parts, as [`parts`] has them [ns].
+    pub parts: [f32; PARTS],
 }
 
 /// Requests of a replica that follow each other without overlap.
@@ -63,8 +65,10 @@ pub struct RunData {
     rows: Vec<OnceLock<Vec<Row>>>,
     /// Indices of the requests by id.
     by_id: OnceLock<Vec<u32>>,
-    /// Values of [`METRICS`] of the requests in the measurement window, ascending [ns].
-    sorted: [OnceLock<Vec<u64>>; 4],
+    /// How [`METRICS`] are spread over the requests in the measurement window.
+    spreads: [OnceLock<Spread>; 4],
+    /// The same of the gaps between tokens.
+    gaps: OnceLock<Spread>,
 }
 
 /// When a request left its last state, clamped to the end of the run [ns].
@@ -72,15 +76,36 @@ fn end_of(r: &RequestRow, end: u64) -> u64 {
     r.end.0.min(end).max(r.arrival.0)
 }
 
-/// Time in the queue, in prefill and in decode, and what did not finish [ns].
-pub fn parts(r: &RequestRow, run_end: u64) -> [u64; 4] {
-    let end = end_of(r, run_end);
+/// Parts of a request's life.
+pub const PARTS: usize = 5;
+
+/// Time in the queue, in prefill, until its KV was where it was decoded, in decode, and what did not finish [ns].
+pub fn parts(record: &Record, r: &RequestRow) -> [u64; PARTS] {
+    let end = end_of(r, record.info.end);
     if r.outcome != Outcome::Finished && r.first_scheduled.0 > end {
-        return [0, 0, 0, end - r.arrival.0];
+        return [0, 0, 0, 0, end - r.arrival.0];
     }
     let scheduled = r.first_scheduled.0.clamp(r.arrival.0, end);
-    let first = r.first_token.0.clamp(scheduled, end);
-    [scheduled - r.arrival.0, first - scheduled, end - first, 0]
+    let (prefilled, there) = match transfer(record, r.id) {
+        Some(t) => (t.prefilled, t.ended),
+        None => (r.first_token.0, r.first_token.0),
+    };
+    let prefilled = prefilled.clamp(scheduled, end);
+    let there = there.clamp(prefilled, end);
+    [
+        scheduled - r.arrival.0,
+        prefilled - scheduled,
+        there - prefilled,
+        end - there,
+        0,
+    ]
+}
+
+/// How the KV of a request went from where it was prefilled to where it was decoded; the last time, where that was repeated.
+pub fn transfer(record: &Record, id: u32) -> Option<&Transfer> {
+    let all = &record.transfers;
+    let after = all.partition_point(|t| t.request <= id);
+    all.get(after.checked_sub(1)?).filter(|t| t.request == id)
 }
 
 impl RunData {
@@ -92,14 +117,15 @@ impl RunData {
             by_replica: OnceLock::new(),
             rows,
             by_id: OnceLock::new(),
-            sorted: Default::default(),
+            spreads: Default::default(),
+            gaps: OnceLock::new(),
         }
     }
 
     /// Makes now what takes long to make: views then need not wait for it.
     pub fn prepare(&self) {
         for metric in METRICS {
-            self.sorted(metric);
+            self.spread(metric);
         }
         self.by_id();
         for replica in 0..self.replicas() {
@@ -159,19 +185,30 @@ impl RunData {
         by_id.get(i).map(|i| rows[*i as usize].id)
     }
 
-    /// The values of a metric over the measured requests, ascending [ns]; none for those that no request has.
-    pub fn sorted(&self, metric: Metric) -> &[u64] {
-        let Some(i) = METRICS.iter().position(|m| *m == metric) else {
-            return &[];
+    /// How a metric is spread over the measured requests; of those that no request has, nothing.
+    pub fn spread(&self, metric: Metric) -> Spread {
+        let made = || {
+            let values = self.values(metric);
+            let weighted: Vec<(u64, u64)> = values.into_iter().map(|v| (v, 1)).collect();
+            Spread::of(&weighted, self.limit(metric))
         };
-        self.sorted[i].get_or_init(|| {
-            let all = self.record.requests.iter();
-            let measured = all.filter(|r| r.arrival.0 >= self.record.info.warmup);
-            let values = measured.filter_map(|r| metric.of(r));
-            let mut values: Vec<u64> = values.map(|d| d.0).collect();
-            values.sort_unstable();
-            values
-        })
+        match METRICS.iter().position(|m| *m == metric) {
+            Some(i) => self.spreads[i].get_or_init(made).clone(),
+            None if metric == Metric::Itl => {
+                let of = || Spread::of(&self.record.info.itl, None);
+                self.gaps.get_or_init(of).clone()
+            }
+            None => Spread::default(),
+        }
+    }
+
+    /// The values of a metric over the measured requests, ascending [ns].
+    pub fn values(&self, metric: Metric) -> Vec<u64> {
+        let all = self.record.requests.iter();
+        let measured = all.filter(|r| r.arrival.0 >= self.record.info.warmup);
+        let mut values: Vec<u64> = measured.filter_map(|r| Some(metric.of(r)?.0)).collect();
+        values.sort_unstable();
+        values
     }
 
     /// The limit of the objective on a metric [ns].
@@ -213,6 +250,9 @@ fn by_replica(record: &Record) -> Vec<Vec<u32>> {
             list.push(i as u32);
         }
     }
+    for list in &mut all {
+        list.shrink_to_fit();
+    }
     all
 }
 
@@ -241,6 +281,7 @@ fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
         busy.push(Reverse((end_of(row(i), end), at)));
     }
     for row in &mut rows {
+        row.requests.shrink_to_fit();
         row.levels = levels_of(&row.requests, record);
     }
     rows
@@ -255,7 +296,7 @@ fn levels_of(requests: &[u32], record: &Record) -> Vec<Vec<Group>> {
             end: end_of(r, end),
             first: at as u32,
             count: 1,
-            parts: parts(r, end).map(|p| p as f32),
+            parts: parts(record, r).map(|p| p as f32),
         }
     };
     let merged = |groups: &[Group]| {
@@ -345,7 +386,7 @@ pub(crate) mod tests {
         assert_eq!(run.neighbour(299, true), None);
         let slow = run.slowest(Metric::Ttft, 0..u64::MAX, 5);
         assert_eq!(slow.len(), 5);
-        assert_eq!(Some(&slow[0].1), run.sorted(Metric::Ttft).last());
+        assert_eq!(Some(&slow[0].1), run.values(Metric::Ttft).last());
         assert!(slow.is_sorted_by_key(|(_, v)| Reverse(*v)));
         assert!(run.slowest(Metric::Ttft, 0..1, 5).len() <= 1);
     }
@@ -354,8 +395,29 @@ pub(crate) mod tests {
     fn the_parts_of_a_request_add_up() {
         let run = small();
         for r in &run.record.requests {
-            let sum: u64 = parts(r, run.end()).iter().sum();
+            let sum: u64 = parts(&run.record, r).iter().sum();
             assert_eq!(sum, r.end.0 - r.arrival.0);
         }
+    }
+
+    #[test]
+    fn a_transfer_stands_between_prefill_and_decode() {
+        let mut record = small().record;
+        let r = record.requests[7];
+        let at = |ns: u64| r.first_token.0 + ns;
+        let it = |request, ended| Transfer {
+            request,
+            prefilled: at(0),
+            began: at(5),
+            ended: at(ended),
+            ..Transfer::default()
+        };
+        record.transfers = vec![it(r.id, 90), it(r.id, 1000), it(r.id + 1, 7)];
+        record.transfers.sort_by_key(|t| (t.request, t.ended));
+        let [queue, prefill, transfer, decode, lost] = parts(&record, &r);
+        assert_eq!((transfer, lost), (1000, 0), "the last counts");
+        assert_eq!(queue + prefill, r.first_token.0 - r.arrival.0);
+        assert_eq!(decode, r.end.0 - at(1000));
+        assert!(super::transfer(&record, r.id + 2).is_none());
     }
 }

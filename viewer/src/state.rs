@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sim::metrics::Metric;
 
 use crate::candidates::Candidates;
+use crate::chart::Chart;
 use crate::jobs::{Doc, KneePoint, Source};
 use crate::lanes::StepColors;
 use crate::live::Looks;
@@ -156,10 +157,16 @@ pub enum Action {
     WhatIf(Vec<String>),
     /// Drop the variation.
     DropWhatIf,
+    /// Compare with nothing any more.
+    DropComparison,
     /// Sweep the load.
     Sweep,
-    /// Compare with this run.
+    /// Compare with this run, of those that are open.
     CompareWith(usize),
+    /// Compare with this run too, or no more.
+    CompareAlso(usize),
+    /// Open these files; the first is shown, the others are held against it.
+    OpenAll(Vec<String>),
     /// Open a file to compare with.
     OpenCompare(String),
     /// Run a candidate, and show it.
@@ -172,6 +179,8 @@ pub enum Action {
     Cancel,
     /// Write files of what is shown.
     Export(Export),
+    /// Copy the command that writes the run as a page.
+    CopyReport,
     /// Copy a text.
     Copy(String),
     /// Say something.
@@ -192,6 +201,15 @@ pub enum Export {
     Png,
     /// The record of the run.
     Record,
+    /// A picture of a chart.
+    Chart {
+        /// Name of the file.
+        name: String,
+        /// The chart.
+        chart: Box<Chart>,
+    },
+    /// The run as a trace that Perfetto opens.
+    Perfetto,
 }
 
 /// What all views share.
@@ -200,6 +218,10 @@ pub struct State {
     pub doc: Option<Arc<Doc>>,
     /// What it is held against: the run before a what-if, or another one.
     pub base: Option<Arc<Doc>>,
+    /// What the run that is shown is a variation of.
+    pub varied: Option<Arc<Doc>>,
+    /// Further runs that it is held against.
+    pub more: Vec<Arc<Doc>>,
     /// Runs that were opened.
     pub docs: Vec<Arc<Doc>>,
     /// The window over time.
@@ -222,6 +244,8 @@ pub struct State {
     pub metric: Metric,
     /// A variation is being computed: the picture is that of before.
     pub stale: bool,
+    /// It has taken so long that the picture is dimmed.
+    pub dim: bool,
     /// How long the last variation took to come [s].
     pub answered_s: Option<f64>,
     /// The load sweep.
@@ -245,6 +269,8 @@ impl Default for State {
         State {
             doc: None,
             base: None,
+            varied: None,
+            more: Vec::new(),
             docs: Vec::new(),
             time: TimeView::all(0),
             request: None,
@@ -256,6 +282,7 @@ impl Default for State {
             colors: StepColors::Cause,
             metric: Metric::Ttft,
             stale: false,
+            dim: false,
             answered_s: None,
             knee: None,
             candidates: None,
@@ -272,6 +299,11 @@ impl State {
     /// The run that is shown.
     pub fn run(&self) -> Option<Arc<RunData>> {
         self.doc.as_ref().map(|d| d.data.clone())
+    }
+
+    /// What the run that is shown is held against.
+    pub fn others(&self) -> Vec<Arc<Doc>> {
+        self.base.iter().chain(&self.more).cloned().collect()
     }
 
     /// What was run.

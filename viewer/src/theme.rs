@@ -35,17 +35,36 @@ pub const CAUSE_NAMES: [&str; 6] = [
     "pipeline bubble",
 ];
 
+/// The same, short.
+pub const CAUSE_SHORT: [&str; 6] = [
+    "weights",
+    "KV",
+    "arithmetic",
+    "communication",
+    "host",
+    "bubble",
+];
+
 /// What a step held: prefill alone, decodes alone, both.
 pub const PHASES: [Color32; 3] = [ORANGE, SKY, GREEN];
 
 /// In words, in the same order.
 pub const PHASE_NAMES: [&str; 3] = ["prefill", "decode", "mixed"];
 
-/// Parts of a request: queue, prefill, decode, lost.
-pub const REQUEST: [Color32; 4] = [GREY, ORANGE, SKY, VERMILLION];
+/// Parts of a request, in the order of `run_data::parts`.
+pub const REQUEST: [Color32; 5] = [GREY, ORANGE, PURPLE, SKY, VERMILLION];
 
 /// In words, in the same order.
-pub const REQUEST_NAMES: [&str; 4] = ["queue", "prefill", "decode", "did not finish"];
+pub const REQUEST_NAMES: [&str; 5] = [
+    "queue",
+    "prefill",
+    "KV transfer",
+    "decode",
+    "did not finish",
+];
+
+/// A request that lost its KV and was begun again.
+pub const PREEMPTED: Color32 = YELLOW;
 
 /// A limit of the objective.
 pub const LIMIT: Color32 = VERMILLION;

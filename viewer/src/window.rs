@@ -7,9 +7,10 @@ use viewer::App;
 
 const HELP: &str = "The servetwin viewer.
 
-Usage: servetwin-viewer [OPTIONS] [FILE]
+Usage: servetwin-viewer [OPTIONS] [FILE ...]
 
-  FILE                 scenario, record, result of a plan or a sweep, or folder of bench --csv to open
+  FILE                 scenario, record, result of a plan or a sweep, or folder of bench --csv to open;
+                       several: the first is shown, the others are held against it
   --twin ADDRESS       connect to the twin that serves its metrics there
   --light              light colours
   --pane NAME          bring this pane to the front, e.g. timeline, what-if
@@ -20,7 +21,7 @@ See docs/viewer.md.";
 
 #[derive(Default)]
 struct Args {
-    file: Option<PathBuf>,
+    files: Vec<String>,
     screenshot: Option<PathBuf>,
     pane: Option<viewer::state::PaneKind>,
     light: bool,
@@ -50,8 +51,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
                 parsed.pane = Some(found.ok_or_else(|| format!("there is no pane `{name}`"))?);
             }
             flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
-            file if parsed.file.is_none() => parsed.file = Some(file.into()),
-            more => return Err(format!("one file at a time; {more} is too much")),
+            file => parsed.files.push(file.to_owned()),
         }
     }
     Ok(Some(parsed))
@@ -111,9 +111,7 @@ pub fn main() -> ExitCode {
                 app.state.live_address.clone_from(&address);
                 app.state.ask(viewer::state::Action::Connect(address));
             }
-            if let Some(file) = &args.file {
-                app.open(&cc.egui_ctx, file);
-            }
+            app.open_all(&cc.egui_ctx, args.files);
             if let Some(pane) = args.pane {
                 app.show_pane(pane);
             }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens the viewer's page in headless Chromium, clicks, runs scenarios, moves a slider; measures, and takes pictures.
+"""Opens the viewer's page in headless Chromium, clicks, runs scenarios, drops and chooses files, moves a slider; measures, and takes pictures.
 
     pip install playwright
     viewer/web/check.py target/servetwin-web [PICTURES]
@@ -95,6 +95,8 @@ def main():
             page.screenshot(path=str(pictures / f"viewer-web-{name}.png"))
 
     address = serve(str(folder))
+    busy = os.getloadavg()[0]
+    print(f"     {os.cpu_count()} cores, load before {busy:.1f}: on a busy machine the times are those of the machine")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
 
@@ -124,14 +126,48 @@ def main():
         page.wait_for_timeout(1500)
         # The first slider, the request rate: a click moves it there.
         answers = []
-        for i in range(8):
-            x = 900 + 5 * i
+        for i in range(16):
+            x = 900 + 3 * i
             asked = page.evaluate("performance.now()")
             page.mouse.click(x, int(os.environ.get("SLIDER_Y", "73")))
             answers.append(wait(page, "servetwin: what-if answered", i + 1) - asked)
         print("     slider answers [ms]:", [round(a) for a in answers])
         check("slider over 2000 requests, median", sorted(answers)[len(answers) // 2], MOST_SLIDER_MS, "ms")
         picture(page, "what-if")
+        page.close()
+
+        # What is dropped or chosen is opened, and saved as a download.
+        page = opened("/")
+        wait(page, "servetwin: first frame")
+        drop = """text => {
+            const data = new DataTransfer();
+            data.items.add(new File([text], "dropped.toml"));
+            const canvas = document.querySelector("canvas");
+            for (const kind of ["dragover", "drop"])
+                canvas.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+        }"""
+        page.evaluate(drop, SCENARIO.replace("two thousand requests", "dropped"))
+        wait(page, "servetwin: shows dropped")
+        print("ok   a dropped scenario ran")
+        page.wait_for_timeout(1000)
+        with page.expect_download() as download:
+            page.keyboard.press("Control+p")
+            page.wait_for_timeout(600)
+            page.keyboard.type("save the record")
+            page.wait_for_timeout(600)
+            page.keyboard.press("Enter")
+        record = folder / "saved.servetwin"
+        download.value.save_as(str(record))
+        print(f"ok   its record was saved: {record.stat().st_size} bytes")
+        page.close()
+        page = opened("/")
+        wait(page, "servetwin: first frame")
+        page.wait_for_timeout(1000)
+        with page.expect_file_chooser() as chooser:
+            page.keyboard.press("Control+o")
+        chooser.value.set_files(str(record))
+        wait(page, "servetwin: shows dropped")
+        print("ok   the record was chosen and opened")
         page.close()
 
         page = opened("/?file=https://example.com/x.servetwin")

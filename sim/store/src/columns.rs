@@ -5,7 +5,7 @@ use sim::record::RequestRow;
 use sim::request::{Outcome, RejectReason};
 
 use crate::npy::Values;
-use crate::{Bin, Stat, StepSpan, StoreError};
+use crate::{Bin, Stat, StepSpan, StoreError, Transfer};
 
 /// Names of `requests/`.
 pub const REQUESTS: [&str; 12] = [
@@ -53,6 +53,17 @@ pub const STEPS: [&str; 28] = [
     "kv_full_ns",
     "max_seqs_ns",
     "token_budget_ns",
+];
+
+/// Names of `transfers/`.
+pub const TRANSFERS: [&str; 7] = [
+    "request",
+    "from",
+    "to",
+    "tokens",
+    "prefilled_ns",
+    "began_ns",
+    "ended_ns",
 ];
 
 /// Names of `rates/`.
@@ -289,6 +300,48 @@ impl Row for StepSpan {
                 waiting: waiting[i],
                 kv_blocks: kv[i],
                 blocked: std::array::from_fn(|p| blocked[p][i]),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Row for Transfer {
+    const NAMES: &'static [&'static str] = &TRANSFERS;
+
+    fn columns(rows: &[Transfer]) -> Vec<Values> {
+        let u32s = |of: fn(&Transfer) -> u32| Values::U32(rows.iter().map(of).collect());
+        let u64s = |of: fn(&Transfer) -> u64| Values::U64(rows.iter().map(of).collect());
+        vec![
+            u32s(|t| t.request),
+            u32s(|t| t.from),
+            u32s(|t| t.to),
+            u32s(|t| t.tokens),
+            u64s(|t| t.prefilled),
+            u64s(|t| t.began),
+            u64s(|t| t.ended),
+        ]
+    }
+
+    fn append(columns: Vec<Values>, rows: &mut Vec<Transfer>) -> Result<(), Wrong> {
+        let mut c = Columns::new::<Transfer>(columns);
+        let (request, from, to, tokens) = (c.u32()?, c.u32()?, c.u32()?, c.u32()?);
+        let (prefilled, began, ended) = (c.u64()?, c.u64()?, c.u64()?);
+        for i in 0..request.len() {
+            if ended[i] < prefilled[i] || ended[i] < began[i] || ended[i] == u64::MAX {
+                return Err(Wrong::at(
+                    "ended_ns",
+                    format!("row {i}: the transfer ends before it begins"),
+                ));
+            }
+            rows.push(Transfer {
+                request: request[i],
+                from: from[i],
+                to: to[i],
+                tokens: tokens[i],
+                prefilled: prefilled[i],
+                began: began[i],
+                ended: ended[i],
             });
         }
         Ok(())

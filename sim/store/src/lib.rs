@@ -33,7 +33,7 @@ pub use error::StoreError;
 pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
 pub use read::{Reader, is_record, read, read_slice};
 pub use record::{Info, Record, SloLimits};
-pub use rows::{Bin, Event, EventKind, Rates, Replica, Stat, StepSpan};
+pub use rows::{Bin, Event, EventKind, Rates, Replica, Stat, StepSpan, Transfer};
 pub use run::run;
 pub use write::{write, write_plain};
 

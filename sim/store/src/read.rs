@@ -13,7 +13,7 @@ use crate::npy::Values;
 use crate::write::CLUSTER;
 use crate::{
     Bin, CHUNK_ROWS, Cluster, FORMAT, Info, MAX_ROWS, Rates, Record, StepLevel, StepSpan,
-    StoreError,
+    StoreError, Transfer,
 };
 
 /// Most that a text in the archive may be [bytes].
@@ -138,6 +138,27 @@ impl<R: Read + Seek> Reader<R> {
         Ok(StepLevel::new(rows, replicas))
     }
 
+    /// KV that went from one replica to another, by request.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn transfers(&mut self) -> Result<Vec<Transfer>, StoreError> {
+        let rows: Vec<Transfer> = self.table("transfers", self.info.transfer_rows)?;
+        let replicas = self.info.replicas.len();
+        let unknown = |t: &Transfer| t.from.max(t.to) as usize >= replicas;
+        if let Some(i) = rows.iter().position(unknown) {
+            let why = format!("row {i} names a replica that is not there");
+            return Err(StoreError::damaged("transfers", why));
+        }
+        if !rows.is_sorted_by_key(|t| (t.request, t.ended)) {
+            return Err(StoreError::damaged(
+                "transfers",
+                "its rows are not in order",
+            ));
+        }
+        Ok(rows)
+    }
+
     /// Counts over time.
     ///
     /// # Errors
@@ -175,6 +196,7 @@ impl<R: Read + Seek> Reader<R> {
             report: self.report()?,
             requests: self.requests()?,
             steps,
+            transfers: self.transfers()?,
             rates: self.rates()?,
             cluster: self.cluster()?,
             info: self.info,
@@ -285,6 +307,7 @@ pub fn read_slice(bytes: &[u8]) -> Result<Record, StoreError> {
         report: reader.report()?,
         requests: requests?,
         steps: steps?,
+        transfers: reader.transfers()?,
         rates: reader.rates()?,
         cluster: reader.cluster()?,
         info: reader.info,
@@ -338,6 +361,7 @@ fn check(info: &Info) -> Result<(), StoreError> {
     let rows = info
         .step_rows
         .iter()
+        .chain([&info.transfer_rows])
         .fold(info.request_rows, |a, b| a.saturating_add(*b));
     if rows > 3 * MAX_ROWS as u64 {
         return Err(too_large("rows", rows, 3 * MAX_ROWS));

@@ -5,7 +5,7 @@ use sim::metrics::Slo;
 use sim::record::{RequestRow, RunRecord};
 use sim::report::RunReport;
 
-use crate::{Cluster, Event, FORMAT, Rates, Replica, StepLevel};
+use crate::{Cluster, Event, FORMAT, MAX_ROWS, Rates, Replica, StepLevel, Transfer};
 
 /// Limits of the objective [ns].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,9 @@ pub struct Info {
     /// Events of the fleet, in order.
     #[serde(default)]
     pub events: Vec<Event>,
+    /// Rows of transfers in the file.
+    #[serde(default)]
+    pub transfer_rows: u64,
     /// Requests of the run.
     pub requests: u64,
     /// Rows of requests in the file.
@@ -117,6 +120,8 @@ pub struct Record {
     pub requests: Vec<RequestRow>,
     /// Steps by level: first the finest, each further one merges [`crate::FAN_OUT`] neighbours.
     pub steps: Vec<StepLevel>,
+    /// KV that went from one replica to another, by request: of those requests that have a row.
+    pub transfers: Vec<Transfer>,
     /// Counts over time.
     pub rates: Rates,
     /// The cluster around the replicas, where there was one.
@@ -136,8 +141,10 @@ impl Record {
                 ..like
             });
         }
+        let transfers = transfers(run, collected.request_stride);
         let info = Info {
             format: FORMAT,
+            transfer_rows: transfers.len() as u64,
             version: run.version.to_owned(),
             scenario: run.info.config.clone(),
             streams: run.info.streams.clone(),
@@ -164,8 +171,21 @@ impl Record {
             report,
             requests: collected.requests,
             steps: collected.steps,
+            transfers,
             rates: collected.rates,
             cluster: run.cluster.as_ref().map(Cluster::from),
         }
     }
+}
+
+/// The transfers of every `stride`-th request of a run.
+fn transfers(run: &RunRecord, stride: u32) -> Vec<Transfer> {
+    let rows = run.transfers.as_ref().and_then(|t| t.rows.as_ref());
+    let kept = |t: &Transfer| t.request.is_multiple_of(stride.max(1));
+    let mut all: Vec<Transfer> = (rows.into_iter().flatten().map(Transfer::from))
+        .filter(kept)
+        .take(MAX_ROWS)
+        .collect();
+    all.sort_unstable_by_key(|t| (t.request, t.ended));
+    all
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sim::observer::FleetEvent;
-use sim::record::ReplicaInfo;
+use sim::record::{ReplicaInfo, TransferRow};
 
 /// Least, mean and most of a quantity over a stretch of time. The mean is weighted by the time that steps were under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -146,6 +146,39 @@ pub struct Event {
     pub replica: u32,
     /// What.
     pub kind: EventKind,
+}
+
+/// KV of a request that went from one replica to another: from where it was prefilled to where it was decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// Id of the request.
+    pub request: u32,
+    /// Index of the replica that made it.
+    pub from: u32,
+    /// Index of the replica that it went to.
+    pub to: u32,
+    /// How much of it went [tokens].
+    pub tokens: u32,
+    /// The prefill was done [ns].
+    pub prefilled: u64,
+    /// The receiver had set blocks aside [ns].
+    pub began: u64,
+    /// It was all there [ns].
+    pub ended: u64,
+}
+
+impl From<&TransferRow> for Transfer {
+    fn from(t: &TransferRow) -> Transfer {
+        Transfer {
+            request: t.request,
+            from: t.from,
+            to: t.to,
+            tokens: t.tokens,
+            prefilled: t.prefilled.0,
+            began: t.began.0,
+            ended: t.ended.0,
+        }
+    }
 }
 
 /// Counts of all requests in a stretch of time: exact, whatever rows were kept.

@@ -81,6 +81,7 @@ fn archive(
         archive.json(CLUSTER, cluster)?;
     }
     archive.table("rates", &record.rates.bins)?;
+    archive.table("transfers", &record.transfers)?;
     for (i, level) in record.steps.iter().enumerate().rev() {
         archive.table(&format!("steps/{i}"), &level.rows)?;
     }

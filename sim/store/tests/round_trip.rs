@@ -64,6 +64,62 @@ fn assert_same(read: &Record, written: &Record) {
     assert_eq!(&read, written);
 }
 
+/// Prefill and decode on replicas of their own.
+fn apart() -> Scenario {
+    let name = "llama3.1-70b-p5.48xlarge-vllm-disaggregated.toml";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scenarios")
+        .join(name);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let sets = ["run.requests=60".to_owned()];
+    Scenario::parse(&text, &path.display().to_string(), &sets).unwrap()
+}
+
+#[test]
+fn transfers_of_kv_are_kept_with_the_requests_that_they_are_of() {
+    let built = apart().build().unwrap();
+    let limits = Limits {
+        requests: 40,
+        ..Limits::default()
+    };
+    let (run, record) = store::run(built, &RunOptions::default(), limits, || 0.25).unwrap();
+    let all = run.transfers.unwrap().rows.unwrap();
+    assert!(all.len() > 50, "{}", all.len());
+    assert_eq!(record.info.request_stride, 2);
+    let even = all.iter().filter(|t| t.request % 2 == 0).count();
+    assert_eq!(record.transfers.len(), even);
+    let mut read = store::read(Cursor::new(bytes(&record))).unwrap();
+    assert_same(&read, &record);
+    for t in &read.transfers {
+        let r = read.requests.iter().find(|r| r.id == t.request).unwrap();
+        assert!(r.arrival.0 <= t.prefilled && t.prefilled <= t.ended);
+    }
+    let (was, replicas) = (read.transfers[0], read.info.replicas.len() as u32);
+    for (wrong, why) in [
+        (
+            store::Transfer {
+                to: replicas,
+                ..was
+            },
+            "a replica that is not there",
+        ),
+        (store::Transfer { ended: 0, ..was }, "ends before it begins"),
+        (
+            store::Transfer {
+                request: u32::MAX,
+                ..was
+            },
+            "not in order",
+        ),
+    ] {
+        read.transfers[0] = wrong;
+        let e = store::read(Cursor::new(bytes(&read)))
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains(why), "{e}");
+    }
+}
+
 #[test]
 fn what_is_written_is_read_back() {
     let (run, record) = recorded(Limits::default());

@@ -19,6 +19,7 @@ const PROGRAM: &str = "servetwin-viewer";
   servetwin view                                             # a gallery of scenarios
   servetwin view scenarios/llama2-7b-g5.2xlarge-tgi.toml     # runs it and shows it
   servetwin view run.servetwin                               # a record that run --record wrote
+  servetwin view before.toml after.toml                      # runs held against each other; the first is shown
   servetwin view plan.json                                   # candidates of a plan (plan --json) or a sweep (results.json)
   servetwin view --twin 127.0.0.1:9100                       # a twin as it goes on (twin --metrics 127.0.0.1:9100)
   servetwin view --web run.servetwin                         # in a browser: prints the address
@@ -26,9 +27,10 @@ const PROGRAM: &str = "servetwin-viewer";
 Needs the program servetwin-viewer beside servetwin or on PATH, or for --web the folder that viewer/web/build.sh makes: docs/viewer.md.
 Exit codes: 0 ok, 1 failure, 2 bad input.")]
 pub struct Args {
-    /// Scenario (.toml), record (.servetwin), result of a plan or a sweep (.json, .csv), or folder of bench --csv; none: the gallery.
+    /// Scenario (.toml), record (.servetwin), result of a plan or a sweep (.json, .csv), or folder of bench --csv; none: the gallery;
+    /// several: the first is shown, the others are held against it.
     #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    file: Vec<PathBuf>,
     /// Light colours.
     #[arg(long)]
     light: bool,
@@ -48,7 +50,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<u8> {
-    if let Some(file) = args.file.as_ref().filter(|f| !f.exists()) {
+    if let Some(file) = args.file.iter().find(|f| !f.exists()) {
         return Err(BadInput(format!(
             "{} is not there; name a scenario (.toml), a record (.servetwin), the result of a plan or a sweep, or a folder of bench --csv",
             file.display()
@@ -59,6 +61,13 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         .ok()
         .and_then(|exe| Some(exe.parent()?.to_owned()));
     if args.web {
+        if args.file.len() > 1 {
+            return Err(BadInput(
+                "--web opens one file; drop the others on the page, or use the viewer's own window"
+                    .to_owned(),
+            )
+            .into());
+        }
         return web::run(args, beside.as_deref());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -47,7 +47,7 @@ pub fn run(args: &Args, beside: Option<&Path>) -> anyhow::Result<u8> {
     };
     let site = Site {
         files: load(&folder)?,
-        shown: args.file.as_ref().map(|file| {
+        shown: args.file.first().map(|file| {
             let name = file.file_name().unwrap_or(file.as_os_str());
             (
                 format!("{OPENED}{}", encoded(&name.to_string_lossy())),

@@ -1,29 +1,37 @@
 //! What becomes of what was asked for by a button, a key or a view.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use egui::Context;
 
-use super::App;
+use super::{App, Past};
 use crate::candidates;
 use crate::export;
 use crate::gallery;
 #[cfg(all(not(target_arch = "wasm32"), feature = "window"))]
 use crate::inbox::Arrived;
-use crate::jobs::{Purpose, Source, Task};
+use crate::jobs::{Doc, Purpose, Source, Task};
 use crate::knobs;
 use crate::live::Client;
+use crate::picture;
 use crate::state::{Action, Export, PaneKind};
 
 /// Selections and windows that can be taken back.
 const MOST_UNDO: usize = 50;
 
+/// Size of a chart's picture [points].
+const CHART: egui::Vec2 = egui::vec2(720.0, 360.0);
+
+/// Changes that follow each other sooner are taken back together [s].
+const ONE_CHANGE: f64 = 0.7;
+
 /// A what-if is let go on for so long when the next is asked for; then the next takes its place [s].
 const PATIENCE: f64 = 0.3;
 
 impl App {
-    fn remember(&mut self) {
-        self.undo.push((self.state.time, self.state.request));
+    fn remember(&mut self, past: Past) {
+        self.undo.push(past);
         if self.undo.len() > MOST_UNDO {
             self.undo.remove(0);
         }
@@ -44,13 +52,29 @@ impl App {
             Action::Help => self.overlay.toggle_help(),
             Action::Palette => self.overlay.toggle_palette(),
             Action::Tour => self.overlay.start_tour(),
-            Action::WhatIf(sets) => self.what_if(ctx, sets),
-            Action::DropWhatIf => self.drop_what_if(),
+            Action::WhatIf(sets) => {
+                // A slider that moves is one change.
+                let now = ctx.input(|i| i.time);
+                if self.sets.is_empty() || now - self.asked_at > ONE_CHANGE {
+                    self.remember(Past::Sets(self.sets.clone()));
+                }
+                self.what_if(ctx, sets);
+            }
+            Action::DropWhatIf => {
+                self.remember(Past::Sets(self.sets.clone()));
+                self.drop_what_if();
+            }
+            Action::DropComparison => {
+                self.drop_what_if();
+                self.hold_only(Vec::new());
+            }
+            Action::Undo => self.take_back(ctx),
             Action::Sweep => self.sweep(ctx),
             Action::CompareWith(i) => {
-                self.state.base = self.state.docs.get(i).cloned();
-                self.views.what_if.reset();
+                self.hold_only(self.state.docs.get(i).cloned().into_iter().collect())
             }
+            Action::CompareAlso(i) => self.compare_also(i),
+            Action::OpenAll(paths) => self.open_all(ctx, paths),
             Action::OpenCandidate(i) => self.open_candidate(ctx, i),
             Action::Connect(address) => self.connect(ctx, &address),
             Action::Disconnect => {
@@ -59,9 +83,12 @@ impl App {
             }
             Action::Cancel => self.cancel(),
             Action::Export(export) => self.export(ctx, export),
-            Action::Copy(text) => {
-                ctx.copy_text(text.clone());
-                self.copied = Some(text);
+            Action::Copy(text) => self.copy(ctx, text),
+            Action::CopyReport => {
+                if let Some(source) = self.state.source() {
+                    let text = knobs::report_command(&source.origin, &source.overrides);
+                    self.copy(ctx, text);
+                }
             }
             Action::Say(text) => self.overlay.say(text),
             other => self.navigate(other),
@@ -71,8 +98,8 @@ impl App {
 
     /// What changes the window, the selection or the playhead.
     fn navigate(&mut self, action: Action) {
-        if !matches!(action, Action::Undo | Action::Play | Action::Step(_)) {
-            self.remember();
+        if !matches!(action, Action::Play | Action::Step(_)) {
+            self.remember(Past::Look(self.state.time, self.state.request));
         }
         let state = &mut self.state;
         match action {
@@ -109,12 +136,6 @@ impl App {
                     self.show_pane(PaneKind::Timeline);
                 }
             }
-            Action::Undo => {
-                if let Some((time, request)) = self.undo.pop() {
-                    state.time = time;
-                    state.request = request;
-                }
-            }
             Action::Play => {
                 state.playing = !state.playing && state.doc.is_some();
                 if state.playing && state.playhead >= state.time.end {
@@ -127,6 +148,45 @@ impl App {
             }
             _ => {}
         }
+    }
+
+    fn copy(&mut self, ctx: &Context, text: String) {
+        ctx.copy_text(text.clone());
+        self.overlay.say(format!("copied: {text}"));
+        self.copied = Some(text);
+    }
+
+    /// Takes the last change back.
+    fn take_back(&mut self, ctx: &Context) {
+        match self.undo.pop() {
+            None => {}
+            Some(Past::Look(time, request)) => {
+                self.state.time = time;
+                self.state.request = request;
+            }
+            Some(Past::Sets(sets)) => {
+                if sets.is_empty() {
+                    self.drop_what_if();
+                } else {
+                    self.views.what_if.put(&sets);
+                    self.what_if(ctx, sets);
+                }
+            }
+        }
+    }
+
+    /// Holds the run against the `i`-th of those that are open too, or no more.
+    fn compare_also(&mut self, i: usize) {
+        let Some(doc) = self.state.docs.get(i).cloned() else {
+            return;
+        };
+        let mut others = self.state.others();
+        let before = others.len();
+        others.retain(|d| !Arc::ptr_eq(d, &doc));
+        if others.len() == before {
+            others.push(doc);
+        }
+        self.hold_only(others);
     }
 
     /// Lets a file be chosen.
@@ -206,7 +266,8 @@ impl App {
 
     /// Runs the scenario with `sets` in place of what it says.
     pub(super) fn what_if(&mut self, ctx: &Context, sets: Vec<String>) {
-        let Some(doc) = self.state.base.as_ref().or(self.state.doc.as_ref()) else {
+        let original = self.state.varied.as_ref().or(self.state.doc.as_ref());
+        let Some(doc) = original else {
             return;
         };
         let now = ctx.input(|i| i.time);
@@ -217,31 +278,36 @@ impl App {
             return;
         }
         let mut source = doc.source.clone();
+        self.sets.clone_from(&sets);
         source.overrides.extend(sets);
         self.state.stale = true;
         self.asked_at = now;
         self.start(ctx, Task::Run(source), Purpose::WhatIf, "what if");
     }
 
+    /// Shows the run again that was varied.
     fn drop_what_if(&mut self) {
         for job in self.jobs.iter().filter(|j| j.purpose == Purpose::WhatIf) {
             job.cancel();
         }
         self.jobs.retain(|j| j.purpose != Purpose::WhatIf);
         self.wanted = None;
+        self.sets.clear();
         self.state.stale = false;
-        if let Some(base) = self.state.base.take() {
-            // A comparison keeps the run that is shown; a variation gives way to what it varied.
-            if self
-                .state
-                .doc
-                .as_ref()
-                .is_some_and(|d| d.source.overrides.len() > base.source.overrides.len())
-            {
-                self.replace(base);
-            }
+        if let Some(original) = self.state.varied.take() {
+            let mut others = self.state.others();
+            others.retain(|d| !Arc::ptr_eq(d, &original));
+            self.hold_only(others);
+            self.replace(original);
         }
         self.views.what_if.reset();
+    }
+
+    /// Holds the run that is shown against `others`.
+    fn hold_only(&mut self, others: Vec<Arc<Doc>>) {
+        let mut others = others.into_iter();
+        self.state.base = others.next();
+        self.state.more = others.collect();
     }
 
     fn sweep(&mut self, ctx: &Context) {
@@ -266,6 +332,7 @@ impl App {
         }
         self.jobs.clear();
         self.wanted = None;
+        self.pending.clear();
         self.state.stale = false;
     }
 
@@ -277,6 +344,15 @@ impl App {
                 Some(doc) => export::record(&dir, &doc.title, &doc.data.record),
                 None => return,
             },
+            Export::Chart { name, chart } => picture::chart(&chart, CHART, 2.0, self.dark)
+                .and_then(|bytes| export::bytes(&dir, &name, &bytes)),
+            Export::Perfetto => {
+                if let Some(doc) = &self.state.doc {
+                    let task = Task::Perfetto(doc.source.clone());
+                    self.start(ctx, task, Purpose::Export, "trace for Perfetto");
+                }
+                return;
+            }
             Export::Png => {
                 export::png(ctx, &dir.join("servetwin.png"));
                 Ok(format!(

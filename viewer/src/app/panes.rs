@@ -54,6 +54,10 @@ pub(super) struct Panes<'a> {
 impl Behavior<PaneKind> for Panes<'_> {
     fn pane_ui(&mut self, ui: &mut Ui, _tile: TileId, pane: &mut PaneKind) -> UiResponse {
         let (state, views) = (&mut *self.state, &mut *self.views);
+        // What is shown is still that of before: all of it but the sliders steps back.
+        if state.dim && !matches!(pane, PaneKind::WhatIf | PaneKind::Live | PaneKind::Pareto) {
+            ui.set_opacity(0.45);
+        }
         egui::Frame::default()
             .inner_margin(6)
             .show(ui, |ui| match pane {

@@ -88,18 +88,32 @@ impl Axis {
         }
     }
 
-    /// Ticks in words: with as many figures as it takes to tell neighbours apart.
+    /// Ticks in words: all in one unit, with as many figures as it takes to tell neighbours apart.
     pub fn tick_words(&self, ticks: &[f64]) -> Vec<String> {
         let words: Vec<String> = ticks.iter().map(|v| self.words(*v)).collect();
         let same = |all: &[String]| all.windows(2).any(|pair| pair[0] == pair[1]);
-        if self.kind != Kind::Duration || !same(&words) {
+        if self.kind != Kind::Duration || self.scale == Scale::Log {
+            return words;
+        }
+        let minutes = |v: &f64| *v >= 120e9;
+        let mixed = ticks.iter().any(minutes) && ticks.iter().any(|v| *v > 0.0 && !minutes(v));
+        if mixed && ticks.iter().all(|v| v % 60e9 == 0.0) && ticks.iter().all(|v| *v < 7200e9) {
+            let text = |v: &f64| match *v {
+                0.0 => "0 s".to_owned(),
+                v => format!("{} min", v / 60e9),
+            };
+            return ticks.iter().map(text).collect();
+        }
+        if !mixed && !same(&words) {
             return words;
         }
         let seconds = |digits: usize| -> Vec<String> {
             let text = |v: &f64| format!("{:.digits$} s", v * 1e-9);
             ticks.iter().map(text).collect()
         };
-        let told = (1..=9).map(seconds).find(|all| !same(all));
+        let told = (usize::from(!mixed)..=9)
+            .map(seconds)
+            .find(|all| !same(all));
         told.unwrap_or(words)
     }
 
@@ -158,8 +172,15 @@ impl Axis {
         let most = most.max(2);
         match self.scale {
             Scale::Log if range.1 / range.0.max(f64::MIN_POSITIVE) > 8.0 => log_ticks(range, most),
-            _ if self.kind == Kind::Duration => linear_ticks(range, duration_step(range, most)),
-            _ => linear_ticks(range, round_step((range.1 - range.0) / most as f64)),
+            _ => {
+                // One tick says nothing of the scale.
+                let of = |most: usize| match self.kind {
+                    Kind::Duration => linear_ticks(range, duration_step(range, most)),
+                    _ => linear_ticks(range, round_step((range.1 - range.0) / most as f64)),
+                };
+                let few = (most..most + 3).map(of).find(|ticks| ticks.len() > 1);
+                few.unwrap_or_else(|| of(most + 3))
+            }
         }
     }
 }
@@ -183,7 +204,7 @@ fn duration_step(range: (f64, f64), most: usize) -> f64 {
         return round_step(least);
     }
     let steps = [
-        60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0,
+        60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0,
     ];
     let step = steps.into_iter().find(|s| s * second >= least);
     step.map_or_else(
@@ -228,6 +249,8 @@ mod tests {
         assert_eq!(axis.ticks((0.0, 1.0), 4), [0.0, 0.5, 1.0]);
         let time = Axis::new("t").duration();
         assert_eq!(time.ticks((0.0, 400e9), 5), [0.0, 120e9, 240e9, 360e9]);
+        assert_eq!(axis.ticks((0.0, 430.0), 2), [0.0, 200.0, 400.0]);
+        assert_eq!(time.ticks((0.0, 390e9), 3), [0.0, 180e9, 360e9]);
         let log = Axis::new("x").log();
         assert_eq!(
             log.ticks((0.9, 120.0), 9),
@@ -268,7 +291,9 @@ mod tests {
             let ticks: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
             axis.tick_words(&ticks)
         };
-        assert_eq!(at(&[0.0, 60.0, 120.0]), ["0 s", "60 s", "2 min"]);
+        assert_eq!(at(&[0.0, 60.0, 120.0]), ["0 s", "1 min", "2 min"]);
+        assert_eq!(at(&[118.0, 119.0, 120.0]), ["118 s", "119 s", "120 s"]);
+        assert_eq!(at(&[0.0, 20.0, 40.0]), ["0 s", "20 s", "40 s"]);
         assert_eq!(
             at(&[118.0, 118.5, 119.0]),
             ["118.0 s", "118.5 s", "119.0 s"]

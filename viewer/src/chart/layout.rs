@@ -2,7 +2,7 @@
 
 use egui::{Color32, Pos2, Rect, Vec2, pos2, vec2};
 
-use super::{Chart, Join, Line, Scale};
+use super::{Chart, Join, Line, Mark, Scale};
 
 /// Where a text stands at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,13 @@ pub enum Item {
         /// The columns.
         columns: Vec<Rect>,
         /// Its colour.
+        color: Color32,
+    },
+    /// What lies between two edges, clipped to the frame.
+    Band {
+        /// Pairs of points, one of either edge.
+        pairs: Vec<[Pos2; 2]>,
+        /// Its colour, which what lies below shines through.
         color: Color32,
     },
     /// A point of the data.
@@ -80,8 +87,12 @@ pub struct Plot {
 
 const LEFT: f32 = 58.0;
 const RIGHT: f32 = 14.0;
-const TOP: f32 = 20.0;
-const BOTTOM: f32 = 34.0;
+const TOP: f32 = 24.0;
+const BOTTOM: f32 = 36.0;
+/// How much of a band's colour is seen.
+const BAND: f32 = 0.28;
+/// The y axis goes to so many times the largest value of the lines for the sake of a band.
+const BAND_ROOM: f64 = 1.6;
 /// Width of a letter, about [points].
 const LETTER: f32 = 6.2;
 
@@ -94,14 +105,27 @@ pub fn layout(chart: &Chart, size: Vec2) -> Plot {
         BOTTOM
     };
     let frame = Rect::from_min_max(pos2(LEFT, TOP), pos2(size.x - RIGHT, size.y - bottom));
-    let all = || chart.lines.iter().flat_map(|l| l.points.iter());
+    let all = || {
+        let lines = chart.lines.iter().flat_map(|l| l.points.iter());
+        lines.chain(chart.bands.iter().flat_map(|b| b.pairs.iter().flatten()))
+    };
     let x = chart.x.span(
         all()
             .map(|p| p[0])
             .chain(chart.marks.iter().filter(|m| m.vertical).map(|m| m.at)),
     );
     // The y axis fits what is seen.
-    let seen = all().filter(|p| p[0] >= x.0 && p[0] <= x.1).map(|p| p[1]);
+    let inside = |p: &&[f64; 2]| p[0] >= x.0 && p[0] <= x.1;
+    let lines = chart.lines.iter().flat_map(|l| l.points.iter());
+    let seen = lines.filter(inside).map(|p| p[1]);
+    // A band that goes far beyond the lines would leave them no room.
+    let most = BAND_ROOM * seen.clone().fold(f64::NEG_INFINITY, f64::max);
+    let bands = chart.bands.iter().flat_map(|b| b.pairs.iter().flatten());
+    let bands = bands.filter(inside).map(|p| match most > 0.0 {
+        true => p[1].min(most),
+        false => p[1],
+    });
+    let seen = seen.chain(bands);
     let marked = chart.marks.iter().filter(|m| !m.vertical).map(|m| m.at);
     let y = chart.y.span(seen.chain(marked));
     let mut plot = Plot {
@@ -112,6 +136,16 @@ pub fn layout(chart: &Chart, size: Vec2) -> Plot {
         items: Vec::new(),
     };
     plot.axes(chart);
+    for band in &chart.bands {
+        let pairs = band
+            .pairs
+            .iter()
+            .map(|pair| pair.map(|p| plot.at(chart, p)));
+        plot.items.push(Item::Band {
+            pairs: pairs.collect(),
+            color: band.color.gamma_multiply(BAND),
+        });
+    }
     for (i, line) in chart.lines.iter().enumerate() {
         let below = i.checked_sub(1).map(|i| &chart.lines[i]);
         plot.line(chart, line, below.filter(|b| b.fill && line.fill));
@@ -146,7 +180,12 @@ impl Plot {
         } else {
             85.0
         };
-        let ticks = chart.y.ticks(self.y, (frame.height() / 34.0) as usize);
+        let apart = if chart.y.scale == Scale::Log {
+            16.0
+        } else {
+            34.0
+        };
+        let ticks = chart.y.ticks(self.y, (frame.height() / apart) as usize);
         for (v, text) in ticks.iter().zip(chart.y.tick_words(&ticks)) {
             let v = *v;
             let y = self.at(chart, [self.x.0, v]).y;
@@ -169,15 +208,16 @@ impl Plot {
                 ends: [pos2(x, frame.top()), pos2(x, frame.bottom())],
                 color: None,
             });
+            let (x, anchor) = within(x, &text, frame.left() - 2.0..=self.size.x - 2.0);
             self.items.push(Item::Text {
-                at: pos2(x, frame.bottom() + 9.0),
-                anchor: Anchor::Middle,
+                at: pos2(x, frame.bottom() + 11.0),
+                anchor,
                 text,
                 color: None,
             });
         }
         self.items.push(Item::Text {
-            at: pos2(frame.right(), frame.bottom() + 24.0),
+            at: pos2(frame.right(), frame.bottom() + 26.0),
             anchor: Anchor::Right,
             text: chart.x.label.clone(),
             color: None,
@@ -254,7 +294,10 @@ impl Plot {
 
     fn marks(&mut self, chart: &Chart) {
         let frame = self.frame;
-        for mark in &chart.marks {
+        // Those across first: what is written beside the others keeps off them.
+        let (upright, across): (Vec<&Mark>, Vec<&Mark>) =
+            chart.marks.iter().partition(|m| m.vertical);
+        for mark in across.into_iter().chain(upright) {
             let at = self.at(chart, [mark.at, mark.at]);
             let (ends, text, anchor) = if mark.vertical {
                 if at.x < frame.left() - 0.5 || at.x > frame.right() + 0.5 {
@@ -267,7 +310,20 @@ impl Plot {
                     (at.x - 4.0, Anchor::Right)
                 };
                 let ends = [pos2(at.x, frame.top()), pos2(at.x, frame.bottom())];
-                (ends, pos2(x, frame.top() + 8.0), anchor)
+                let width = mark.name.chars().count() as f32 * LETTER;
+                let from = if right { x } else { x - width };
+                let room = |y: f32| {
+                    let place = Rect::from_min_size(pos2(from, y - 7.0), vec2(width, 14.0));
+                    !self.is_crossed(place)
+                };
+                // Where the curves leave room for it: above, else below.
+                let (above, below) = (frame.top() + 8.0, frame.bottom() - 9.0);
+                let y = if room(above) || !room(below) {
+                    above
+                } else {
+                    below
+                };
+                (ends, pos2(x, y), anchor)
             } else {
                 if at.y < frame.top() - 0.5 || at.y > frame.bottom() + 0.5 {
                     continue;
@@ -286,6 +342,24 @@ impl Plot {
         }
     }
 
+    /// Whether a curve goes through `place`.
+    fn is_crossed(&self, place: Rect) -> bool {
+        let crosses = |ends: &[Pos2]| {
+            let [a, b] = [ends[0], ends[1]];
+            let box_ = Rect::from_two_pos(a, b);
+            // Long pieces are looked at in short ones.
+            let n = (1.0 + box_.size().max_elem() / 6.0).min(400.0) as usize;
+            box_.intersects(place)
+                && (0..=n).any(|i| place.contains(a.lerp(b, i as f32 / n as f32)))
+        };
+        self.items.iter().any(|item| match item {
+            Item::Curve { points, .. } => points.windows(2).any(crosses),
+            Item::Rule { ends, color } if color.is_some() => crosses(ends),
+            Item::Dot { at, radius, .. } => place.expand(*radius).contains(*at),
+            _ => false,
+        })
+    }
+
     /// Title and legend above the frame.
     fn head(&mut self, chart: &Chart) {
         let y = TOP / 2.0;
@@ -299,24 +373,42 @@ impl Plot {
             });
             x += (chart.title.chars().count() as f32 + 2.0) * LETTER;
         }
-        for line in chart.lines.iter().filter(|l| !l.name.is_empty()) {
-            let width = 16.0 + line.name.chars().count() as f32 * LETTER;
+        let lines = chart.lines.iter().map(|l| {
+            let width = if l.faint { 1.0 } else { 3.0 };
+            (&l.name, l.color, width)
+        });
+        let bands = chart.bands.iter();
+        let bands = bands.map(|b| (&b.name, b.color.gamma_multiply(2.0 * BAND), 8.0));
+        for (name, color, thick) in lines.chain(bands).filter(|(name, ..)| !name.is_empty()) {
+            let width = 16.0 + name.chars().count() as f32 * LETTER;
             if x + width > self.size.x {
                 break;
             }
             self.items.push(Item::Curve {
                 points: vec![pos2(x, y), pos2(x + 10.0, y)],
-                color: line.color,
-                width: if line.faint { 1.0 } else { 3.0 },
+                color,
+                width: thick,
             });
             self.items.push(Item::Text {
                 at: pos2(x + 14.0, y),
                 anchor: Anchor::Left,
-                text: line.name.clone(),
+                text: name.clone(),
                 color: None,
             });
             x += width + 10.0;
         }
+    }
+}
+
+/// Where a text around `x` stands so that it stays `inside`: beside the edge where it is too near to it.
+pub(crate) fn within(x: f32, text: &str, inside: std::ops::RangeInclusive<f32>) -> (f32, Anchor) {
+    let half = 0.5 * LETTER * text.chars().count() as f32;
+    if x - half < *inside.start() {
+        (*inside.start(), Anchor::Left)
+    } else if x + half > *inside.end() {
+        (*inside.end(), Anchor::Right)
+    } else {
+        (x, Anchor::Middle)
     }
 }
 
@@ -409,6 +501,64 @@ mod tests {
         assert_eq!(thinned.last(), Some(&[99_999.0, 0.0]));
         let window = thin(&points, (500.0, 510.0), 300, false);
         assert_eq!(window.len(), 13);
+    }
+
+    #[test]
+    fn words_of_ticks_and_marks_stay_inside_and_off_the_curve() {
+        let points: Vec<[f64; 2]> = (0..=100)
+            .map(|i| [f64::from(i) * 30e9, f64::from(i).sqrt()])
+            .collect();
+        let chart = Chart {
+            x: Axis::new("").duration().over(0.0, 3000e9),
+            y: Axis::new("y").over(0.0, 10.0),
+            lines: vec![Line::new("a", Color32::RED, points)],
+            marks: vec![super::super::Mark {
+                at: 2900e9,
+                vertical: true,
+                name: "a limit with a long name".into(),
+                color: Color32::BLUE,
+            }],
+            ..Chart::default()
+        };
+        let plot = layout(&chart, vec2(400.0, 200.0));
+        for item in &plot.items {
+            if let Item::Text {
+                at, anchor, text, ..
+            } = item
+            {
+                let width = text.chars().count() as f32 * LETTER;
+                let right = match anchor {
+                    Anchor::Left => at.x + width,
+                    Anchor::Middle => at.x + 0.5 * width,
+                    Anchor::Right => at.x,
+                };
+                assert!(right <= 400.0, "{text} ends at {right}");
+            }
+        }
+        let mark = plot.items.iter().find_map(|i| match i {
+            Item::Text { at, text, .. } if text.contains("limit") => Some(at.y),
+            _ => None,
+        });
+        assert!(mark.unwrap() > plot.frame.center().y, "the curve is above");
+    }
+
+    #[test]
+    fn a_band_lies_between_its_edges_and_counts_for_the_range() {
+        let mut chart = chart(Join::Straight);
+        chart.y = Axis::new("y");
+        chart.bands = vec![super::super::Band {
+            name: "expected".into(),
+            color: Color32::BLUE,
+            pairs: vec![[[0.0, 5.0], [0.0, 40.0]], [[10.0, 6.0], [10.0, 50.0]]],
+        }];
+        let plot = layout(&chart, vec2(400.0, 200.0));
+        assert!((16.0..17.0).contains(&plot.y.1), "{:?}", plot.y);
+        let bands = plot.items.iter().filter_map(|i| match i {
+            Item::Band { pairs, .. } => Some(pairs.len()),
+            _ => None,
+        });
+        assert_eq!(bands.collect::<Vec<_>>(), [2]);
+        assert!(chart.csv().contains("\"expected, to\",10,50"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod paint;
 mod svg;
 
 pub use axis::{Axis, Kind, Scale};
+pub(crate) use layout::within;
 pub use layout::{Anchor, Item, Plot, layout, thin};
 pub use paint::{Shown, show};
 pub use svg::svg;
@@ -76,6 +77,17 @@ impl Line {
     }
 }
 
+/// What lies between two lines: a range in which something is expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its colour.
+    pub color: Color32,
+    /// Pairs of points, one of either edge, in order along the edges.
+    pub pairs: Vec<[[f64; 2]; 2]>,
+}
+
 /// A line across the chart with a name: a limit, an event, the operating point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
@@ -98,6 +110,8 @@ pub struct Chart {
     pub x: Axis,
     /// The y axis.
     pub y: Axis,
+    /// Ranges, painted below the lines.
+    pub bands: Vec<Band>,
     /// Its lines, painted in this order.
     pub lines: Vec<Line>,
     /// Lines across it.
@@ -116,11 +130,20 @@ impl Chart {
             }
         };
         let mut out = format!("line,{},{}\n", name(&self.x, "x"), name(&self.y, "y"));
-        for line in &self.lines {
-            let label = line.name.replace('"', "\"\"");
-            for [x, y] in &line.points {
+        let mut rows = |name: &str, points: &mut dyn Iterator<Item = [f64; 2]>| {
+            let label = name.replace('"', "\"\"");
+            for [x, y] in points {
                 out += &format!("\"{label}\",{x},{y}\n");
             }
+        };
+        for band in &self.bands {
+            for (edge, words) in ["from", "to"].iter().enumerate() {
+                let name = format!("{}, {words}", band.name);
+                rows(&name, &mut band.pairs.iter().map(|p| p[edge]));
+            }
+        }
+        for line in &self.lines {
+            rows(&line.name, &mut line.points.iter().copied());
         }
         out
     }

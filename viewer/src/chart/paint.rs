@@ -100,6 +100,17 @@ fn paint(ui: &Ui, chart: &Chart, plot: &Plot, origin: Pos2, cursor: Option<f64>)
                 }
                 clipped.add(mesh);
             }
+            Item::Band { pairs, color } => {
+                let mut mesh = Mesh::default();
+                for p in pairs.iter().flatten() {
+                    mesh.colored_vertex(*p + move_by, *color);
+                }
+                for i in (0..mesh.vertices.len().saturating_sub(3) as u32).step_by(2) {
+                    mesh.add_triangle(i, i + 1, i + 2);
+                    mesh.add_triangle(i + 1, i + 3, i + 2);
+                }
+                clipped.add(mesh);
+            }
             Item::Dot { at, color, radius } => {
                 clipped.circle_filled(*at + move_by, *radius, *color);
             }

@@ -88,6 +88,25 @@ fn write_item(out: &mut String, item: &Item, top: f32) -> std::fmt::Result {
             }
             writeln!(out, "\"/>")
         }
+        Item::Band { pairs, color } => {
+            let [r, g, b, a] = color.to_srgba_unmultiplied();
+            write!(
+                out,
+                "<path clip-path=\"url(#frame)\" fill=\"#{r:02x}{g:02x}{b:02x}\" fill-opacity=\"{:.2}\" d=\"",
+                f32::from(a) / 255.0
+            )?;
+            let back = pairs.iter().rev().map(|p| p[1]);
+            for (i, p) in pairs.iter().map(|p| p[0]).chain(back).enumerate() {
+                write!(
+                    out,
+                    "{}{:.1} {:.1}",
+                    if i == 0 { "M" } else { "L" },
+                    p.x,
+                    p.y
+                )?;
+            }
+            writeln!(out, "Z\"/>")
+        }
         Item::Dot { at, color, radius } => writeln!(
             out,
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{}\"/>",

@@ -110,10 +110,14 @@ pub enum Task {
         /// Keys of rates and their values [req/s].
         keys: Vec<(String, f64)>,
     },
+    /// Run a scenario, and write what happened as a trace that Perfetto opens.
+    Perfetto(Source),
 }
 
 /// What came of it.
 pub enum Done {
+    /// A file: its name, and what is in it.
+    File(String, Vec<u8>),
     /// A run.
     Doc(Box<Doc>),
     /// A load sweep.
@@ -139,6 +143,8 @@ pub enum Purpose {
     Compare,
     /// A load sweep.
     Knee,
+    /// A file to be written.
+    Export,
     /// A picture on the first screen.
     Thumb,
 }

@@ -27,13 +27,24 @@ struct Order {
     origin: String,
     text: String,
     overrides: Vec<String>,
-    /// Rates to sweep; none: one run.
-    rates: Option<Vec<(String, f64)>>,
+    what: What,
+}
+
+/// What is wanted of a scenario.
+#[derive(Serialize, Deserialize)]
+enum What {
+    /// Its record.
+    Record,
+    /// A sweep of these rates.
+    Knee(Vec<(String, f64)>),
+    /// A trace.
+    Perfetto,
 }
 
 /// What is sent back, before a byte that says which it is.
 const RECORD: u8 = b'R';
 const KNEE: u8 = b'K';
+const TRACE: u8 = b'T';
 const FAILED: u8 = b'F';
 
 thread_local! {
@@ -107,15 +118,16 @@ pub(super) fn start(
         },
         other => other,
     };
-    let (source, rates) = match task {
-        Task::Run(source) => (source, None),
-        Task::Knee { source, keys } => (source, Some(keys)),
+    let (source, what) = match task {
+        Task::Run(source) => (source, What::Record),
+        Task::Knee { source, keys } => (source, What::Knee(keys)),
+        Task::Perfetto(source) => (source, What::Perfetto),
         other => {
             put(outcome, work(other, signals));
             return None;
         }
     };
-    match send(source, rates, signals, outcome, Rc::new(wake)) {
+    match send(source, what, signals, outcome, Rc::new(wake)) {
         Ok(running) => Some(running),
         Err(e) => {
             let why = format!("the browser starts no web worker, in which scenarios run: {e:?}");
@@ -127,7 +139,7 @@ pub(super) fn start(
 
 fn send(
     source: Source,
-    rates: Option<Vec<(String, f64)>>,
+    what: What,
     signals: &Signals,
     outcome: &Outcome,
     wake: Rc<dyn Fn()>,
@@ -136,7 +148,7 @@ fn send(
         origin: source.origin.clone(),
         text: source.text.clone(),
         overrides: source.overrides.clone(),
-        rates,
+        what,
     };
     let order = serde_json::to_string(&order).map_err(|e| JsValue::from_str(&e.to_string()))?;
     let worker = match IDLE.take() {
@@ -198,6 +210,10 @@ fn decode(mut bytes: Vec<u8>, source: Source) -> Done {
             }
             Err(e) => Done::Failed(e.to_string()),
         },
+        TRACE => match serde_json::from_slice::<(String, Vec<u8>)>(&bytes) {
+            Ok((name, bytes)) => Done::File(name, bytes),
+            Err(e) => Done::Failed(e.to_string()),
+        },
         _ => Done::Failed(String::from_utf8_lossy(&bytes).into_owned()),
     }
 }
@@ -226,13 +242,22 @@ fn answer(order: &str) -> Result<Vec<u8>, String> {
         Done::Failed(why) => why,
         _ => "cancelled".to_owned(),
     };
-    let Some(keys) = order.rates else {
-        let record = super::work::record(&source, &signals).map_err(words)?;
-        let mut file = Cursor::new(Vec::new());
-        store::write_plain(&mut file, &record).map_err(|e| e.to_string())?;
-        let mut bytes = file.into_inner();
-        bytes.push(RECORD);
-        return Ok(bytes);
+    let keys = match order.what {
+        What::Record => {
+            let record = super::work::record(&source, &signals).map_err(words)?;
+            let mut file = Cursor::new(Vec::new());
+            store::write_plain(&mut file, &record).map_err(|e| e.to_string())?;
+            let mut bytes = file.into_inner();
+            bytes.push(RECORD);
+            return Ok(bytes);
+        }
+        What::Perfetto => {
+            let file = super::work::perfetto(&source, &signals).map_err(words)?;
+            let mut bytes = serde_json::to_vec(&file).map_err(|e| e.to_string())?;
+            bytes.push(TRACE);
+            return Ok(bytes);
+        }
+        What::Knee(keys) => keys,
     };
     match work(Task::Knee { source, keys }, &signals) {
         Done::Knee(points) => {

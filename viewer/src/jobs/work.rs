@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use sim::kernel::time::SimTime;
 use sim::observer::{FleetEvent, Observer};
 use sim::record::{RequestRow, StepRow};
-use sim::report::RunReport;
+use sim::report::{RunReport, trace};
 use sim::scenario::ScenarioRunError;
 use sim::simulation::{RunError, RunOptions};
 use store::{Collector, Limits, Record};
@@ -17,6 +17,9 @@ use super::{Doc, Done, KneePoint, Signals, Source, Task};
 /// Requests after which a run tells how far it is.
 const TELL_EVERY: u64 = 512;
 
+/// Most steps of a run that is written as a trace.
+const MOST_STEPS: usize = 2_000_000;
+
 /// Loads of a sweep, relative to the scenario's.
 const LOADS: [f64; 8] = [0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6];
 
@@ -25,6 +28,12 @@ pub(super) fn work(task: Task, signals: &Signals) -> Done {
     let opened = match task {
         Task::Run(source) => return run(source, signals),
         Task::Knee { source, keys } => return knee(&source, &keys, signals),
+        Task::Perfetto(source) => {
+            return match perfetto(&source, signals) {
+                Ok((name, bytes)) => Done::File(name, bytes),
+                Err(done) => done,
+            };
+        }
         Task::Bytes(name, bytes) => opened(&name, bytes),
         #[cfg(not(target_arch = "wasm32"))]
         Task::Open(path) => super::open::open(&path),
@@ -96,6 +105,31 @@ pub(super) fn record(source: &Source, signals: &Signals) -> Result<Record, Done>
         Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => Err(Done::Cancelled),
         Err(e) => Err(Done::Failed(e.to_string())),
     }
+}
+
+/// Runs a scenario again, every step kept, and writes the start of the run as a trace.
+pub(super) fn perfetto(source: &Source, signals: &Signals) -> Result<(String, Vec<u8>), Done> {
+    if source.text.is_empty() {
+        let why = "what was measured has no scenario to run; a trace for Perfetto is of a run";
+        return Err(Done::Failed(why.to_owned()));
+    }
+    let failed = |e: &dyn std::fmt::Display| Done::Failed(e.to_string());
+    let scenario = source.scenario().map_err(Done::Failed)?;
+    if let Some(n) = scenario.limits.requests {
+        signals.total.store(n, Ordering::Relaxed);
+    }
+    let mut options = options(signals);
+    options.record.max_step_rows = MOST_STEPS;
+    let built = scenario.build().map_err(|e| failed(&e))?;
+    let run = match built.run_watched(&options, None) {
+        Ok(run) => run,
+        Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => return Err(Done::Cancelled),
+        Err(e) => return Err(failed(&e)),
+    };
+    let mut bytes = Vec::new();
+    trace::write_gzip(&mut bytes, &run, trace::Limit::DEFAULT).map_err(|e| failed(&e))?;
+    let name = scenario.name.replace(['/', ' '], "-");
+    Ok((format!("{name}.trace.json.gz"), bytes))
 }
 
 fn run(source: Source, signals: &Signals) -> Done {

@@ -8,6 +8,7 @@ use crate::format;
 use crate::run_data::RunData;
 use crate::state::{Action, State};
 use crate::theme;
+use crate::views::pool_lanes;
 
 /// A replica at an instant.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,19 +103,19 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
 /// Size of a tile [points].
 const TILE: egui::Vec2 = vec2(152.0, 84.0);
 
+/// Room between tiles [points].
+const GAP: f32 = 8.0;
+
 /// The replicas by pool.
 fn pools(ui: &mut Ui, state: &mut State, run: &RunData) {
-    let infos = &run.record.info.replicas;
-    let mut from = 0;
-    for pool in infos.chunk_by(|a, b| a.pool() == b.pool()) {
-        let name = pool[0].pool();
+    for pool in pool_lanes::pools(run) {
+        let name = pool.name.as_str();
         ui.strong(if name.is_empty() { "replicas" } else { name });
         ui.horizontal_wrapped(|ui| {
-            for replica in from..from + pool.len() {
+            for replica in pool.replicas {
                 tile(ui, state, run, replica, TILE);
             }
         });
-        from += pool.len();
     }
 }
 
@@ -125,27 +126,70 @@ fn nodes(ui: &mut Ui, state: &mut State, run: &RunData, cluster: &Cluster) {
     if held.is_empty() {
         ui.label("no node is there at this instant");
     }
-    for (n, list) in held {
-        let node = &cluster.nodes[n];
-        let of = cluster_lanes::of_node(node, run.end());
-        ui.horizontal(|ui| {
-            ui.strong(&node.name);
-            ui.label(RichText::new(&node.instance).color(theme::faint(ui.visuals())));
-            if let Some(phase) = cluster_lanes::phase(&of, at) {
-                ui.colored_label(phase.color, phase.name);
-            }
-        })
-        .response
-        .on_hover_text(cluster_lanes::node_words(node));
-        ui.horizontal_wrapped(|ui| {
-            for held in list {
-                match held {
-                    Held::Replica(replica) => tile(ui, state, run, replica, TILE),
-                    Held::Pod(i) => starting(ui, run, cluster, i, at),
-                }
+    // Nodes stand beside each other as long as there is room.
+    let room = ui.available_width();
+    let per_row = ((room / (TILE.x + GAP)) as usize).max(1);
+    let wide = |tiles: usize| tiles.clamp(1, per_row) as f32 * (TILE.x + GAP);
+    let mut rows: Vec<Vec<(usize, Vec<Held>)>> = Vec::new();
+    let mut used = f32::INFINITY;
+    for node in held {
+        let width = wide(node.1.len());
+        if used + width > room {
+            rows.push(Vec::new());
+            used = 0.0;
+        }
+        used += width;
+        if let Some(row) = rows.last_mut() {
+            row.push(node);
+        }
+    }
+    for row in rows {
+        ui.horizontal_top(|ui| {
+            ui.spacing_mut().item_spacing.x = 0.0;
+            for (n, list) in row {
+                let width = wide(list.len());
+                ui.vertical(|ui| {
+                    ui.set_width(width);
+                    ui.spacing_mut().item_spacing.x = GAP;
+                    one_node(ui, state, run, cluster, n, &list);
+                });
             }
         });
     }
+}
+
+/// A node with what it holds.
+fn one_node(
+    ui: &mut Ui,
+    state: &mut State,
+    run: &RunData,
+    cluster: &Cluster,
+    n: usize,
+    list: &[Held],
+) {
+    let at = state.playhead.max(0.0) as u64;
+    let node = &cluster.nodes[n];
+    let of = cluster_lanes::of_node(node, run.end());
+    ui.horizontal(|ui| {
+        ui.set_max_width(ui.available_width() - GAP);
+        ui.strong(&node.name);
+        if let Some(phase) = cluster_lanes::phase(&of, at) {
+            ui.colored_label(phase.color, phase.name);
+        }
+        let instance = RichText::new(&node.instance).small();
+        let instance = instance.color(theme::faint(ui.visuals()));
+        ui.add(egui::Label::new(instance).truncate());
+    })
+    .response
+    .on_hover_text(cluster_lanes::node_words(node));
+    ui.horizontal_wrapped(|ui| {
+        for held in list {
+            match held {
+                Held::Replica(replica) => tile(ui, state, run, *replica, TILE),
+                Held::Pod(i) => starting(ui, run, cluster, *i, at),
+            }
+        }
+    });
 }
 
 /// A pod that is not ready.

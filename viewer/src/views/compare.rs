@@ -1,5 +1,7 @@
 //! Two runs on the same axes, and their differences.
 
+use std::sync::Arc;
+
 use egui::Ui;
 use sim::report::RunReport;
 use sim::report::expect::Numbers;
@@ -7,6 +9,7 @@ use sim::report::replications::FIGURES;
 
 use crate::candidates::more_is_better;
 use crate::format;
+use crate::jobs::Doc;
 use crate::state::{Action, State};
 use crate::theme;
 
@@ -21,6 +24,20 @@ pub struct Delta {
     pub b: Option<f64>,
     /// Whether the change is for the better; none where it is neither.
     pub better: Option<bool>,
+    /// Whether it is a share of one.
+    pub share: bool,
+}
+
+impl Delta {
+    /// A value of it.
+    fn words(&self, v: Option<f64>) -> String {
+        let words = if self.share {
+            format::percent
+        } else {
+            format::figures
+        };
+        v.map_or("-".to_owned(), words)
+    }
 }
 
 /// The figures of two runs; those that neither has are left out.
@@ -43,6 +60,7 @@ pub fn deltas(a: &RunReport, b: &RunReport) -> Vec<Delta> {
                 a: x,
                 b: y,
                 better,
+                share: f.path.ends_with("_ratio"),
             })
         })
         .collect()
@@ -74,25 +92,25 @@ pub fn table(ui: &mut Ui, a: &RunReport, b: &RunReport, stale: bool) {
 
 /// A row of the table.
 fn delta(ui: &mut Ui, d: &Delta) {
-    let text = |v: Option<f64>| v.map_or("-".to_owned(), format::figures);
     ui.label(d.label);
-    ui.label(text(d.a));
-    ui.label(text(d.b));
+    ui.label(d.words(d.a));
+    ui.label(d.words(d.b));
+    changed(ui, d, "");
+}
+
+/// The change, coloured by whether it is for the better, after `head`.
+fn changed(ui: &mut Ui, d: &Delta, head: &str) -> egui::Response {
     let change = match (d.a, d.b) {
         (Some(a), Some(b)) => format::change(a, b),
         _ => String::new(),
     };
-    match d.better {
-        Some(true) => ui.colored_label(
-            theme::change(true, ui.visuals()),
-            format!("{change} better"),
+    match d.better.filter(|_| change != "=") {
+        Some(better) => ui.colored_label(
+            theme::change(better, ui.visuals()),
+            format!("{head}{change} {}", if better { "better" } else { "worse" }),
         ),
-        Some(false) => ui.colored_label(
-            theme::change(false, ui.visuals()),
-            format!("{change} worse"),
-        ),
-        None => ui.label(change),
-    };
+        None => ui.label(format!("{head}{change}")),
+    }
 }
 
 /// Shows the comparison, or how to make one.
@@ -102,20 +120,17 @@ pub fn ui(ui: &mut Ui, state: &mut State, path: &mut String) {
     };
     ui.horizontal_wrapped(|ui| {
         ui.label("Hold against");
-        let base = state.base.as_ref().map_or("nothing", |b| b.title.as_str());
-        egui::ComboBox::from_label("of the runs that are open")
-            .selected_text(base)
-            .show_ui(ui, |ui| {
-                for (i, other) in state.docs.clone().iter().enumerate() {
-                    if !std::sync::Arc::ptr_eq(other, &doc)
-                        && ui
-                            .selectable_label(false, format!("{} ({})", other.title, i + 1))
-                            .clicked()
-                    {
-                        state.ask(Action::CompareWith(i));
-                    }
-                }
-            });
+        let others = state.others();
+        for (i, other) in state.docs.clone().iter().enumerate() {
+            if Arc::ptr_eq(other, &doc) {
+                continue;
+            }
+            let mut held = others.iter().any(|o| Arc::ptr_eq(o, other));
+            let label = format!("{} ({})", other.title, i + 1);
+            if ui.checkbox(&mut held, label).changed() {
+                state.ask(Action::CompareAlso(i));
+            }
+        }
         let edit = egui::TextEdit::singleline(path)
             .hint_text("or a scenario or record: path")
             .desired_width(220.0);
@@ -128,34 +143,81 @@ pub fn ui(ui: &mut Ui, state: &mut State, path: &mut String) {
             state.ask(Action::OpenCompare(path.trim().to_owned()));
         }
     });
-    let Some(base) = state.base.clone() else {
+    let others = state.others();
+    let [base, more @ ..] = others.as_slice() else {
         return super::empty(
             ui,
-            "Open a second run above, or move a slider in What if. Distributions then show both.",
+            "Open further runs above, drop several files at once, or move a slider in What if. Distributions then show all of them.",
         );
     };
-    egui::ScrollArea::vertical()
+    egui::ScrollArea::both()
         .id_salt("compare")
         .auto_shrink(false)
         .show(ui, |ui| {
-            ui.label(format!("before: {}   after: {}", base.title, doc.title));
-            table(
-                ui,
-                &base.data.record.report,
-                &doc.data.record.report,
-                state.stale,
+            let (a, b) = (&base.data.record, &doc.data.record);
+            if more.is_empty() {
+                ui.label(format!("before: {}   after: {}", base.title, doc.title));
+                table(ui, &a.report, &b.report, false);
+            } else {
+                several(ui, &doc, &others);
+            }
+            let keys = sim::report::keys::differences(&a.info.scenario, &b.info.scenario);
+            // Without a scenario there is nothing to differ from: a benchmark may have none.
+            if keys.is_empty() || a.info.scenario.is_empty() || b.info.scenario.is_empty() {
+                return;
+            }
+            ui.add_space(8.0);
+            let whose = format!(
+                "What differs in the scenarios: {} | {}",
+                base.title, doc.title
             );
-            let keys = sim::report::keys::differences(
-                &base.data.record.info.scenario,
-                &doc.data.record.info.scenario,
-            );
-            if !keys.is_empty() {
-                ui.add_space(8.0);
-                ui.strong("What differs in the scenarios");
-                for k in keys.iter().take(40) {
-                    let of = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
-                    ui.label(format!("{}: {} | {}", k.key, of(&k.a), of(&k.b)));
+            ui.strong(if more.is_empty() {
+                "What differs in the scenarios".to_owned()
+            } else {
+                whose
+            });
+            for k in keys.iter().take(40) {
+                let of = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
+                ui.label(format!("{}: {} | {}", k.key, of(&k.a), of(&k.b)));
+            }
+        });
+}
+
+/// A column for the run that is shown, and for each other with its change from there.
+fn several(ui: &mut Ui, doc: &Doc, others: &[Arc<Doc>]) {
+    let this = &doc.data.record.report;
+    let all: Vec<Vec<Delta>> = others
+        .iter()
+        .map(|o| deltas(this, &o.data.record.report))
+        .collect();
+    let labels = FIGURES.iter().map(|f| f.label.trim());
+    let grid = egui::Grid::new("several").striped(true);
+    grid.num_columns(2 + others.len())
+        .spacing([14.0, 3.0])
+        .show(ui, |ui| {
+            ui.strong("");
+            ui.strong(format!("{} (shown)", doc.title));
+            for other in others {
+                ui.strong(&other.title);
+            }
+            ui.end_row();
+            for label in labels {
+                let row: Vec<Option<&Delta>> = all
+                    .iter()
+                    .map(|d| d.iter().find(|d| d.label == label))
+                    .collect();
+                let Some(first) = row.iter().flatten().next() else {
+                    continue;
+                };
+                ui.label(label);
+                ui.label(first.words(first.a));
+                for d in &row {
+                    match d {
+                        Some(d) => changed(ui, d, &format!("{}  ", d.words(d.b))),
+                        None => ui.label(first.words(first.a)),
+                    };
                 }
+                ui.end_row();
             }
         });
 }
@@ -177,5 +239,6 @@ mod tests {
         assert_eq!(of("goodput [req/s]").better, Some(true));
         assert_eq!(of("TTFT mean [ms]").better, None);
         assert!(rows.iter().all(|d| d.label != "rejected"));
+        assert_eq!(of("KV use, mean").words(Some(0.25)), "25 %");
     }
 }

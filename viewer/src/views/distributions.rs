@@ -4,26 +4,29 @@ use std::sync::Arc;
 
 use egui::{Color32, Ui, vec2};
 use sim::metrics::Metric;
-use store::resample::cumulative;
+use sim::report::doubt::{self, Figure};
 
-use crate::chart::{Axis, Chart, Join, Line, Mark};
+use crate::chart::{Axis, Band, Chart, Join, Kind, Line, Mark};
 use crate::format;
+use crate::measured::is_measured;
 use crate::run_data::{METRICS, RunData, metric_name};
 use crate::state::State;
 use crate::theme;
-
-/// Points of a curve.
-const POINTS: usize = 400;
-
-/// Bins of a histogram.
-const BINS: usize = 60;
 
 /// What the view keeps for itself.
 #[derive(Default)]
 pub struct Distributions {
     histogram: bool,
-    key: Option<(*const RunData, *const RunData, bool)>,
+    key: Option<(Vec<*const RunData>, bool)>,
     charts: Vec<Chart>,
+}
+
+/// A run and what it is called beside others.
+pub struct Named<'a> {
+    /// The run.
+    pub run: &'a RunData,
+    /// Its name in legends.
+    pub name: String,
 }
 
 impl Distributions {
@@ -32,18 +35,25 @@ impl Distributions {
         let Some(run) = state.run() else {
             return super::empty(ui, "Open a run first.");
         };
-        let base = state.base.as_ref().map(|d| d.data.clone());
+        let others = state.others();
+        let all: Vec<Named<'_>> = (others.iter())
+            .map(|d| Named {
+                run: &d.data,
+                name: d.title.clone(),
+            })
+            .collect();
         ui.horizontal(|ui| {
             ui.selectable_value(&mut self.histogram, false, "cumulative");
             ui.selectable_value(&mut self.histogram, true, "histogram");
-            if base.is_some() {
-                ui.small("faint: before");
+            if !self.histogram && prediction(&run, &all).is_some() {
+                ui.small("band: where 9 of 10 such deployments are measured, by the prediction");
             }
         });
-        let of_base = base.as_ref().map_or(std::ptr::null(), Arc::as_ptr);
-        let key = (Arc::as_ptr(&run), of_base, self.histogram);
-        if self.key != Some(key) {
-            self.charts = charts(&run, base.as_deref(), self.histogram);
+        let runs = std::iter::once(Arc::as_ptr(&run));
+        let runs = runs.chain(others.iter().map(|d| Arc::as_ptr(&d.data)));
+        let key = (runs.collect(), self.histogram);
+        if self.key.as_ref() != Some(&key) {
+            self.charts = charts(&run, &all, self.histogram);
             self.key = Some(key);
         }
         let charts = std::mem::take(&mut self.charts);
@@ -51,7 +61,7 @@ impl Distributions {
             .id_salt("distributions")
             .auto_shrink(false)
             .show(ui, |ui| {
-                let columns = if ui.available_width() > 760.0 { 2 } else { 1 };
+                let columns = super::columns(ui, charts.len(), 140.0, 360.0);
                 let rows = charts.len().div_ceil(columns) as f32;
                 let w = ui.available_width() / columns as f32 - 8.0;
                 let h = ((ui.available_height() - 8.0) / rows - 8.0).clamp(140.0, 340.0);
@@ -67,105 +77,124 @@ impl Distributions {
     }
 }
 
-/// A chart per metric; `base` faintly behind.
-pub fn charts(run: &RunData, base: Option<&RunData>, histogram: bool) -> Vec<Chart> {
-    [
+/// Of a measured and a predicted run the predicted one.
+fn prediction<'a>(run: &'a RunData, others: &[Named<'a>]) -> Option<&'a RunData> {
+    let [other] = others else {
+        return None;
+    };
+    match (is_measured(&run.record), is_measured(&other.run.record)) {
+        (true, false) => Some(other.run),
+        (false, true) => Some(run),
+        _ => None,
+    }
+}
+
+/// A chart per metric; `others` behind.
+pub fn charts(run: &RunData, others: &[Named<'_>], histogram: bool) -> Vec<Chart> {
+    let all = [
         Metric::Ttft,
         Metric::Itl,
         Metric::Tpot,
         Metric::E2e,
         Metric::Queue,
-    ]
-    .into_iter()
-    .map(|m| {
-        let mut lines = Vec::new();
-        if let Some(base) = base {
-            lines.push(line(base, m, theme::GREY, "before", histogram).faint());
-        }
-        let name = if base.is_some() { "now" } else { "" };
-        lines.push(line(run, m, theme::SKY, name, histogram));
-        let marks = run.limit(m).map(|limit| Mark {
-            at: limit as f64,
-            vertical: true,
-            name: match share_within(run, m, limit) {
-                Some(s) => format!(
-                    "limit {}: {} meet it",
-                    format::duration(limit as f64),
-                    format::percent(s)
-                ),
-                None => format!("limit {}", format::duration(limit as f64)),
-            },
-            color: theme::LIMIT,
-        });
-        let y = if histogram {
-            Axis::new("share per bin").from_zero()
-        } else {
-            Axis::new("share").share()
-        };
-        Chart {
-            title: metric_name(m).to_owned(),
-            x: Axis::new("").duration().log(),
-            y: if histogram {
-                Axis {
-                    kind: crate::chart::Kind::Share,
-                    ..y
-                }
-            } else {
-                y
-            },
-            lines,
-            marks: marks.into_iter().collect(),
-        }
-    })
-    .collect()
+    ];
+    all.into_iter()
+        .map(|m| chart(run, others, m, histogram))
+        .collect()
 }
 
-/// Share of the measured values that are at most `limit` [ns].
-fn share_within(run: &RunData, metric: Metric, limit: u64) -> Option<f64> {
-    let values = run.sorted(metric);
-    (!values.is_empty())
-        .then(|| values.partition_point(|v| *v <= limit) as f64 / values.len() as f64)
+fn chart(run: &RunData, others: &[Named<'_>], m: Metric, histogram: bool) -> Chart {
+    let y = if histogram {
+        Axis {
+            kind: Kind::Share,
+            ..Axis::new("share per bin").from_zero()
+        }
+    } else {
+        Axis::new("share").share()
+    };
+    let marks = run.limit(m).map(|limit| Mark {
+        at: limit as f64,
+        vertical: true,
+        name: match run.spread(m).within {
+            Some(s) => format!(
+                "limit {}: {} meet it",
+                format::duration(limit as f64),
+                format::percent(s)
+            ),
+            None => format!("limit {}", format::duration(limit as f64)),
+        },
+        color: theme::LIMIT,
+    });
+    let predicted = prediction(run, others);
+    let band = predicted
+        .filter(|_| !histogram)
+        .and_then(|p| expected(p, m));
+    Chart {
+        title: metric_name(m).to_owned(),
+        x: Axis::new("").duration().log(),
+        y,
+        bands: band.into_iter().collect(),
+        lines: lines(run, others, m, histogram),
+        marks: marks.into_iter().collect(),
+    }
+}
+
+/// A line per run: one alone has no name, of two the other is what was before, or what was measured.
+fn lines(run: &RunData, others: &[Named<'_>], m: Metric, histogram: bool) -> Vec<Line> {
+    let line = |run, color, name: &str| line(run, m, color, name, histogram);
+    match others {
+        [] => vec![line(run, theme::SKY, "")],
+        [other] if prediction(run, others).is_some() => {
+            let (measured, predicted) = if is_measured(&run.record) {
+                (run, other.run)
+            } else {
+                (other.run, run)
+            };
+            vec![
+                line(predicted, theme::SKY, "predicted"),
+                line(measured, theme::ORANGE, "measured"),
+            ]
+        }
+        [other] => vec![
+            line(other.run, theme::GREY, "before").faint(),
+            line(run, theme::SKY, "now"),
+        ],
+        several => {
+            let colors = theme::SERIES.iter().skip(1).cycle();
+            let of = several.iter().zip(colors);
+            of.map(|(n, color)| line(n.run, *color, &n.name))
+                .chain([line(run, theme::SKY, "this run")])
+                .collect()
+        }
+    }
+}
+
+/// Where the values of nine of ten such deployments lie, by how far predictions were from measurements so far.
+fn expected(run: &RunData, m: Metric) -> Option<Band> {
+    let figure = match m {
+        Metric::Ttft => Figure::Ttft,
+        Metric::Itl | Metric::Tpot => Figure::Tpot,
+        _ => return None,
+    };
+    let factor = doubt::spread(&run.record.report, figure, None).exp();
+    let points = run.spread(m).cumulative;
+    Some(Band {
+        name: "expected".to_owned(),
+        color: theme::SKY,
+        pairs: (points.iter())
+            .map(|[v, share]| [[v / factor, *share], [v * factor, *share]])
+            .collect(),
+    })
 }
 
 fn line(run: &RunData, metric: Metric, color: Color32, name: &str, histogram: bool) -> Line {
-    let weighted: Vec<(u64, u64)> = if metric == Metric::Itl {
-        run.record.info.itl.clone()
+    let spread = run.spread(metric);
+    let (points, join) = if histogram {
+        (spread.histogram, Join::Steps)
     } else {
-        run.sorted(metric).iter().map(|v| (*v, 1)).collect()
+        (spread.cumulative, Join::Straight)
     };
-    let points = if histogram {
-        bins(&weighted)
-    } else {
-        cumulative(&weighted, POINTS)
-    };
-    Line::new(name, color, points).join(if histogram {
-        Join::Steps
-    } else {
-        Join::Straight
-    })
-}
-
-/// Shares of values in bins of equal width on a logarithmic axis.
-pub fn bins(values: &[(u64, u64)]) -> Vec<[f64; 2]> {
-    let positive: Vec<&(u64, u64)> = values.iter().filter(|v| v.0 > 0).collect();
-    let (Some(first), Some(last)) = (positive.first(), positive.last()) else {
-        return Vec::new();
-    };
-    let (low, high) = ((first.0 as f64).ln(), (last.0 as f64).ln() + 1e-9);
-    let total: u64 = values.iter().map(|v| v.1).sum();
-    let width = (high - low).max(1e-6) / BINS as f64;
-    let mut counts = vec![0u64; BINS];
-    for (v, n) in positive {
-        let i = (((*v as f64).ln() - low) / width) as usize;
-        counts[i.min(BINS - 1)] += n;
-    }
-    let mut points: Vec<[f64; 2]> = counts
-        .iter()
-        .enumerate()
-        .map(|(i, n)| [(low + i as f64 * width).exp(), *n as f64 / total as f64])
-        .collect();
-    points.push([high.exp(), 0.0]);
-    points
+    Line::new(name, color, points).join(join)
 }
 
 /// A selector of the metrics that requests have.
@@ -180,25 +209,49 @@ mod tests {
     use super::*;
     use crate::run_data::tests::small;
 
-    #[test]
-    fn shares_of_bins_add_up_to_one() {
-        let sum = |points: Vec<[f64; 2]>| points.iter().map(|p| p[1]).sum::<f64>();
-        assert!((sum(bins(&[(10, 3), (500, 5), (9_000, 2)])) - 1.0).abs() < 1e-9);
-        assert!((sum(bins(&[(10, 3)])) - 1.0).abs() < 1e-9);
-        assert!(bins(&[(0, 3)]).is_empty());
+    fn named(run: &RunData) -> Named<'_> {
+        Named {
+            run,
+            name: "other".to_owned(),
+        }
     }
 
     #[test]
     fn limits_say_how_many_meet_them() {
         let run = small();
-        let charts = charts(&run, Some(&run), false);
-        assert_eq!(charts.len(), 5);
+        let all = charts(&run, &[named(&run)], false);
+        assert_eq!(all.len(), 5);
         assert!(
-            charts[0].marks[0].name.contains("meet it"),
+            all[0].marks[0].name.contains("meet it"),
             "{:?}",
-            charts[0].marks
+            all[0].marks
         );
-        assert_eq!(charts[0].lines.len(), 2);
-        assert!(charts.iter().all(|c| !c.is_empty()));
+        assert_eq!(all[0].lines.len(), 2);
+        assert!(all.iter().all(|c| !c.is_empty() && c.bands.is_empty()));
+        let three = charts(&run, &[named(&run), named(&run)], true);
+        assert_eq!(three[1].lines.len(), 3);
+    }
+
+    #[test]
+    fn what_was_measured_lies_over_the_band_of_the_prediction() {
+        let run = small();
+        let mut table = Vec::new();
+        sim::report::csv::write_requests(&mut table, &run.record.requests).unwrap();
+        let tables = crate::measured::Tables {
+            requests: &table,
+            summary: None,
+            scenario: None,
+        };
+        let measured = RunData::new(crate::measured::record("bench", &tables).unwrap());
+        for (a, b) in [(&run, &measured), (&measured, &run)] {
+            let all = charts(a, &[named(b)], false);
+            let ttft = &all[0];
+            let names: Vec<&str> = ttft.lines.iter().map(|l| l.name.as_str()).collect();
+            assert_eq!(names, ["predicted", "measured"]);
+            let [low, high] = *ttft.bands[0].pairs.last().unwrap();
+            let last = ttft.lines[0].points.last().unwrap();
+            assert!(low[0] < last[0] && last[0] < high[0]);
+            assert!(all[3].bands.is_empty(), "E2E has no such errors");
+        }
     }
 }

@@ -27,10 +27,16 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
     };
     let charts = charts(&points, doc.data.record.info.slo.ttft);
     state.knee = Some(points);
-    let height = ((ui.available_height() - 10.0) / charts.len() as f32 - 6.0).max(130.0);
-    for chart in &charts {
-        let size = vec2(ui.available_width(), height);
-        super::chart(ui, state, chart, size, None);
+    let columns = super::columns(ui, charts.len(), 150.0, 250.0);
+    let rows = charts.len().div_ceil(columns) as f32;
+    let height = ((ui.available_height() - 10.0) / rows - 6.0).clamp(130.0, 420.0);
+    let width = ui.available_width() / columns as f32 - 8.0;
+    for row in charts.chunks(columns) {
+        ui.horizontal(|ui| {
+            for chart in row {
+                super::chart(ui, state, chart, vec2(width, height), None);
+            }
+        });
     }
 }
 
@@ -58,10 +64,11 @@ pub fn charts(points: &[KneePoint], ttft_limit: Option<u64>) -> Vec<Chart> {
     });
     let chart = |title: &str, lines, limit: Option<Mark>| Chart {
         title: title.to_owned(),
-        x: Axis::new("requests offered per second").from_zero(),
+        x: Axis::new("offered [req/s]").from_zero(),
         y: Axis::new("").duration().log(),
         lines,
         marks: here.iter().cloned().chain(limit).collect(),
+        ..Chart::default()
     };
     let served = points
         .iter()
@@ -99,14 +106,15 @@ pub fn charts(points: &[KneePoint], ttft_limit: Option<u64>) -> Vec<Chart> {
             None,
         ),
         Chart {
-            title: "Served against load".to_owned(),
-            x: Axis::new("requests offered per second").from_zero(),
+            title: "Served".to_owned(),
+            x: Axis::new("offered [req/s]").from_zero(),
             y: Axis::new("req/s").from_zero(),
             lines: vec![
                 Line::new("finished", theme::SKY, served).join(Join::Straight),
                 Line::new("goodput", theme::GREEN, goodput),
             ],
             marks: here.into_iter().collect(),
+            ..Chart::default()
         },
     ]
 }

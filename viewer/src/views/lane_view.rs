@@ -50,7 +50,7 @@ impl View<'_> {
 }
 
 /// A colour and what it means, which stay together.
-pub(super) fn legend_entry(ui: &mut Ui, color: Color32, name: &str) {
+pub(crate) fn legend_entry(ui: &mut Ui, color: Color32, name: &str) {
     let text = egui::WidgetText::from(egui::RichText::new(name).small());
     let galley = text.into_galley(
         ui,

@@ -2,7 +2,7 @@
 
 use egui::{RichText, Ui, vec2};
 
-use crate::chart::{Axis, Chart, Join, Line, Mark};
+use crate::chart::{Axis, Band, Chart, Join, Line, Mark};
 use crate::live::{Figure, Look, Looks, Unit};
 use crate::state::{Action, State};
 use crate::theme;
@@ -56,7 +56,7 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
         .id_salt("live")
         .auto_shrink(false)
         .show(ui, |ui| {
-            let columns = ((ui.available_width() / 420.0) as usize).clamp(1, 3);
+            let columns = super::columns(ui, charts.len(), 170.0, 340.0);
             let width = ui.available_width() / columns as f32 - 8.0;
             for row in charts.chunks(columns) {
                 ui.horizontal(|ui| {
@@ -71,9 +71,9 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
 
 /// How the last look stands, in words.
 fn verdict(ui: &mut Ui, look: &Look) {
-    let drifting: Vec<&str> = (look.figures.iter())
+    let drifting: Vec<String> = (look.figures.iter())
         .filter(|(_, (_, f))| f.drift)
-        .map(|(name, _)| name.as_str())
+        .map(|(name, _)| name_of(name))
         .collect();
     if drifting.is_empty() {
         ui.label("no drift: the deployment behaves as its profile says");
@@ -118,12 +118,13 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
                 _ => Axis::new("").from_zero(),
             };
             Chart {
-                title: name.clone(),
+                title: name_of(name),
                 x: Axis::new("since the first look").duration(),
                 y: axis,
+                bands: expected(looks, name, |l, v| [at(l), v * scale])
+                    .into_iter()
+                    .collect(),
                 lines: vec![
-                    line("expected", theme::GREY, &|f| f.expected().map(|e| e.0)).faint(),
-                    line("", theme::GREY, &|f| f.expected().map(|e| e.1)).faint(),
                     line("predicted", theme::SKY, &|f| f.predicted),
                     line("measured", theme::ORANGE, &|f| f.measured),
                 ],
@@ -139,6 +140,29 @@ pub fn charts(looks: &Looks) -> Vec<Chart> {
             }
         })
         .collect()
+}
+
+/// Where a figure is expected to be measured, look by look; none where no look says.
+fn expected(looks: &Looks, name: &str, edge: impl Fn(&Look, f64) -> [f64; 2]) -> Option<Band> {
+    let of = |l: &Look| {
+        let (from, to) = l.figures.get(name)?.1.expected()?;
+        Some([edge(l, from), edge(l, to)])
+    };
+    let pairs: Vec<[[f64; 2]; 2]> = looks.all.iter().filter_map(of).collect();
+    (!pairs.is_empty()).then(|| Band {
+        name: "expected".to_owned(),
+        color: theme::SKY,
+        pairs,
+    })
+}
+
+/// A figure of the twin in words: `ttft_p50` is TTFT p50.
+fn name_of(figure: &str) -> String {
+    let words = figure.split('_').map(|word| match word {
+        "ttft" | "tpot" | "itl" | "e2e" | "kv" => word.to_uppercase(),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Looks in which drift of a figure begins.
@@ -180,10 +204,17 @@ mod tests {
             ..Looks::default()
         };
         let charts = charts(&looks);
-        assert_eq!(charts[0].title, "ttft_p50");
+        assert_eq!(charts[0].title, "TTFT p50");
         let line = |name: &str| charts[0].lines.iter().find(|l| l.name == name).unwrap();
         assert_eq!(line("measured").points[2], [60e9, 0.05e9]);
         assert_eq!(line("predicted").points[0], [0.0, 0.04e9]);
+        let band = &charts[0].bands[0];
+        assert_eq!(band.pairs.len(), 3);
+        assert!(
+            band.pairs
+                .iter()
+                .all(|[low, high]| low[1] < 0.04e9 && high[1] > 0.04e9)
+        );
         assert_eq!(charts[0].marks.len(), 1);
         assert_eq!(charts[0].marks[0].at, 30e9);
     }

@@ -8,12 +8,15 @@ pub mod knee;
 mod lane_view;
 pub mod live;
 pub mod pareto;
+pub mod pool_lanes;
 pub mod requests;
 pub mod roofline;
 pub mod series;
 pub mod summary;
 pub mod timeline;
 pub mod what_if;
+
+pub(crate) use lane_view::legend_entry;
 
 use egui::{RichText, Ui, Vec2, vec2};
 
@@ -44,6 +47,13 @@ pub(crate) fn chart(
             }));
             ui.close();
         }
+        if ui.button("Save as PNG").clicked() {
+            state.ask(Action::Export(Export::Chart {
+                name: format!("{name}.png"),
+                chart: Box::new(chart.clone()),
+            }));
+            ui.close();
+        }
         if ui.button("Save as CSV").clicked() {
             state.ask(Action::Export(Export::Text {
                 name: format!("{name}.csv"),
@@ -57,6 +67,13 @@ pub(crate) fn chart(
         }
     });
     shown
+}
+
+/// In how many columns `n` charts stand: one where all are seen, else as many as have room.
+pub(crate) fn columns(ui: &Ui, n: usize, least_height: f32, least_width: f32) -> usize {
+    let seen = (ui.available_height() / least_height).max(1.0) as usize;
+    let room = (ui.available_width() / least_width).max(1.0) as usize;
+    n.div_ceil(seen).clamp(1, room)
 }
 
 /// What a pane says when it has nothing to show.

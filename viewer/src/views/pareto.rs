@@ -98,6 +98,7 @@ pub fn chart(all: &Candidates, best: &[usize], x: usize, y: usize) -> Chart {
             })
             .into_iter()
             .collect(),
+        ..Chart::default()
     }
 }
 

@@ -3,18 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use egui::{RichText, Ui};
+use egui::{RichText, Ui, vec2};
 use sim::metrics::Metric;
 use sim::record::RequestRow;
 use sim::request::Outcome;
+use store::StepSpan;
 
+use crate::chart::{Axis, Chart, Join, Line};
 use crate::format;
-use crate::run_data::{RunData, metric_name, parts};
+use crate::life::{self, Life};
+use crate::run_data::{RunData, metric_name, parts, transfer};
 use crate::state::{Action, State};
 use crate::theme;
 
 /// Rows of the list.
 const SLOWEST: usize = 200;
+
+/// Longest gaps of a request that are told.
+const LONGEST: usize = 5;
 
 /// What the view keeps for itself.
 #[derive(Default)]
@@ -37,7 +43,7 @@ impl Requests {
             super::distributions::metrics(ui, &mut state.metric);
             let edit = egui::TextEdit::singleline(&mut self.find)
                 .hint_text("request number")
-                .desired_width(100.0);
+                .desired_width(130.0);
             let edit = ui.add(edit).accessible_name("Request number");
             if edit.lost_focus()
                 && let Ok(id) = self.find.trim().parse()
@@ -64,7 +70,12 @@ impl Requests {
             ui.ctx().request_repaint();
         }
         if let Some(r) = state.request.and_then(|id| run.request(id)) {
-            life(ui, state, &run, r);
+            let height = 0.62 * ui.available_height();
+            egui::ScrollArea::vertical()
+                .id_salt("life")
+                .max_height(height)
+                .auto_shrink([false, true])
+                .show(ui, |ui| life(ui, state, &run, r));
             ui.separator();
         } else {
             ui.label(
@@ -122,7 +133,7 @@ fn slow(ui: &mut Ui, state: &mut State, run: &RunData, id: u32, value: u64) {
         format::duration(value as f64),
         r.prompt_tokens.to_string(),
         r.output_tokens.to_string(),
-        format::duration(r.arrival.0 as f64),
+        format::instant(r.arrival.0),
         replica.map_or("-".to_owned(), |r| r.name.clone()),
     ] {
         ui.label(text);
@@ -145,18 +156,74 @@ fn life(ui: &mut Ui, state: &mut State, run: &RunData, r: &RequestRow) {
     for line in words(run, r) {
         ui.label(line);
     }
+    let Some(life) = life::of(run, r) else {
+        return;
+    };
+    egui::CollapsingHeader::new("Step by step")
+        .default_open(true)
+        .show(ui, |ui| steps(ui, state, &life));
+}
+
+/// The steps of the prefill, and the gap before each token.
+fn steps(ui: &mut Ui, state: &mut State, life: &Life) {
+    for line in life::prefill(life) {
+        ui.label(line);
+    }
+    let Some(words) = life::decode(life) else {
+        return;
+    };
+    ui.label(words);
+    let size = vec2(ui.available_width(), 120.0);
+    super::chart(ui, state, &gaps(life), size, None);
+    egui::Grid::new("gaps")
+        .striped(true)
+        .num_columns(4)
+        .show(ui, |ui| {
+            for title in ["longest gaps", "token", "at", "what it went to"] {
+                ui.strong(title);
+            }
+            ui.end_row();
+            for gap in life.longest(LONGEST) {
+                ui.label(format::duration(gap.gap as f64));
+                ui.label(gap.token.to_string());
+                ui.label(format::instant(gap.at));
+                ui.label(life::because(&gap));
+                ui.end_row();
+            }
+        });
+}
+
+/// The gap before each token, coloured by what it went to.
+fn gaps(life: &Life) -> Chart {
+    let of = |cause: usize| {
+        let of = life.gaps.iter().filter(|g| g.cause == Some(cause));
+        let points = of.map(|g| [f64::from(g.token), g.gap as f64]).collect();
+        Line::new(theme::CAUSE_NAMES[cause], theme::CAUSES[cause], points).join(Join::Dots)
+    };
+    let lines = (0..theme::CAUSES.len()).map(of);
+    Chart {
+        title: "Gap before each token".to_owned(),
+        x: Axis::new("token"),
+        y: Axis::new("").duration().from_zero(),
+        lines: lines.filter(|l| !l.points.is_empty()).collect(),
+        ..Chart::default()
+    }
 }
 
 /// A request's life, a sentence each.
 pub fn words(run: &RunData, r: &RequestRow) -> Vec<String> {
     let end = run.end();
-    let [queue, prefill, decode, _] = parts(r, end);
+    let [queue, prefill, moved, decode, _] = parts(&run.record, r);
     let d = |ns: u64| format::duration(ns as f64);
     let replica = run.record.info.replicas.get(r.replica as usize);
     let place = replica.map_or("no replica".to_owned(), |r| r.name.clone());
+    let name = |i: u32| {
+        let replica = run.record.info.replicas.get(i as usize);
+        replica.map_or("-", |r| r.name.as_str())
+    };
     let mut out = vec![format!(
         "Sent at {} with {} prompt tokens; it went to {place}.",
-        d(r.arrival.0),
+        format::instant(r.arrival.0),
         r.prompt_tokens
     )];
     if r.first_scheduled.0 <= end {
@@ -178,26 +245,41 @@ pub fn words(run: &RunData, r: &RequestRow) -> Vec<String> {
         out.push(format!(
             "Its prefill took {}; the client saw the first token {} after sending (TTFT).",
             d(prefill),
-            d(queue + prefill)
+            d(r.first_token.0 - r.arrival.0)
         ));
+        if let Some(t) = transfer(&run.record, r.id) {
+            out.push(format!(
+                "The KV of {} tokens went from {} to {} within {}, of which it waited {} for room there.",
+                format::count(t.tokens.into()),
+                name(t.from),
+                name(t.to),
+                d(moved),
+                d(t.began.saturating_sub(t.prefilled))
+            ));
+        }
         let gaps = u64::from(r.output_tokens.saturating_sub(1));
-        if let Some(tpot) = decode.checked_div(gaps) {
+        let after = r.end.0.min(end).saturating_sub(r.first_token.0);
+        if let Some(tpot) = after.checked_div(gaps) {
             out.push(format!(
                 "{} further tokens followed in {}, one every {} on average (TPOT).",
                 gaps,
-                d(decode),
+                d(after),
                 d(tpot)
             ));
         }
     }
     if r.preemptions > 0 {
+        let when = full(run, r).map_or(String::new(), |(from, to)| {
+            let (from, to) = (format::instant(from), format::instant(to));
+            format!(" Its replica had no KV blocks left between {from} and {to}.")
+        });
         out.push(format!(
-            "It lost its KV {} time{} (preemption) and was recomputed.",
+            "It lost its KV {} time{} (preemption) and was recomputed.{when}",
             r.preemptions,
             if r.preemptions == 1 { "" } else { "s" }
         ));
     }
-    let total = d(queue + prefill + decode);
+    let total = d(queue + prefill + moved + decode);
     out.push(match r.outcome {
         Outcome::Finished => format!("It finished after {total}; {}.", objective(run, r)),
         Outcome::TimedOut => format!(
@@ -220,6 +302,18 @@ fn objective(run: &RunData, r: &RequestRow) -> &'static str {
     } else {
         "it missed the objective"
     }
+}
+
+/// From when to when the replica of `r` had steps without a free KV block, while it was there [ns].
+fn full(run: &RunData, r: &RequestRow) -> Option<(u64, u64)> {
+    let level = run.record.steps.first()?;
+    let blocks = run.record.info.replicas.get(r.replica as usize)?.kv_blocks;
+    let steps = level.within(r.replica as usize, r.first_scheduled.0..r.end.0);
+    // A request is put out when the next token of another needs a block: one in a hundred is none.
+    let is = |s: &&StepSpan| s.blocked[0] > 0 || u64::from(s.kv_blocks.max) * 100 >= blocks * 99;
+    let mut without = steps.iter().filter(is);
+    let first = without.next()?;
+    Some((first.start, without.next_back().unwrap_or(first).end))
 }
 
 /// What kept requests waiting most at the replica of `r` while it waited.

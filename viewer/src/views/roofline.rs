@@ -88,11 +88,11 @@ pub fn chart(run: &RunData) -> Chart {
         );
     }
     Chart {
-        title: "Steps".to_owned(),
+        title: "Steps: tokens per second".to_owned(),
         x: Axis::new("tokens per step").log(),
         y: Axis::new("tokens/s").log(),
         lines,
-        marks: Vec::new(),
+        ..Chart::default()
     }
 }
 

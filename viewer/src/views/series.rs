@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use egui::{Ui, vec2};
+use egui::{Ui, Vec2, vec2};
 use store::resample::{self, Column};
 use store::{Cluster, Sample};
 
@@ -16,6 +16,9 @@ use crate::views::timeline::navigate;
 
 /// Columns of a series.
 const COLUMNS: usize = 300;
+
+/// A chart is at least this large [points].
+const LEAST: Vec2 = vec2(340.0, 86.0);
 
 /// The charts, kept as long as what they show stays.
 #[derive(Default)]
@@ -54,25 +57,36 @@ impl Series {
             .id_salt("series")
             .auto_shrink(false)
             .show(ui, |ui| {
-                let height = ((ui.available_height() - 8.0) / charts.len() as f32 - 6.0).max(110.0);
-                for chart in &charts {
-                    let size = vec2(ui.available_width(), height);
-                    let cursor = state.hover;
-                    let shown = super::chart(ui, state, chart, size, cursor);
-                    let left = shown.response.rect.left() + shown.plot.frame.left();
-                    // The wheel scrolls here; dragging moves the window.
-                    if shown.response.dragged() {
-                        navigate(ui, state, &shown.response, left, shown.plot.frame.width());
-                    }
-                    if shown.response.double_clicked() {
-                        state.time.reset();
-                    }
-                    if shown.hover.is_some() {
-                        state.hover = shown.hover;
-                    }
+                let columns = super::columns(ui, charts.len(), LEAST.y, LEAST.x);
+                let rows = charts.len().div_ceil(columns) as f32;
+                let height = ((ui.available_height() - 8.0) / rows - 6.0).clamp(LEAST.y, 240.0);
+                let width = ui.available_width() / columns as f32 - 8.0 * (columns - 1) as f32;
+                for row in charts.chunks(columns) {
+                    ui.horizontal(|ui| {
+                        for chart in row {
+                            one(ui, state, chart, vec2(width, height));
+                        }
+                    });
                 }
             });
         self.charts = charts;
+    }
+}
+
+/// A chart whose window is that of the timeline.
+fn one(ui: &mut Ui, state: &mut State, chart: &Chart, size: Vec2) {
+    let cursor = state.hover;
+    let shown = super::chart(ui, state, chart, size, cursor);
+    let left = shown.response.rect.left() + shown.plot.frame.left();
+    // The wheel scrolls here; dragging moves the window.
+    if shown.response.dragged() {
+        navigate(ui, state, &shown.response, left, shown.plot.frame.width());
+    }
+    if shown.response.double_clicked() {
+        state.time.reset();
+    }
+    if shown.hover.is_some() {
+        state.hover = shown.hover;
     }
 }
 
@@ -99,7 +113,7 @@ pub fn charts(run: &RunData, window: Range<u64>, replica: Option<usize>) -> Vec<
         x: x(),
         y,
         lines,
-        marks: Vec::new(),
+        ..Chart::default()
     };
     let infos = &run.record.info.replicas;
     let blocks: u64 = match replica {
@@ -119,6 +133,11 @@ pub fn charts(run: &RunData, window: Range<u64>, replica: Option<usize>) -> Vec<
                 line("running", theme::SKY, &|c| c.running),
                 line("waiting", theme::ORANGE, &|c| c.waiting),
             ],
+        ),
+        chart(
+            "Requests per step (batch size)",
+            Axis::new("requests").from_zero(),
+            vec![Line::new("", theme::PURPLE, batch(run, &window, replica)).join(Join::Steps)],
         ),
         chart(
             "Tokens per second",
@@ -143,9 +162,10 @@ pub fn charts(run: &RunData, window: Range<u64>, replica: Option<usize>) -> Vec<
         "Time of steps by cause",
         Axis::new("share").share(),
         (0..6)
+            .filter(|i| columns.iter().any(|c| c.parts[*i] > 0.0))
             .map(|i| {
                 let below = move |c: &Column| c.parts[..=i].iter().sum::<f64>().min(1.0);
-                line(theme::CAUSE_NAMES[i], theme::CAUSES[i], &below).fill()
+                line(theme::CAUSE_SHORT[i], theme::CAUSES[i], &below).fill()
             })
             .collect(),
     ));
@@ -200,9 +220,47 @@ fn of_cluster(run: &RunData, cluster: &Cluster) -> Vec<(&'static str, Axis, Vec<
     ];
     if !rate.is_empty() {
         let paid = Line::new("nodes", theme::PURPLE, rate).join(Join::Steps);
-        all.push(("Cost rate", Axis::new("USD/h").from_zero(), vec![paid]));
+        all.push((
+            "Cost rate [USD/h]",
+            Axis::new("USD/h").from_zero(),
+            vec![paid],
+        ));
     }
     all
+}
+
+/// Requests that a step holds, mean over the steps of a column: one per decode and one per chunk of a prompt.
+fn batch(run: &RunData, window: &Range<u64>, replica: Option<usize>) -> Vec<[f64; 2]> {
+    let levels = &run.record.steps;
+    let width = (window.end - window.start).max(1) as f64 / COLUMNS as f64;
+    let mut sums = vec![[0.0; 2]; COLUMNS];
+    let replicas = match replica {
+        Some(r) => r..r + 1,
+        None => 0..run.replicas(),
+    };
+    for r in replicas {
+        let level = resample::level_for(levels, r, window.clone(), 4 * COLUMNS);
+        let rows = levels
+            .get(level)
+            .map_or(&[][..], |l| l.within(r, window.clone()));
+        for s in rows {
+            // A span counts where its middle is.
+            let at = (s.start / 2 + s.end / 2).saturating_sub(window.start) as f64 / width;
+            if let Some([requests, steps]) = sums.get_mut(at as usize) {
+                *requests += (s.decode_tokens + s.prefill_seqs) as f64;
+                *steps += f64::from(s.steps);
+            }
+        }
+    }
+    // A column without a step goes on with what was before it.
+    let held = sums
+        .iter()
+        .enumerate()
+        .filter(|(_, [_, steps])| *steps > 0.0);
+    let at = |i: usize| window.start as f64 + i as f64 * width;
+    let mut points: Vec<[f64; 2]> = held.map(|(i, [n, steps])| [at(i), n / steps]).collect();
+    points.extend(points.last().map(|p| [window.end as f64, p[1]]));
+    points
 }
 
 /// Requests sent, finished and lost per second, over all replicas.
@@ -275,6 +333,13 @@ mod tests {
         assert!(sent.len() > 20 && sent.len() <= 121);
         let mean: f64 = sent.iter().map(|p| p[1]).sum::<f64>() / sent.len() as f64;
         assert!((20.0..60.0).contains(&mean), "{mean}");
+        let batch = charts.iter().find(|c| c.title.contains("batch size"));
+        let sizes = &batch.unwrap().lines[0].points;
+        assert!(sizes.len() > 100);
+        assert!(
+            sizes.iter().all(|p| (1.0..=8.0).contains(&p[1])),
+            "max_num_seqs is 8"
+        );
         for line in charts.iter().flat_map(|c| &c.lines) {
             assert!(
                 line.points.is_sorted_by_key(|p| p[0] as i64),

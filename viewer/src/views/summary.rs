@@ -19,9 +19,6 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
         .id_salt("summary")
         .auto_shrink(false)
         .show(ui, |ui| {
-            if state.stale {
-                ui.set_opacity(0.45);
-            }
             ui.heading(&r.name);
             ui.label(RichText::new(&r.deployment).color(theme::faint(ui.visuals())));
             ui.label(RichText::new(&r.load).color(theme::faint(ui.visuals())));
@@ -58,6 +55,20 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
                     .clicked()
                 {
                     state.ask(Action::Export(Export::Record));
+                }
+                if ui
+                    .button("Perfetto trace")
+                    .on_hover_text("Runs it again and writes its first 2000 requests and their steps for ui.perfetto.dev")
+                    .clicked()
+                {
+                    state.ask(Action::Export(Export::Perfetto));
+                }
+                if ui
+                    .button("HTML report")
+                    .on_hover_text("Copies the command that writes this run as a page, which opens without a server or network")
+                    .clicked()
+                {
+                    state.ask(Action::CopyReport);
                 }
             });
             provenance(ui, state, &doc);
@@ -161,7 +172,7 @@ fn bound(ui: &mut Ui, r: &RunReport) {
         .zip(theme::CAUSE_NAMES)
         .filter(|(s, _)| **s >= 0.005)
         .map(|(s, name)| format!("{name} {}", format::percent(*s)))
-        .chain([format!("idle {}", format::percent(b.idle))])
+        .chain((b.idle >= 5e-4).then(|| format!("idle {}", format::percent(b.idle))))
         .collect();
     ui.small(words.join(", "));
 }

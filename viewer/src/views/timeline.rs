@@ -5,19 +5,21 @@ use std::collections::BTreeSet;
 use egui::{Align2, Color32, FontId, Mesh, Painter, Rect, Response, Sense, Stroke, Ui, pos2, vec2};
 use store::EventKind;
 
-use crate::chart::Axis;
+use crate::chart::{Anchor, Axis, within};
 use crate::format;
-use crate::lanes::{self, Item, StepColors};
+use crate::lanes::{self, Item, Stage, StepColors};
 use crate::run_data::{Row, RunData, parts};
 use crate::state::{Action, State};
 use crate::theme;
 use crate::views::cluster_rows::{self, ClusterRows};
 use crate::views::lane_view::{GUTTER, View, legend_entry};
+use crate::views::pool_lanes::{POOL_H, PoolLanes};
 
 const RULER: f32 = 22.0;
 const STEP_H: f32 = 20.0;
 const KV_H: f32 = 8.0;
 const ROW_H: f32 = 6.0;
+const STAGE_H: f32 = 8.0;
 const GAP: f32 = 5.0;
 
 /// What the timeline keeps for itself.
@@ -30,20 +32,48 @@ pub struct Timeline {
     /// Text that names of lanes must hold.
     pub find: String,
     cluster: ClusterRows,
+    pools: PoolLanes,
+    /// The request that was selected last, and whether its lane is to be brought into sight.
+    shown: Option<u32>,
+    seek: bool,
+    /// Whether the lanes are to be shown from the first.
+    top: bool,
     items: Vec<Item>,
+}
+
+/// Whose a lane is.
+#[derive(Clone, Copy)]
+enum Whose {
+    Pool(usize),
+    Replica(usize),
 }
 
 /// A lane and where it begins.
 struct Lane {
-    replica: usize,
+    whose: Whose,
     top: f32,
     height: f32,
 }
 
+impl Lane {
+    fn replica(&self) -> Option<usize> {
+        match self.whose {
+            Whose::Replica(i) => Some(i),
+            Whose::Pool(_) => None,
+        }
+    }
+}
+
 impl Timeline {
-    /// Another run is shown.
+    /// Another run is shown, or a variation of this one.
     pub fn reset(&mut self) {
         self.set = false;
+    }
+
+    /// Another run is shown, from its top.
+    pub fn begin(&mut self) {
+        self.reset();
+        self.top = true;
     }
 
     /// Shows the lanes.
@@ -58,16 +88,33 @@ impl Timeline {
                 BTreeSet::new()
             };
             self.cluster.set(&run);
+            self.pools.set(&run);
             self.set = true;
+        }
+        if self.shown != state.request {
+            self.shown = state.request;
+            let selected = state.request.and_then(|id| run.request(id));
+            let replica = selected.map(|r| r.replica as usize);
+            if let Some(replica) = replica.filter(|r| *r < run.replicas()) {
+                self.open.insert(replica);
+                self.pools.open(replica);
+                self.seek = true;
+            }
         }
         // Before anything can make the pane wider than it is.
         let width = (ui.available_width() - GUTTER - 12.0).max(100.0);
         self.toolbar(ui, state, &run);
         ruler(ui, state, width);
         let lanes = self.lanes(&run);
+        if self.pools.pools.len() > 1 {
+            self.pools.prepare(&run, state.time.range(), width);
+        }
         let height = lanes.last().map_or(0.0, |l| l.top + l.height + GAP);
-        egui::ScrollArea::vertical()
-            .id_salt("lanes")
+        let mut area = egui::ScrollArea::vertical();
+        if std::mem::take(&mut self.top) {
+            area = area.vertical_scroll_offset(0.0);
+        }
+        area.id_salt("lanes")
             .auto_shrink(false)
             .scroll_source(egui::scroll_area::ScrollSource::SCROLL_BAR)
             .show_viewport(ui, |ui, seen| {
@@ -86,7 +133,10 @@ impl Timeline {
                     .paint(ui, &view, egui::Rangef::new(seen.top(), seen.bottom()));
                 for lane in &lanes {
                     if lane.top + lane.height >= seen.top() && lane.top <= seen.bottom() {
-                        self.lane(ui, state, &view, lane);
+                        match lane.whose {
+                            Whose::Pool(i) => self.pool(ui, &view, i, lane.top),
+                            Whose::Replica(i) => self.lane(ui, state, &view, i, lane.top),
+                        }
                     }
                 }
                 view.cursor(ui, state);
@@ -119,7 +169,11 @@ impl Timeline {
             ui.separator();
             ui.selectable_value(&mut state.colors, StepColors::Cause, "by cause");
             ui.selectable_value(&mut state.colors, StepColors::Phase, "by phase");
-            legend(ui, state.colors);
+            legend(ui, state.colors, run);
+            if !self.open.is_empty() {
+                ui.separator();
+                request_legend(ui, run);
+            }
             if run.replicas() > 8 {
                 let edit = egui::TextEdit::singleline(&mut self.find)
                     .hint_text("find a replica")
@@ -136,50 +190,101 @@ impl Timeline {
     fn lanes(&self, run: &RunData) -> Vec<Lane> {
         let mut top = self.cluster.height();
         let mut lanes = Vec::new();
-        for (replica, info) in run.record.info.replicas.iter().enumerate() {
-            if !self.find.is_empty() && !info.name.contains(self.find.trim()) {
+        let mut add = |whose, height: f32| {
+            lanes.push(Lane { whose, top, height });
+            top += height + GAP;
+        };
+        let several = self.pools.pools.len() > 1;
+        for (i, pool) in self.pools.pools.iter().enumerate() {
+            if several {
+                add(Whose::Pool(i), POOL_H);
+            }
+            if several && self.pools.closed.contains(&i) {
                 continue;
             }
-            let rows = if self.open.contains(&replica) {
-                run.rows(replica).len()
-            } else {
-                0
-            };
-            let height = STEP_H + KV_H + rows as f32 * ROW_H + GAP;
-            lanes.push(Lane {
-                replica,
-                top,
-                height,
-            });
-            top += height + GAP;
+            for replica in pool.replicas.iter().copied() {
+                let name = &run.record.info.replicas[replica].name;
+                if !self.find.is_empty() && !name.contains(self.find.trim()) {
+                    continue;
+                }
+                let rows = if self.open.contains(&replica) {
+                    run.rows(replica).len()
+                } else {
+                    0
+                };
+                let height = self.head(run, replica) + rows as f32 * ROW_H + GAP;
+                add(Whose::Replica(replica), height);
+            }
         }
         lanes
     }
 
-    fn lane(&mut self, ui: &mut Ui, state: &mut State, view: &View<'_>, lane: &Lane) {
+    /// Stages of a replica's pipeline that have lanes of their own; 0: none.
+    fn stages(&self, run: &RunData, replica: usize) -> u32 {
+        let stages = run.record.info.replicas[replica].stages;
+        if stages > 1 && self.open.contains(&replica) {
+            stages.min(64)
+        } else {
+            0
+        }
+    }
+
+    /// Height of a replica's lane above its requests.
+    fn head(&self, run: &RunData, replica: usize) -> f32 {
+        STEP_H + self.stages(run, replica) as f32 * STAGE_H + KV_H
+    }
+
+    /// A pool: what the time of its replicas' steps went to. A click hides or shows them.
+    fn pool(&mut self, ui: &mut Ui, view: &View<'_>, i: usize, top: f32) {
+        let y = view.rect.top() + top;
+        let at = pos2(view.rect.left() + GUTTER, y);
+        let painter = ui
+            .painter()
+            .with_clip_rect(view.clip().intersect(ui.clip_rect()));
+        let background = Rect::from_min_size(at, vec2(view.width, POOL_H));
+        painter.rect_filled(background, 0.0, ui.visuals().extreme_bg_color);
+        self.pools.paint(&painter, i, at);
+        let pool = &self.pools.pools[i];
+        let closed = self.pools.closed.contains(&i);
+        let sign = if closed { "+" } else { "-" };
+        let label = format!("{sign} pool {} ({})", pool.name, pool.replicas.len());
+        let place = pos2(view.rect.left(), y);
+        let button = Rect::from_min_size(place, vec2(GUTTER - 8.0, POOL_H));
+        let text = egui::RichText::new(label).strong();
+        let response = ui.place(button, egui::Button::selectable(false, text).truncate());
+        let tip =
+            "Click: show or hide its replicas. Beside it: what the time of their steps went to.";
+        if response.on_hover_text(tip).clicked() && !self.pools.closed.remove(&i) {
+            self.pools.closed.insert(i);
+        }
+    }
+
+    fn lane(&mut self, ui: &mut Ui, state: &mut State, view: &View<'_>, replica: usize, top: f32) {
         let run = view.run;
-        let top = view.rect.top() + lane.top;
+        let top = view.rect.top() + top;
         let left = view.rect.left() + GUTTER;
         let painter = ui.painter().clone();
-        let name = &run.record.info.replicas[lane.replica].name;
-        let open = self.open.contains(&lane.replica);
+        let name = &run.record.info.replicas[replica].name;
+        let open = self.open.contains(&replica);
         let button = Rect::from_min_size(pos2(view.rect.left(), top), vec2(GUTTER - 8.0, STEP_H));
         let label = format!("{} {name}", if open { "-" } else { "+" });
         let response = ui.place(
             button,
-            egui::Button::selectable(state.replica == Some(lane.replica), label).truncate(),
+            egui::Button::selectable(state.replica == Some(replica), label).truncate(),
         );
         if response
             .on_hover_text("Click: show or hide its requests. Series then show this replica.")
             .clicked()
         {
-            if !self.open.remove(&lane.replica) {
-                self.open.insert(lane.replica);
+            if !self.open.remove(&replica) {
+                self.open.insert(replica);
             }
-            state.replica = (state.replica != Some(lane.replica)).then_some(lane.replica);
+            state.replica = (state.replica != Some(replica)).then_some(replica);
         }
         let levels = &run.record.steps;
-        let (_, items) = lanes::steps(levels, lane.replica, &view.map, view.width, state.colors);
+        let steps =
+            |stage| lanes::steps(levels, replica, &view.map, view.width, state.colors, stage).1;
+        let items = steps(None);
         let palette: &[Color32] = match state.colors {
             StepColors::Cause => &theme::CAUSES,
             StepColors::Phase => &theme::PHASES,
@@ -191,16 +296,36 @@ impl Timeline {
         let painter = painter.with_clip_rect(clip.intersect(ui.clip_rect()));
         let background = ui.visuals().extreme_bg_color;
         painter.rect_filled(
-            Rect::from_min_size(pos2(left, top), vec2(view.width, STEP_H + KV_H)),
+            Rect::from_min_size(pos2(left, top), vec2(view.width, self.head(run, replica))),
             0.0,
             background,
         );
         boxes(&painter, &items, palette, pos2(left, top), STEP_H);
-        self.kv(&painter, view, lane.replica, pos2(left, top + STEP_H));
-        self.events(&painter, view, lane.replica, pos2(left, top));
+        let of = self.stages(run, replica);
+        for index in 0..of {
+            let y = top + STEP_H + index as f32 * STAGE_H;
+            let items = steps(Some(Stage { index, of }));
+            boxes(
+                &painter,
+                &items,
+                palette,
+                pos2(left, y + 1.0),
+                STAGE_H - 1.0,
+            );
+            ui.painter().text(
+                pos2(left - 6.0, y + 0.5 * STAGE_H),
+                Align2::RIGHT_CENTER,
+                format!("stage {index}"),
+                FontId::proportional(9.0),
+                theme::faint(ui.visuals()),
+            );
+        }
+        let kv = top + STEP_H + of as f32 * STAGE_H;
+        self.kv(&painter, view, replica, pos2(left, kv));
+        self.events(&painter, view, replica, pos2(left, top));
         if open {
-            let top = top + STEP_H + KV_H + 2.0;
-            for (i, row) in run.rows(lane.replica).iter().enumerate() {
+            let top = top + self.head(run, replica) + 2.0;
+            for (i, row) in run.rows(replica).iter().enumerate() {
                 let y = top + i as f32 * ROW_H;
                 if y + ROW_H < ui.clip_rect().top() || y > ui.clip_rect().bottom() {
                     continue;
@@ -215,20 +340,27 @@ impl Timeline {
                 );
                 preempted(&painter, view, row, &self.items, pos2(left, y));
             }
-            self.selected(&painter, state, view, lane, top);
+            self.selected(ui, &painter, state, view, (replica, top));
         }
     }
 
     /// A frame around the selected request.
-    fn selected(&self, painter: &Painter, state: &State, view: &View<'_>, lane: &Lane, top: f32) {
+    fn selected(
+        &mut self,
+        ui: &Ui,
+        painter: &Painter,
+        state: &State,
+        view: &View<'_>,
+        (replica, top): (usize, f32),
+    ) {
         let Some(r) = state.request.and_then(|id| view.run.request(id)) else {
             return;
         };
-        if r.replica as usize != lane.replica {
+        if r.replica as usize != replica {
             return;
         }
         let all = &view.run.record.requests;
-        let row = view.run.rows(lane.replica).iter().position(|row| {
+        let row = view.run.rows(replica).iter().position(|row| {
             let i = row.requests.partition_point(|i| {
                 let q = &all[*i as usize];
                 (q.arrival, q.id) < (r.arrival, r.id)
@@ -238,8 +370,14 @@ impl Timeline {
                 .is_some_and(|i| all[*i as usize].id == r.id)
         });
         if let Some(row) = row {
-            let end = r.arrival.0 + parts(r, view.run.end()).iter().sum::<u64>();
+            let end = r.arrival.0 + parts(&view.run.record, r).iter().sum::<u64>();
             let left = view.rect.left() + GUTTER;
+            let y = top + row as f32 * ROW_H;
+            if std::mem::take(&mut self.seek) {
+                let at = pos2(view.rect.left(), y - 4.0 * ROW_H);
+                let around = Rect::from_min_size(at, vec2(view.width, 9.0 * ROW_H));
+                ui.scroll_to_rect(around, None);
+            }
             let rect = Rect::from_min_max(
                 pos2(
                     left + view.map.x(r.arrival.0).max(-4.0),
@@ -329,20 +467,23 @@ impl Timeline {
         let Some(lane) = lane.filter(|_| x >= 0.0 && x <= view.width) else {
             return;
         };
-        let y = y - lane.top;
-        if y < STEP_H {
-            if let Some(text) = step_words(view, lane.replica, x, state.colors) {
+        let Some(replica) = lane.replica() else {
+            return;
+        };
+        let (y, head) = (y - lane.top, self.head(view.run, replica));
+        if y < head - KV_H {
+            if let Some(text) = step_words(view, replica, x, state.colors) {
                 response.clone().on_hover_ui_at_pointer(|ui| {
                     ui.label(text);
                 });
             }
             return;
         }
-        let row = (y - STEP_H - KV_H - 2.0) / ROW_H;
-        if row < 0.0 || !self.open.contains(&lane.replica) {
+        let row = (y - head - 2.0) / ROW_H;
+        if row < 0.0 || !self.open.contains(&replica) {
             return;
         }
-        let Some(row) = view.run.rows(lane.replica).get(row as usize) else {
+        let Some(row) = view.run.rows(replica).get(row as usize) else {
             return;
         };
         let mut items = Vec::new();
@@ -359,7 +500,7 @@ impl Timeline {
                 r.id,
                 r.prompt_tokens,
                 r.output_tokens,
-                theme::REQUEST_NAMES[usize::from(item.color).min(3)],
+                theme::REQUEST_NAMES[usize::from(item.color).min(4)],
                 match r.preemptions {
                     0 => String::new(),
                     n => format!(", preempted {n} times"),
@@ -405,18 +546,43 @@ fn preempted(painter: &Painter, view: &View<'_>, row: &Row, items: &[Item], at: 
         if r.is_some_and(|i| all[*i as usize].preemptions > 0) {
             let y = at.y + ROW_H - 1.0;
             let ends = [pos2(at.x + item.x0, y), pos2(at.x + item.x1, y)];
-            painter.line_segment(ends, Stroke::new(2.0, theme::PURPLE));
+            painter.line_segment(ends, Stroke::new(2.0, theme::PREEMPTED));
         }
     }
 }
 
-fn legend(ui: &mut Ui, colors: StepColors) {
+/// What the colours of steps mean, of those that there are.
+fn legend(ui: &mut Ui, colors: StepColors, run: &RunData) {
     let (palette, names): (&[Color32], &[&str]) = match colors {
         StepColors::Cause => (&theme::CAUSES, &theme::CAUSE_NAMES),
         StepColors::Phase => (&theme::PHASES, &theme::PHASE_NAMES),
     };
-    for (color, name) in palette.iter().zip(names) {
-        legend_entry(ui, *color, name);
+    let coarsest = run.record.steps.last().map_or(&[][..], |l| &l.rows);
+    let there = |i: usize| colors != StepColors::Cause || coarsest.iter().any(|s| s.parts[i] > 0.0);
+    for (i, (color, name)) in palette.iter().zip(names).enumerate() {
+        if there(i) {
+            legend_entry(ui, *color, name);
+        }
+    }
+}
+
+/// What the colours of requests mean, of those parts that there are.
+fn request_legend(ui: &mut Ui, run: &RunData) {
+    let record = &run.record;
+    let r = &record.report.requests;
+    let there = [
+        true,
+        true,
+        !record.transfers.is_empty(),
+        true,
+        r.finished < r.offered,
+    ];
+    let all = theme::REQUEST.into_iter().zip(theme::REQUEST_NAMES);
+    for ((color, name), _) in all.zip(there).filter(|(_, there)| *there) {
+        legend_entry(ui, color, name);
+    }
+    if record.report.tokens.preemptions > 0 {
+        legend_entry(ui, theme::PREEMPTED, "preempted");
     }
 }
 
@@ -437,9 +603,15 @@ fn ruler(ui: &mut Ui, state: &mut State, width: f32) {
             [pos2(x, rect.bottom() - 6.0), pos2(x, rect.bottom())],
             Stroke::new(1.0, grid),
         );
+        let (x, anchor) = within(x, &text, left - 2.0..=rect.right());
+        let align = match anchor {
+            Anchor::Left => Align2::LEFT_CENTER,
+            Anchor::Middle => Align2::CENTER_CENTER,
+            Anchor::Right => Align2::RIGHT_CENTER,
+        };
         painter.text(
             pos2(x, rect.center().y - 2.0),
-            Align2::CENTER_CENTER,
+            align,
             text,
             FontId::proportional(11.0),
             faint,
@@ -485,7 +657,7 @@ pub(crate) fn navigate(ui: &Ui, state: &mut State, response: &Response, left: f3
 /// The step or the steps at a position, in words.
 fn step_words(view: &View<'_>, replica: usize, x: f32, colors: StepColors) -> Option<String> {
     let levels = &view.run.record.steps;
-    let (level, items) = lanes::steps(levels, replica, &view.map, view.width, colors);
+    let (level, items) = lanes::steps(levels, replica, &view.map, view.width, colors, None);
     let item = lanes::at(&items, x)?;
     let s = levels.get(level)?.of(replica).get(item.first as usize)?;
     let head = if item.count == 1 {

@@ -25,9 +25,15 @@ impl WhatIf {
         self.origin = None;
     }
 
+    /// Puts the sliders where a variation with `sets` has them.
+    pub fn put(&mut self, sets: &[String]) {
+        self.knobs.put(sets);
+        self.asked = sets.to_vec();
+    }
+
     /// Shows sliders and figures.
     pub fn ui(&mut self, ui: &mut Ui, state: &mut State) {
-        let Some(doc) = state.base.clone().or_else(|| state.doc.clone()) else {
+        let Some(doc) = state.varied.clone().or_else(|| state.doc.clone()) else {
             return super::empty(ui, "Open a run first.");
         };
         if self.origin.is_none() {
@@ -51,7 +57,7 @@ impl WhatIf {
             }
             self.buttons(ui, state, &doc.source.origin, &sets);
             ui.separator();
-            match (&state.base, &state.doc) {
+            match (&state.varied, &state.doc) {
                 (Some(before), Some(after)) => {
                     if let Some(seconds) = state.answered_s {
                         let text = format!("answered in {}", format::duration(seconds * 1e9));
@@ -118,7 +124,7 @@ impl WhatIf {
                 state.ask(Action::Copy(knobs::command(origin, sets)));
             }
             if ui.button("Save as scenario").clicked()
-                && let Some(doc) = state.base.as_ref().or(state.doc.as_ref())
+                && let Some(doc) = state.varied.as_ref().or(state.doc.as_ref())
             {
                 let mut source = doc.source.clone();
                 source.overrides.extend(sets.iter().cloned());

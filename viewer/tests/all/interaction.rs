@@ -31,6 +31,20 @@ requests = 300
 ttft = "200 ms"
 "#;
 
+/// A file that is dropped on the window.
+#[derive(Debug)]
+struct Dropped(PathBuf);
+
+impl egui::DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.0).map_err(|e| e.to_string())
+    }
+}
+
 struct Driver {
     harness: Harness<'static, App>,
     dir: tempfile::TempDir,
@@ -262,7 +276,10 @@ fn a_record_is_saved_opened_and_compared() {
     d.shows("TPOT mean [ms]");
     let charts = viewer::views::distributions::charts(
         &d.app().state.run().unwrap(),
-        d.app().state.base.as_ref().map(|b| &*b.data),
+        &[viewer::views::distributions::Named {
+            run: &d.app().state.base.as_ref().unwrap().data,
+            name: "other".to_owned(),
+        }],
         false,
     );
     assert!(charts.iter().all(|c| c.lines.len() == 2));
@@ -286,6 +303,188 @@ fn a_chart_is_exported_as_svg_and_csv() {
     d.click("Save as CSV");
     let csv = std::fs::read_to_string(d.written(".csv").unwrap()).unwrap();
     assert!(csv.starts_with("line,") && csv.lines().count() > 20);
+}
+
+#[test]
+fn a_chart_is_exported_as_a_picture_and_the_run_as_a_trace() {
+    let mut d = Driver::with_run();
+    d.harness
+        .get_by_label("Chart: Requests in engines")
+        .click_secondary();
+    d.steps();
+    d.click("Save as PNG");
+    let bytes = std::fs::read(d.written(".png").unwrap()).unwrap();
+    let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
+        .read_info()
+        .unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    assert_eq!((info.width, info.height), (1440, 720));
+    // The line of those that run is sky blue.
+    let sky = pixels
+        .as_chunks::<3>()
+        .0
+        .iter()
+        .filter(|p| **p == [86, 180, 233])
+        .count();
+    assert!(sky > 500, "{sky}");
+    d.click("Perfetto trace");
+    d.wait();
+    let trace = d
+        .written("two-replicas.trace.json.gz")
+        .expect("it is written");
+    let start = std::fs::read(trace).unwrap();
+    assert_eq!(start[..2], [0x1f, 0x8b], "gzip");
+    assert!(start.len() > 5_000, "{}", start.len());
+    d.click("HTML report");
+    let copied = d.app().copied.clone().unwrap();
+    assert!(copied.contains("two.toml --record"), "{copied}");
+    assert!(copied.ends_with("--html report.html"), "{copied}");
+}
+
+#[test]
+fn several_files_that_are_dropped_are_held_against_each_other() {
+    let mut d = Driver::start();
+    let variant =
+        |name: &str, base: &str| SCENARIO.replace("two replicas", name).replace("5 ms", base);
+    let files: Vec<_> = [("first", "5 ms"), ("second", "4 ms"), ("third", "3 ms")]
+        .map(|(name, base)| d.file(&format!("{name}.toml"), &variant(name, base)))
+        .into_iter()
+        .map(|path| std::sync::Arc::new(Dropped(path)) as egui::DroppedFileHandle)
+        .collect();
+    d.harness.input_mut().dropped_files = files;
+    d.harness.step();
+    d.wait();
+    let state = &d.app().state;
+    assert_eq!(state.doc.as_ref().unwrap().title, "first");
+    let others: Vec<String> = state.others().iter().map(|o| o.title.clone()).collect();
+    assert_eq!(others, ["second", "third"]);
+    d.ask(Action::Show(PaneKind::Compare));
+    d.shows("first (shown)");
+    d.shows("better");
+    d.ask(Action::Show(PaneKind::Distributions));
+    d.shows("Chart: TTFT");
+    // One of them less, and then none.
+    d.ask(Action::Show(PaneKind::Compare));
+    d.click("second (2)");
+    d.shows("before: third   after: first");
+    d.click("Drop comparison");
+    assert!(d.app().state.others().is_empty());
+}
+
+#[test]
+fn a_variation_is_taken_back_and_what_it_was_held_against_stays() {
+    let mut d = Driver::with_run();
+    let faster = SCENARIO
+        .replace("5 ms", "3 ms")
+        .replace("two replicas", "faster");
+    let faster = d.file("faster.toml", &faster);
+    d.ask(Action::OpenCompare(faster.display().to_string()));
+    d.wait();
+    d.ask(Action::Show(PaneKind::WhatIf));
+    let replicas = |d: &Driver| d.app().state.run().unwrap().replicas();
+    d.ask(Action::WhatIf(vec!["layout.replicas=3".to_owned()]));
+    d.wait();
+    assert_eq!(replicas(&d), 3);
+    let titles = |d: &Driver| -> Vec<String> {
+        d.app()
+            .state
+            .others()
+            .iter()
+            .map(|o| o.title.clone())
+            .collect()
+    };
+    assert_eq!(titles(&d), ["two replicas", "faster"]);
+    // A second one a while later is a change of its own.
+    d.harness.run_steps(80);
+    d.ask(Action::WhatIf(vec!["layout.replicas=5".to_owned()]));
+    d.wait();
+    assert_eq!(replicas(&d), 5);
+    for n in [3, 2] {
+        d.harness.key_press_modifiers(Modifiers::COMMAND, Key::Z);
+        d.wait();
+        assert_eq!(replicas(&d), n);
+    }
+    assert_eq!(titles(&d), ["faster"]);
+}
+
+#[test]
+fn a_long_variation_dims_what_is_of_before() {
+    let mut d = Driver::with_run();
+    d.ask(Action::WhatIf(vec!["run.requests=2000000".to_owned()]));
+    assert!(d.app().busy() && d.app().state.stale);
+    d.harness.run_steps(30);
+    assert!(d.app().state.dim, "it is not there after half a second");
+    d.shows("Cancel");
+    d.click("Cancel");
+    assert!(!d.app().state.dim && !d.app().busy());
+    assert_eq!(d.app().state.run().unwrap().record.info.requests, 300);
+}
+
+#[test]
+fn a_requests_life_names_its_chunks_and_the_cause_of_each_gap() {
+    let mut d = Driver::with_run();
+    d.ask(Action::Select(Some(17)));
+    d.shows("Its prompt was prefilled in");
+    d.shows("Each step of its replica gave it a token");
+    d.shows("Chart: Gap before each token");
+    d.shows("longest gaps");
+}
+
+#[test]
+fn prefill_and_decode_apart_have_pools_and_a_transfer() {
+    let mut d = Driver::start();
+    let all = viewer::gallery::SHIPPED.iter();
+    let name = "llama3.1-70b-p5.48xlarge-vllm-disaggregated";
+    let i = all.clone().position(|(n, _)| *n == name).unwrap();
+    d.ask(Action::RunShipped(i));
+    d.wait();
+    let run = d.app().state.run().unwrap();
+    assert!(!run.record.transfers.is_empty());
+    let pools = viewer::views::pool_lanes::pools(&run);
+    assert_eq!(pools.len(), 2);
+    let label = format!("- pool {} ({})", pools[0].name, pools[0].replicas.len());
+    let first = run.record.info.replicas[pools[0].replicas[0]].name.clone();
+    d.shows(&format!("+ {first}"));
+    d.click(&label);
+    let lane = format!("+ {first}");
+    assert!(
+        d.harness.query_by_label_contains(&lane).is_none(),
+        "it is hidden"
+    );
+    d.ask(Action::Select(Some(run.record.transfers[5].request)));
+    d.shows("The KV of");
+    d.shows("of which it waited");
+    d.shows("Each step of its replica gave it a token");
+    // Its lane is opened, so that it is seen.
+    let r = run.request(run.record.transfers[5].request).unwrap();
+    d.shows(&format!(
+        "- {}",
+        run.record.info.replicas[r.replica as usize].name
+    ));
+    let exact = |t: &store::Transfer| {
+        let r = run.request(t.request).unwrap();
+        r.preemptions > 0 || viewer::life::of(&run, r).unwrap().is_exact()
+    };
+    let n = run.record.transfers.iter().filter(|t| exact(t)).count();
+    assert!(n * 10 > run.record.transfers.len() * 9, "{n}");
+}
+
+#[test]
+fn a_pipeline_has_a_lane_per_stage() {
+    let text = SCENARIO.replace("replicas = 2", "replicas = 1\npp = 2");
+    let mut d = Driver::start();
+    let file = d.file("pp.toml", &text);
+    d.ask(Action::Open(file.display().to_string()));
+    d.wait();
+    let run = d.app().state.run().unwrap();
+    assert_eq!(run.record.info.replicas[0].stages, 2);
+    let lanes = d.harness.get_by_label("Timeline lanes").rect();
+    // Below the replica's own lane: the second of two stages.
+    d.harness
+        .hover_at(egui::pos2(lanes.center().x, lanes.top() + 32.0));
+    d.harness.run_steps(10);
+    d.shows("per step:");
 }
 
 #[test]
@@ -490,8 +689,8 @@ fn the_lines_of_a_twin_show_where_drift_began() {
     let file = d.file("twin.jsonl", &text);
     d.ask(Action::Open(file.display().to_string()));
     d.wait();
-    d.shows("DRIFT in ttft_p50");
-    d.shows("Chart: ttft_p50");
+    d.shows("DRIFT in TTFT p50");
+    d.shows("Chart: TTFT p50");
     d.click("Disconnect");
     d.shows("Connect to a twin");
     d.ask(Action::Connect("127.0.0.1:1".to_owned()));
