@@ -3,17 +3,18 @@
 use std::path::Path;
 
 use sim::kube::record::ClusterRecord;
-use sim::report::cluster_csv;
+use sim::report::{actuation, cluster_csv};
 
 use crate::output::FileSet;
 
-/// Their names; the last is of a cluster with several deployments.
-pub const TABLES: [&str; 5] = [
+/// Their names; the last two are of a cluster with several deployments, and of one whose instances sleep.
+pub const TABLES: [&str; 6] = [
     "scaling.csv",
     "pods.csv",
     "nodes.csv",
     "replicas.csv",
     "deployments.csv",
+    "instances.csv",
 ];
 
 /// Adds the tables of `cluster` in `dir` to `files`.
@@ -21,7 +22,8 @@ pub const TABLES: [&str; 5] = [
 /// # Errors
 /// Those of [`FileSet::write`].
 pub fn write(files: &mut FileSet, dir: &Path, cluster: &ClusterRecord) -> anyhow::Result<()> {
-    let [scaling, pods, nodes, replicas, deployments] = TABLES.map(|name| dir.join(name));
+    let [scaling, pods, nodes, replicas, deployments, instances] =
+        TABLES.map(|name| dir.join(name));
     files.write(&scaling, |out| cluster_csv::write_scaling(out, cluster))?;
     files.write(&pods, |out| cluster_csv::write_pods(out, cluster))?;
     files.write(&nodes, |out| cluster_csv::write_nodes(out, cluster))?;
@@ -29,6 +31,11 @@ pub fn write(files: &mut FileSet, dir: &Path, cluster: &ClusterRecord) -> anyhow
     if cluster.deployments.len() > 1 {
         let all = &cluster.deployments;
         files.write(&deployments, |out| cluster_csv::write_deployments(out, all))?;
+    }
+    if let Some(a) = &cluster.actuation {
+        files.write(&instances, |out| {
+            actuation::write_instances(out, cluster, a)
+        })?;
     }
     Ok(())
 }

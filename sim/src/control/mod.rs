@@ -17,14 +17,18 @@
 //! - [`dynamo`] the planner of NVIDIA Dynamo: its load and throughput loops
 //! - [`wva`] llm-d's workload-variant autoscaler
 //! - [`epp`] KEDA triggers on the endpoint picker's signals
+//! - [`actuation`] llm-d's fast model actuation: which pod gets which instance, awake or asleep
+//! - [`on_demand`] models that share accelerators and are loaded when they are asked for
 //! - [`quantity`] Kubernetes quantities in milli-units
 
+pub mod actuation;
 pub mod cluster_autoscaler;
 pub mod dynamo;
 pub mod epp;
 pub mod hpa;
 pub mod karpenter;
 pub mod keda;
+pub mod on_demand;
 pub mod pipeline;
 pub mod predictive;
 pub mod quantity;

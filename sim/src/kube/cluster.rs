@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::actuation::Actuation;
 use super::delay::Delay;
 use super::deployment::Deployment;
 use super::event::Event;
 use super::flows::Loads;
 use super::node::Node;
+use super::on_demand::Shared;
 use super::pod::Pod;
 use super::provisioner::Provisioner;
 use super::record::{
@@ -21,6 +23,7 @@ use super::unit::{Curse, Unit};
 use crate::control::cluster_autoscaler::ClusterAutoscaler;
 use crate::control::cluster_autoscaler::spec::NodeGroup;
 use crate::control::karpenter::Karpenter;
+use crate::control::on_demand::OnDemand;
 use crate::kernel::rng::{self, Stream};
 use crate::kernel::time::{SimDuration, SimTime};
 
@@ -58,6 +61,10 @@ pub struct Cluster {
     /// Autoscalers that are no HPA; none while one has its turn.
     pub(super) scalers: Vec<Option<Scaler>>,
     pub(super) karpenter: Option<Provisioner>,
+    /// Instances that sleep and wake, where pods are served by such.
+    pub(super) actuation: Option<Actuation>,
+    /// Models that are loaded on demand; none while that has its turn.
+    pub(super) shared: Option<Shared>,
     pub(super) expander: Stream,
     /// Prometheus is down until then.
     pub(super) outage_until: SimTime,
@@ -136,6 +143,9 @@ impl Cluster {
             autoscaler,
             scalers,
             karpenter,
+            actuation: spec.actuation.clone().map(Actuation::new),
+            shared: (spec.on_demand.clone())
+                .map(|s| Shared::new(OnDemand::new(s.spec), s.deployments)),
             expander: rng::stream(seed, "cluster/expander"),
             outage_until: SimTime::ZERO,
             curses: Vec::new(),
@@ -193,6 +203,8 @@ impl Cluster {
         for scaler in 0..self.scalers.len() {
             self.plan_scaler(scaler, None);
         }
+        // Those that are there at the start may be idle.
+        self.plan_look(SimTime::ZERO);
     }
 
     /// The first turn of a loop: controllers were started at some instant before the run.
@@ -252,6 +264,7 @@ impl Cluster {
             Event::NodeEvict(n) => self.evict(now, n),
             Event::NodeLost(n) => self.node_lost(now, n, SimDuration::ZERO, "reclaimed"),
             Event::NodeGone(n) => self.node_gone(now, n),
+            Event::PodBound { pod, epoch } => self.pod_bound(now, pod, epoch),
             Event::PodStarted { pod, epoch } => self.pod_started(now, pod, epoch),
             Event::PodReads { pod, epoch } => self.pod_reads(now, pod, epoch),
             Event::LoadEnds(version) => self.load_ends(now, version),
@@ -262,6 +275,7 @@ impl Cluster {
             } => self.pod_loaded(now, pod, epoch, version),
             Event::UnitUp { unit, epoch } => self.unit_up(now, unit, epoch),
             Event::UnitReady { unit, epoch } => self.unit_ready(now, unit, epoch),
+            Event::UnitAsleep { unit, epoch } => self.unit_asleep(now, unit, epoch),
             Event::UnitNoticed(unit) => self.unit_noticed(now, unit),
             Event::Deadline(unit) => self.deadline(now, unit),
             Event::LookAtDraining => self.look_at_draining(now, sight),
@@ -270,6 +284,7 @@ impl Cluster {
             Event::Poll(d) => self.poll(now, d, sight),
             Event::Sync(d) => self.sync(now, d, sight),
             Event::Scale(scaler) => self.scale(now, scaler, sight),
+            Event::Look => self.look(now, sight),
             Event::Scan => self.scan(now),
             Event::Provision => self.provision(now),
         }
@@ -480,6 +495,8 @@ impl Cluster {
             replicas: self.units.into_iter().map(ReplicaRow::from).collect(),
             decisions: self.decisions,
             samples: self.samples,
+            swaps: self.shared.map(|s| s.swaps),
+            actuation: self.actuation.map(Actuation::into_record),
             end,
         }
     }

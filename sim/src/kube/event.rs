@@ -43,6 +43,11 @@ pub(super) enum Event {
     NodeEvict(usize),
     NodeLost(usize),
     NodeGone(usize),
+    /// The requester of a pod runs, which a vLLM instance is to serve for.
+    PodBound {
+        pod: usize,
+        epoch: u32,
+    },
     PodStarted {
         pod: usize,
         epoch: u32,
@@ -65,6 +70,11 @@ pub(super) enum Event {
         unit: usize,
         epoch: u32,
     },
+    /// The instance of a replica that has drained sleeps.
+    UnitAsleep {
+        unit: usize,
+        epoch: u32,
+    },
     UnitNoticed(usize),
     Deadline(usize),
     LookAtDraining,
@@ -76,6 +86,8 @@ pub(super) enum Event {
     Sync(usize),
     /// Of an autoscaler that is no HPA.
     Scale(usize),
+    /// Of models that are loaded on demand.
+    Look,
     Scan,
     Provision,
 }
@@ -96,18 +108,20 @@ impl Event {
             | LinkWell { .. }
             | NodeLost(_) => 2,
             NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
-            PodStarted { .. }
+            PodBound { .. }
+            | PodStarted { .. }
             | PodReads { .. }
             | LoadEnds(_)
             | PodLoaded { .. }
             | UnitUp { .. }
             | UnitReady { .. }
+            | UnitAsleep { .. }
             | UnitNoticed(_) => 4,
             Deadline(_) => 5,
             LookAtDraining => 6,
             Sample | Scrape => 7,
             Poll(_) => 8,
-            Sync(_) | Scale(_) => 9,
+            Sync(_) | Scale(_) | Look => 9,
             Scan | Provision => 10,
         }
     }

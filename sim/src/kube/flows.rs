@@ -23,6 +23,8 @@ pub(super) struct Flow {
     pub epoch: u32,
     /// Most that it takes when the storage is well [bytes/s].
     pub ceiling: f64,
+    /// Tensors come from the host's memory, which slow storage leaves alone.
+    pub is_wake: bool,
 }
 
 /// Loads under way, and what they share.

@@ -55,6 +55,28 @@ impl Cluster {
             pod: p,
             epoch,
             ceiling,
+            is_wake: false,
+        });
+        self.plan_loads(now);
+    }
+
+    /// The tensors of the instance of `pod` begin to come from the host's memory, at `rate` at most, over what the node has.
+    pub(super) fn join_wake(
+        &mut self,
+        now: SimTime,
+        (pod, epoch): (usize, u32),
+        bytes: f64,
+        rate: f64,
+        link: Option<usize>,
+    ) {
+        let l = &mut self.loads;
+        let id = l.links.join(now.as_secs(), bytes, rate, link);
+        l.flows.push(Flow {
+            id,
+            pod,
+            epoch,
+            ceiling: rate,
+            is_wake: true,
         });
         self.plan_loads(now);
     }
@@ -87,6 +109,12 @@ impl Cluster {
             }
         }
         for flow in ended {
+            if flow.is_wake {
+                if self.is_current(self.pods[flow.pod].unit, flow.epoch) {
+                    self.finish_wake(now, flow.pod, flow.epoch);
+                }
+                continue;
+            }
             let copy = match self.start_of(flow.pod).map(|s| &s.weights) {
                 Some(Weights::Load(load)) => SimDuration::from_secs(load.copy_s),
                 _ => SimDuration::ZERO,
@@ -119,7 +147,7 @@ impl Cluster {
         for (link, capacity) in l.shared.values().chain(l.nodes.values()) {
             l.links.set_capacity(t, *link, capacity * share);
         }
-        for flow in &l.flows {
+        for flow in l.flows.iter().filter(|f| !f.is_wake) {
             l.links.set_ceiling(t, flow.id, flow.ceiling * share);
         }
         self.plan_loads(now);

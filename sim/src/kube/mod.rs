@@ -12,6 +12,7 @@
 //! (`event::Event::class`), then in that in which they were set up. Every draw has a name of its own (`boot/3`), so that two settings of an
 //! autoscaler see the same boots and the same failures.
 
+mod actuation;
 mod cluster;
 mod controllers;
 pub mod delay;
@@ -25,6 +26,7 @@ mod links;
 mod loads;
 mod node;
 mod nodes;
+mod on_demand;
 mod planner;
 mod pod;
 mod pods;

@@ -62,6 +62,7 @@ impl Cluster {
                 };
             }
         }
+        self.populate(now, n, self.spec.is_warm);
         self.set_node_faults(now, n);
     }
 
@@ -142,6 +143,7 @@ impl Cluster {
             why.clone_into(&mut node.why_gone);
         }
         self.present.retain(|other| *other != n);
+        self.forget_instances(now, n);
     }
 
     pub(super) fn node_refused(&mut self, now: SimTime, n: usize) {
@@ -178,6 +180,7 @@ impl Cluster {
             .device_plugin
             .draw(self.seed, &format!("cluster/plugin/{n}"));
         self.plan(now + plugin, Event::NodeUsable(n));
+        self.populate(now, n, false);
         self.set_node_faults(now, n);
     }
 

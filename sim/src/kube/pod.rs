@@ -2,6 +2,7 @@
 
 use super::flows::Load;
 use super::record::PodRow;
+use crate::control::actuation::Path;
 use crate::kernel::time::SimTime;
 
 /// A pod.
@@ -24,6 +25,14 @@ pub(super) struct Pod {
     pub is_backing_off: bool,
     /// Crashes since the pause was last the shortest.
     pub backoffs: u32,
+    /// Its accelerators on its node, by their numbers; told only where instances sleep on them.
+    pub gpus: Vec<u32>,
+    /// The vLLM instance that serves for it, or has.
+    pub instance: Option<usize>,
+    /// How it got that.
+    pub path: Option<Path>,
+    /// It has that instance now.
+    pub is_bound: bool,
     /// Its load of weights, while that is under way.
     pub load: Option<Load>,
     pub unschedulable: String,
@@ -44,6 +53,8 @@ impl From<Pod> for PodRow {
             ready: p.ready,
             gone: p.gone,
             restarts: p.restarts,
+            instance: p.instance,
+            path: p.path,
             unschedulable: p.unschedulable,
         }
     }

@@ -12,6 +12,7 @@ use super::sight::{Order, Sight};
 use super::slow::Speed;
 use super::spec::{FaultKind, Weights, When};
 use super::unit::{State, Unit};
+use crate::control::actuation::Path;
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// How often the kubelet looks at its containers: whether one that was told to end has, whether one has crashed.
@@ -83,6 +84,10 @@ impl Cluster {
                 is_first: false,
                 is_backing_off: false,
                 backoffs: 0,
+                gpus: Vec::new(),
+                instance: None,
+                path: None,
+                is_bound: false,
                 load: None,
                 unschedulable: String::new(),
             });
@@ -104,6 +109,7 @@ impl Cluster {
             gone: SimTime::NEVER,
             why_gone: String::new(),
             engine: None,
+            falls_asleep: false,
             partitions: 0,
             speed: None,
             served: Vec::new(),
@@ -168,6 +174,9 @@ impl Cluster {
             }
             self.units[unit].epoch += 1;
             let epoch = self.units[unit].epoch;
+            for p in self.units[unit].pods.clone() {
+                self.bind(now, p, epoch);
+            }
             self.unit_ready(now, unit, epoch);
         }
     }
@@ -221,6 +230,29 @@ impl Cluster {
     }
 
     fn place(&mut self, now: SimTime, p: usize, n: usize) {
+        let epoch = self.units[self.pods[p].unit].epoch;
+        let (at, event) = match &self.actuation {
+            Some(own) => {
+                let takes = (own.spec.requester).draw(self.seed, &format!("cluster/requester/{p}"));
+                self.give_accelerators(p, n);
+                (now + takes, Event::PodBound { pod: p, epoch })
+            }
+            None => {
+                let started = self.image_on(now, p, n);
+                (started, Event::PodStarted { pod: p, epoch })
+            }
+        };
+        let node = &mut self.nodes[n];
+        node.pods.push(p);
+        node.last_pod_event = now;
+        let pod = &mut self.pods[p];
+        pod.node = Some(n);
+        pod.scheduled = now;
+        self.plan(at, event);
+    }
+
+    /// When the container of pod `p` starts on node `n`: its volume is attached, then its image is there.
+    pub(super) fn image_on(&mut self, now: SimTime, p: usize, n: usize) -> SimTime {
         let spec = &self.spec.deployments[self.deployment_of(p)];
         let draw =
             |delay: &Delay, what: &str| delay.draw(self.seed, &format!("cluster/{what}/{p}"));
@@ -236,14 +268,7 @@ impl Cluster {
             // Others that come to the node meanwhile wait for the same pull.
             image.there = attached + pull;
         }
-        let started = attached.max(image.there);
-        node.pods.push(p);
-        node.last_pod_event = now;
-        let pod = &mut self.pods[p];
-        pod.node = Some(n);
-        pod.scheduled = now;
-        let epoch = self.units[pod.unit].epoch;
-        self.plan(started, Event::PodStarted { pod: p, epoch });
+        attached.max(image.there)
     }
 
     pub(super) fn pod_started(&mut self, now: SimTime, p: usize, epoch: u32) {
@@ -252,16 +277,21 @@ impl Cluster {
         }
         self.pods[p].started = now;
         self.pods[p].is_backing_off = false;
-        let restarts = self.pods[p].restarts;
         if let Some(n) = self.pods[p].node {
             let image = self.spec.deployments[self.deployment_of(p)].image;
             let image = &mut self.nodes[n].images[image];
             self.pods[p].is_first = !std::mem::replace(&mut image.has_started, true);
         }
         self.crash_again(now, p, epoch);
+        self.load_weights(now, p, epoch);
+    }
+
+    /// The weights of pod `p` begin to load.
+    pub(super) fn load_weights(&mut self, now: SimTime, p: usize, epoch: u32) {
         if self.begin_load(now, p, epoch) {
             return;
         }
+        let restarts = self.pods[p].restarts;
         let Some(Weights::Time(load)) = self.start_of(p).map(|s| &s.weights) else {
             return;
         };
@@ -290,6 +320,10 @@ impl Cluster {
             self.pods[p].gang_loaded = now;
         }
         let leader = self.units[unit].pods[0];
+        if self.wakes(leader) {
+            self.finish_wake(now, leader, epoch);
+            return;
+        }
         let is_first = self.units[unit].pods.iter().any(|p| self.pods[*p].is_first);
         let Some(start) = self.start_of(leader) else {
             return;
@@ -298,6 +332,12 @@ impl Cluster {
         if is_first {
             let name = format!("cluster/first-start/{unit}/{epoch}");
             init = init + start.first_start.draw(self.seed, &name);
+        }
+        // A launcher has loaded the Python modules before.
+        if let (Some(Path::Warm), Some(wake)) = (self.pods[leader].path, &start.wake) {
+            let imports =
+                (wake.imports).draw(self.seed, &format!("cluster/imports/{unit}/{epoch}"));
+            init = SimDuration(init.0.saturating_sub(imports.0));
         }
         self.plan(now + init, Event::UnitUp { unit, epoch });
     }
@@ -404,8 +444,15 @@ impl Cluster {
         }
     }
 
+    /// A replica has drained: its instance falls asleep where it can, and it ends.
+    fn retire(&mut self, now: SimTime, unit: usize) {
+        if !self.falls_asleep(now, unit) {
+            self.end(now, unit);
+        }
+    }
+
     /// A replica and its pods have ended.
-    fn end(&mut self, now: SimTime, unit: usize) {
+    pub(super) fn end(&mut self, now: SimTime, unit: usize) {
         self.stop_serving(now, unit);
         let u = &mut self.units[unit];
         u.state = State::Gone;
@@ -415,6 +462,7 @@ impl Cluster {
         self.live.retain(|other| *other != unit);
         for p in pods {
             self.drop_load(now, p);
+            self.leave_instance(now, p);
             self.pods[p].gone = now;
             if let Some(n) = self.pods[p].node {
                 self.nodes[n].pods.retain(|other| *other != p);
@@ -428,12 +476,12 @@ impl Cluster {
         let mut left = false;
         for unit in self.live.clone() {
             let u = &self.units[unit];
-            if u.state != State::Draining {
+            if u.state != State::Draining || u.falls_asleep {
                 continue;
             }
             match u.engine.map(|e| sight.engine(e).gone) {
                 Some(None) => left = true,
-                _ => self.end(now, unit),
+                _ => self.retire(now, unit),
             }
         }
         self.looks = left;
@@ -444,12 +492,12 @@ impl Cluster {
 
     /// The grace period of a replica is over.
     pub(super) fn deadline(&mut self, now: SimTime, unit: usize) {
-        if self.units[unit].state == State::Draining {
+        if self.units[unit].state == State::Draining && !self.units[unit].falls_asleep {
             if let Some(engine) = self.units[unit].engine {
                 self.orders.push(Order::Kill(engine));
             }
             self.units[unit].why_gone += "; killed at the end of its grace period";
-            self.end(now, unit);
+            self.retire(now, unit);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a run leaves of its cluster: nodes, pods, replicas, decisions, and the state over time.
 
 use super::spec::Watts;
+use crate::control::actuation::Path;
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// A node, from the request of its instance to its end.
@@ -39,7 +40,7 @@ pub struct NodeRow {
 }
 
 /// The phases of a pod's start, in their order.
-pub const PHASES: [&str; 8] = [
+pub const PHASES: [&str; 9] = [
     "pending",
     "node_boot",
     "device_plugin",
@@ -47,6 +48,7 @@ pub const PHASES: [&str; 8] = [
     "weights_load",
     "gang_wait",
     "engine_init",
+    "waking",
     "readiness",
 ];
 
@@ -79,6 +81,10 @@ pub struct PodRow {
     pub restarts: u32,
     /// What the scheduler last said of it while it was Pending.
     pub unschedulable: String,
+    /// Index of the vLLM instance that served for it, with fast model actuation.
+    pub instance: Option<usize>,
+    /// How it got that.
+    pub path: Option<Path>,
 }
 
 impl PodRow {
@@ -103,7 +109,12 @@ impl PodRow {
             self.up,
             self.ready,
         ];
-        for (phase, pair) in (3..).zip(steps.windows(2)) {
+        // An instance that is woken has no start of its engine.
+        let up = match self.path {
+            Some(Path::Hot) => 7,
+            _ => 6,
+        };
+        for (phase, pair) in [3, 4, 5, up, 8].into_iter().zip(steps.windows(2)) {
             out[phase] = pair[1].min(end).since(pair[0].min(end));
         }
         out
@@ -156,6 +167,10 @@ pub enum Controller {
     Dynamo,
     /// llm-d's workload-variant autoscaler.
     Wva,
+    /// Models loaded on demand.
+    OnDemand,
+    /// llm-d's dual-pods controller, which binds pods to instances that sleep and wake.
+    DualPods,
     /// An operator, by a line of the scenario.
     Operator,
     /// The cloud, or what broke.
@@ -177,6 +192,8 @@ impl Controller {
             Controller::Endpoint => "endpoint",
             Controller::Dynamo => "dynamo-planner",
             Controller::Wva => "wva",
+            Controller::OnDemand => "on-demand",
+            Controller::DualPods => "dual-pods-controller",
             Controller::Operator => "operator",
             Controller::Fault => "fault",
         }
@@ -190,7 +207,7 @@ pub struct DecisionRow {
     pub at: SimTime,
     /// Whose.
     pub controller: Controller,
-    /// What it is about: `replicas`, with several deployments `NAME replicas`, or a node group's name.
+    /// What it is about: `replicas`, with several deployments `NAME replicas`, a node group's name, or the instances `asleep on NODE`.
     pub about: String,
     /// Size before.
     pub from: i64,
@@ -263,6 +280,77 @@ pub struct DeploymentRow {
     pub samples: Vec<DeploymentSample>,
 }
 
+/// A replica that was loaded because requests waited for its model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwapRow {
+    /// When that was decided.
+    pub at: SimTime,
+    /// Index of its deployment.
+    pub deployment: usize,
+    /// Its index among the replicas.
+    pub replica: usize,
+    /// Replicas that made room for it.
+    pub evicted: Vec<usize>,
+}
+
+/// A vLLM instance that serves for pods, and sleeps between them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstanceRow {
+    /// Index of its deployment.
+    pub deployment: usize,
+    /// Index of its node.
+    pub node: usize,
+    /// Its accelerators there.
+    pub gpus: Vec<u32>,
+    /// It was made.
+    pub created: SimTime,
+    /// Pods that it served for, by their index, in their order.
+    pub pods: Vec<usize>,
+    /// Each time that it slept: from when its accelerators were free until it was told to wake up, or ended.
+    pub naps: Vec<(SimTime, SimTime)>,
+    /// Its tensors in the host's memory once it slept [bytes].
+    pub host_bytes: u64,
+    /// It ended; `None`: it was there when the run ended.
+    pub gone: Option<SimTime>,
+    /// Why.
+    pub why_gone: String,
+}
+
+impl InstanceRow {
+    /// It is told to wake up.
+    pub(super) fn wake(&mut self, now: SimTime) {
+        if let Some(nap) = self.naps.last_mut().filter(|n| n.1 == SimTime::NEVER) {
+            nap.1 = now;
+        }
+    }
+
+    /// It ends, unless it has.
+    pub(super) fn end(&mut self, now: SimTime, why: &str) {
+        if self.gone.is_none() {
+            self.wake(now);
+            self.gone = Some(now);
+            why.clone_into(&mut self.why_gone);
+        }
+    }
+}
+
+/// What fast model actuation did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ActuationRecord {
+    /// Instances, in the order in which they were made.
+    pub instances: Vec<InstanceRow>,
+    /// vLLM's level of sleep.
+    pub level: u8,
+    /// What a sleeper keeps on each of its accelerators [bytes].
+    pub sleeping_gpu_bytes: u64,
+    /// Most that slept on one accelerator at once.
+    pub most_asleep: u64,
+    /// Most tensors in the memory of one host [bytes].
+    pub most_host_bytes: u64,
+    /// Instances that ended because the host's memory had no room for their tensors.
+    pub no_host_room: u64,
+}
+
 /// What became of the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterRecord {
@@ -278,6 +366,10 @@ pub struct ClusterRecord {
     pub samples: Vec<SampleRow>,
     /// Its Deployments or LeaderWorkerSets; where the run has pools, one for each.
     pub deployments: Vec<DeploymentRow>,
+    /// Swaps of models that are loaded on demand, where such are.
+    pub swaps: Option<Vec<SwapRow>>,
+    /// Instances that slept and woke, with fast model actuation.
+    pub actuation: Option<ActuationRecord>,
     /// End of the run.
     pub end: SimTime,
 }

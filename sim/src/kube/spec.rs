@@ -1,10 +1,12 @@
 //! What a cluster is made of: node groups, the pods of a replica, autoscalers, faults and what operators change.
 
+use crate::control::actuation::DualPodsSpec;
 use crate::control::cluster_autoscaler::spec::{Flags, Resources};
 use crate::control::dynamo::config::PlannerConfig;
 use crate::control::hpa::spec::{HpaSpec, Settings};
 use crate::control::karpenter::spec::KarpenterSpec;
 use crate::control::keda::ScaledObjectSpec;
+use crate::control::on_demand::OnDemandSpec;
 use crate::control::pipeline::PathSpec;
 use crate::control::pipeline::rule::{Counter, Rule};
 use crate::control::predictive::PredictiveSpec;
@@ -32,6 +34,10 @@ pub struct ClusterSpec {
     pub cluster_autoscaler: Option<Flags>,
     /// Karpenter in its place; its offerings are the groups.
     pub karpenter: Option<KarpenterSpec>,
+    /// Models that share accelerators and are loaded on demand.
+    pub on_demand: Option<OnDemandUse>,
+    /// Fast model actuation: instances that sleep and wake serve for pods.
+    pub actuation: Option<ActuationSpec>,
     /// What breaks.
     pub faults: Vec<FaultSpec>,
     /// What operators change.
@@ -92,6 +98,15 @@ pub struct ScalerUse {
     /// It.
     pub spec: ScalerSpec,
     /// What it scales.
+    pub deployments: Vec<usize>,
+}
+
+/// Loading on demand, and the deployment of each of its models.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OnDemandUse {
+    /// It.
+    pub spec: OnDemandSpec,
+    /// What it loads, by index.
     pub deployments: Vec<usize>,
 }
 
@@ -273,6 +288,52 @@ pub struct StartSpec {
     pub first_start: Delay,
     /// Compilation, warm-up, graph capture, engine load: until the server answers.
     pub engine_init: Delay,
+    /// How its instances sleep and wake, with fast model actuation.
+    pub wake: Option<WakeSpec>,
+}
+
+/// llm-d's fast model actuation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActuationSpec {
+    /// Limits of the dual-pods controller.
+    pub dual_pods: DualPodsSpec,
+    /// vLLM's level of sleep: 1 keeps the tensors in the host's memory, 2 drops them.
+    pub level: u8,
+    /// From when a server-requesting pod is placed until its container runs and the controller knows its accelerators.
+    pub requester: Delay,
+    /// Memory of a node's host for the tensors of sleepers [bytes]; `None`: all that the node has, where that is known.
+    pub host_memory: Option<u64>,
+    /// What a sleeper keeps on each of its accelerators [bytes].
+    pub sleeping_gpu_bytes: u64,
+}
+
+/// How the instances of a deployment sleep and wake on the nodes of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WakeSpec {
+    /// The wake-up.
+    pub how: Wake,
+    /// From when an instance is told to sleep until its accelerators are free.
+    pub sleep: Delay,
+    /// Its model tensors [bytes].
+    pub tensor_bytes: u64,
+    /// Loading the Python modules, which a launcher has done before.
+    pub imports: Delay,
+}
+
+/// How an instance wakes up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wake {
+    /// In a time of its own.
+    Time(Delay),
+    /// Its tensors are copied; those that wake at once on a node share what that has.
+    Copy {
+        /// What it takes beside the copy.
+        fixed: Delay,
+        /// What its accelerators take [bytes/s].
+        rate: f64,
+        /// What the host gives to all accelerators of a node [bytes/s].
+        node: f64,
+    },
 }
 
 /// How the weights come.

@@ -38,6 +38,8 @@ pub(super) struct Unit {
     pub why_gone: String,
     /// The engine that serves it, or has.
     pub engine: Option<u32>,
+    /// It has drained, and its instance falls asleep.
+    pub falls_asleep: bool,
     /// Partitions that keep the gateway from it.
     pub partitions: u32,
     /// How fast that is, where faults may slow it.

@@ -8,7 +8,9 @@ use crate::kernel::time::SimTime;
 use crate::kube::record::{ClusterRecord, DecisionRow, PHASES, SampleRow};
 use crate::metrics::definition;
 use crate::record::RunRecord;
+use crate::report::actuation::{ActuationReport, actuation, write_actuation};
 use crate::report::deployments::{DeploymentReport, deployments, write_deployments};
+use crate::report::swaps::{SwapReport, swaps, write_swaps};
 use crate::report::text::{field, figure, secs};
 use crate::request::Outcome;
 
@@ -48,6 +50,12 @@ pub struct ClusterReport {
     pub pod_list: Vec<PodReport>,
     /// Pods that were Pending at the end, and what the scheduler says of them.
     pub pending: Vec<PendingReport>,
+    /// Models that were loaded on demand; left out where none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swaps: Option<SwapReport>,
+    /// Instances that slept and woke; left out where none may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actuation: Option<ActuationReport>,
     /// What each pool's Deployment or LeaderWorkerSet had; left out where there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<DeploymentReport>,
@@ -247,6 +255,8 @@ impl ClusterReport {
                 .collect(),
             pod_list: c.pods.iter().take(MAX_ROWS).map(|p| pod(c, p)).collect(),
             pending: pending(c),
+            swaps: swaps(c, paid),
+            actuation: actuation(c),
             deployments: deployments(c),
         })
     }
@@ -498,6 +508,12 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
     write_deployments(out, &c.deployments, c.usd)?;
     energy_line(out, &c.energy)?;
     start_line(out, c)?;
+    if let Some(s) = &c.swaps {
+        write_swaps(out, s)?;
+    }
+    if let Some(a) = &c.actuation {
+        write_actuation(out, a)?;
+    }
     worst_stretch(out, c)?;
     for p in c.pending.iter().take(4) {
         let since = secs(p.since_s);

@@ -63,6 +63,7 @@ pub fn write_pods(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
         "gone_s",
         "restarts",
         "unschedulable",
+        "path",
     ]
     .map(str::to_owned)
     .to_vec();
@@ -87,6 +88,7 @@ pub fn write_pods(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
         row.extend(instants.map(instant));
         row.push(p.restarts.to_string());
         row.push(p.unschedulable.clone());
+        row.push(p.path.map_or(String::new(), |path| path.name().to_owned()));
         row.extend(p.phases(node, c.end).map(|d| instant(SimTime(d.0))));
         w.write_record(&row)?;
     }

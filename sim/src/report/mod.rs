@@ -8,10 +8,13 @@
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
 //! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`deployments`] what each pool had of it, [`cluster_csv`] their tables
+//! - [`swaps`] models that were loaded on demand
+//! - [`actuation`] vLLM instances that slept and woke
 //! - [`pools`] pools of replicas, several models, KV that goes between pools
 //! - [`autoscale`] settings of an autoscaler beside each other
 //! - [`trace`] a trace that Perfetto opens
 
+pub mod actuation;
 pub mod autoscale;
 pub mod cluster;
 pub mod cluster_csv;
@@ -38,6 +41,7 @@ pub mod schema;
 pub mod slo;
 pub mod stationarity;
 pub mod summary;
+pub mod swaps;
 pub mod text;
 pub mod trace;
 

@@ -76,6 +76,8 @@ pub struct Run<'w> {
     sent: Vec<SimTime>,
     /// Requests that ended at the gateway.
     ended: u64,
+    /// The cluster was called: it has something to do at this instant.
+    called: bool,
     /// Replicas at which something happens at this instant.
     due: Vec<u32>,
 }
@@ -136,8 +138,12 @@ impl<'w> Run<'w> {
         let limit = cluster.and_then(|c| c.max_outstanding);
         let splits = sim.serving.transfer;
         let gate = Gate::new(&sim.serving.gateway, sim.seed);
-        let is_watched =
-            observer.is_some() || limit.is_some() || splits.is_some() || gate.is_some();
+        let on_demand = cluster.is_some_and(|c| c.on_demand.is_some());
+        let is_watched = observer.is_some()
+            || limit.is_some()
+            || splits.is_some()
+            || gate.is_some()
+            || on_demand;
         let scraped = sim.scrape_period.is_some();
         let pace = if workload.reacts() || is_watched {
             Pace::Instants
@@ -199,6 +205,7 @@ impl<'w> Run<'w> {
             offered: 0,
             sent: Vec::new(),
             ended: 0,
+            called: false,
             due: Vec::new(),
         };
         if splits.is_some() {

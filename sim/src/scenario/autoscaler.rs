@@ -170,6 +170,9 @@ pub(super) fn fill(file: &mut AutoscalerFile, engine: EngineKind) {
     if let Some(autoscaler) = &mut file.cluster_autoscaler {
         fill_autoscaler(autoscaler);
     }
+    if let Some(own) = &mut file.on_demand {
+        super::on_demand::fill(own);
+    }
     super::scalers::fill(file);
 }
 

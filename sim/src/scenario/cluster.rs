@@ -117,6 +117,16 @@ pub(super) fn filled(
     cluster.start.get_or_insert(StartFile::Warm);
     cluster.sample.get_or_insert(secs(15.0));
     cluster.patience.get_or_insert(secs(3600.0));
+    let all_estimated = match has_pools {
+        true => file.pool.iter().all(|p| {
+            p.model.as_ref().or(file.model.as_ref()).is_some()
+                && p.hardware.as_ref().or(file.hardware.as_ref()).is_some()
+        }),
+        false => file.hardware.is_some() && file.model.is_some(),
+    };
+    if let Some(actuation) = &mut cluster.actuation {
+        super::actuation::fill(actuation, all_estimated);
+    }
     // With a model on hardware, start-ups are estimated when the catalog is at hand.
     let is_estimated = file.hardware.is_some() && file.model.is_some();
     for (i, group) in cluster.node_group.iter_mut().enumerate() {
@@ -209,6 +219,8 @@ impl Scenario {
             scalers: Vec::new(),
             cluster_autoscaler: None,
             karpenter: None,
+            on_demand: None,
+            actuation: self.actuation()?,
             faults: Vec::new(),
             changes: Vec::new(),
             max_outstanding: file.max_outstanding,
@@ -243,6 +255,7 @@ impl Scenario {
         }
         if let Some(autoscaler) = &choice.autoscaler {
             self.node_scalers(autoscaler, &mut spec)?;
+            spec.on_demand = self.on_demand(autoscaler, &spec)?;
             if let (Some(config), false) = (&autoscaler.dynamo, self.pools.is_empty()) {
                 spec.scalers.push(self.dynamo_apart(config)?);
             }
@@ -346,8 +359,9 @@ impl Scenario {
                 Some(figures) => {
                     let own = self.hardware.as_ref().map(|h| h.instance.clone());
                     let instance = file.instance.clone().or(own).unwrap_or_default();
-                    let start = self.start_on(figures, (&file, &path), &part.pod, &instance)?;
+                    let mut start = self.start_on(figures, (&file, &path), &part.pod, &instance)?;
                     (group.boot, group.device_plugin) = (start.boot, start.device_plugin);
+                    start.start.wake = self.wake(&part.shape, Some(&start.tensors))?;
                     start.start
                 }
                 None if file.platform.is_some() => {
@@ -355,7 +369,10 @@ impl Scenario {
                         "needs [model] and [hardware], from which start-ups are estimated";
                     return self.wrong(&format!("{path}.platform"), message);
                 }
-                None => self.start_given(&part.pod)?,
+                None => StartSpec {
+                    wake: self.wake(&part.shape, None)?,
+                    ..self.start_given(&part.pod)?
+                },
             };
             all.push(Some((group, start)));
         }

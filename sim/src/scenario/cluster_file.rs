@@ -5,7 +5,9 @@ use hwmodels::units::{ByteSize, BytesPerSec, Ratio, Secs, UsdPerHour};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::actuation_file::ActuationFile;
 use super::hpa_file::{BehaviorFile, HpaFile, HpaFlagsFile};
+use super::on_demand_file::OnDemandFile;
 use super::scalers_file::{EppFile, KarpenterFile, SageMakerFile, WvaFile};
 pub use super::values_file::{DelayFile, DelayKind, DelayTable, QuantityFile, RuleFile};
 use crate::control::dynamo::config::PlannerConfig;
@@ -26,6 +28,9 @@ pub struct ClusterFile {
     /// The pods of a replica, and how long each phase of their start takes; with pools what they have in common.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodFile>,
+    /// llm-d's fast model actuation: vLLM instances of replicas that go sleep on their nodes, and are woken for the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actuation: Option<ActuationFile>,
     /// Requests that each ready replica may have unanswered; those beyond wait at the gateway, as in a list that workers take them from.
     /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +116,7 @@ pub struct NodeGroupFile {
 }
 
 /// The pods of a replica. The start of a pod is the sum of its phases: pending, node boot, device plugin, image pull, weights load, gang
-/// wait, engine init, readiness.
+/// wait, engine init or waking, readiness.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PodFile {
@@ -209,6 +214,9 @@ pub struct AutoscalerFile {
     /// Dynamo's planner, by the keys of its `PlannerConfig`; in place of `hpa`. `mode` must be "agg"; at the top, with pools, "disagg"; in a pool what its `role` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamo: Option<PlannerConfig>,
+    /// Models that share accelerators and are loaded on demand; at the top, with pools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<OnDemandFile>,
     /// The Cluster Autoscaler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_autoscaler: Option<ClusterAutoscalerFile>,

@@ -9,6 +9,8 @@
 //!
 //! `docs/scenario.md` lists every key; it is written by [`reference`](mod@reference) and checked by a test.
 
+mod actuation;
+pub mod actuation_file;
 mod autoscaler;
 mod behavior;
 pub mod built;
@@ -27,6 +29,8 @@ mod inputs;
 mod names;
 mod node_groups;
 mod numbers;
+mod on_demand;
+pub mod on_demand_file;
 mod pods;
 mod pool_cluster;
 mod pools;

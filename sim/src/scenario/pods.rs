@@ -112,6 +112,7 @@ impl Scenario {
             weights: Weights::Time(self.delay(&pod.weights_load, &at("weights_load"))?),
             first_start: Delay::Fixed(0.0),
             engine_init: self.delay(&pod.engine_init, &at("engine_init"))?,
+            wake: None,
         })
     }
 

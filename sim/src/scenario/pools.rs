@@ -87,7 +87,7 @@ impl PoolChoice {
     }
 
     /// Whether `other` takes the same requests at the same stage.
-    fn is_beside(&self, other: &PoolChoice) -> bool {
+    pub(super) fn is_beside(&self, other: &PoolChoice) -> bool {
         let of = |p: &PoolChoice| (p.role == Role::Decode, p.shortest(), p.longest());
         of(self) == of(other) && self.model_name() == other.model_name()
     }

@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 39] = [
+    let sections: [(&str, &str); 44] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -38,6 +38,12 @@ pub fn markdown() -> String {
         ("[cluster]", "/$defs/ClusterFile"),
         ("[[cluster.node_group]]", "/$defs/NodeGroupFile"),
         ("[cluster.pod]", "/$defs/PodFile"),
+        ("[cluster.actuation]", "/$defs/ActuationFile"),
+        ("cluster.actuation.launcher", "/$defs/LauncherFile"),
+        (
+            "cluster.actuation.nodeInstanceBudget",
+            "/$defs/InstanceBudgetFile",
+        ),
         (
             "Durations of [[cluster.node_group]], [cluster.pod] and mtbf",
             "/$defs/DelayTable",
@@ -60,6 +66,8 @@ pub fn markdown() -> String {
             "[autoscaler.cluster_autoscaler]",
             "/$defs/ClusterAutoscalerFile",
         ),
+        ("[autoscaler.on_demand]", "/$defs/OnDemandFile"),
+        ("autoscaler.on_demand.models", "/$defs/OnDemandModelFile"),
         ("[[fault]]", "/$defs/FaultFile"),
         ("[[change]]", "/$defs/ChangeFile"),
     ];

@@ -28,6 +28,15 @@ pub(super) struct GroupStart {
     pub boot: Delay,
     pub device_plugin: Delay,
     pub start: StartSpec,
+    pub tensors: Tensors,
+}
+
+/// What of a pod's start sleep and launchers save.
+pub(super) struct Tensors {
+    /// Model tensors of a pod [bytes].
+    pub bytes: f64,
+    /// Loading the Python modules.
+    pub imports: Delay,
 }
 
 /// A time by its median and spread.
@@ -139,6 +148,11 @@ impl Scenario {
                     false => sum(&e, &[FirstStart]),
                 },
                 engine_init: or(&pod.engine_init, &key("engine_init"), engine)?,
+                wake: None,
+            },
+            tensors: Tensors {
+                bytes: e.load.bytes,
+                imports: sum(&e, &[Framework]),
             },
         })
     }
@@ -233,6 +247,10 @@ impl Scenario {
                     secs(&s.image_pull),
                     secs(&s.engine_init)
                 );
+                let text = match &s.wake {
+                    Some(w) => format!("{text}; {}", super::actuation::in_words(w)),
+                    None => text,
+                };
                 let what = match cluster.deployments.len() {
                     1 => format!("start on {}", g.name),
                     _ => format!("start of {} on {}", d.name, g.name),

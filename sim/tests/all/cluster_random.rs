@@ -59,6 +59,16 @@ fn line() -> impl Strategy<Value = (bool, String)> {
     ]
 }
 
+/// Ways in which instances sleep, among them narrow limits; none: they do not.
+const SLEEPS: [&str; 6] = [
+    "",
+    "{}",
+    "{ sleeper-limit = 0, level = 2 }",
+    "{ sleeper-limit = 2, tensors = \"40 GB\", host_memory = \"90 GB\" }",
+    "{ launcher = { maxInstances = 2, launcherCount = 1 }, imports = \"2 s\" }",
+    "{ launcher = {}, nodeInstanceBudget = { maxInstances = 2 }, fall_asleep = { kind = \"uniform\", min = \"1 s\", max = \"30 s\" } }",
+];
+
 /// KEDA lets the service go to zero.
 const TO_ZERO: &str = "autoscaler.keda={ pollingInterval = 30, cooldownPeriod = 100, maxReplicaCount = 1, triggers = [{ type = \"redis\", threshold = 5 }] }";
 
@@ -124,6 +134,7 @@ proptest! {
         keda in any::<bool>(),
         seed in 0u64..1000,
         retries in any::<bool>(),
+        sleeps in prop::sample::select(SLEEPS.to_vec()),
     ) {
         let of = |fault: bool| {
             let own: Vec<&str> = lines.iter().filter(|l| l.0 == fault).map(|l| l.1.as_str()).collect();
@@ -153,6 +164,9 @@ proptest! {
         }
         if retries {
             all.push("workload[0].retries={ max = 2 }".to_owned());
+        }
+        if !sleeps.is_empty() && size == 1 && ENGINES[engine].contains("vllm") {
+            all.push(format!("cluster.actuation={sleeps}"));
         }
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let record = run(&scenario(&all));
@@ -191,6 +205,7 @@ proptest! {
         seed in 0u64..1000,
         retries in any::<bool>(),
         cold in any::<bool>(),
+        sleeps in prop::sample::select(SLEEPS.to_vec()),
     ) {
         let of = |fault: bool| {
             // KV goes nowhere where replicas do both.
@@ -245,6 +260,9 @@ proptest! {
         if retries {
             all.push("router.retries={ max = 2 }".to_owned());
         }
+        if !sleeps.is_empty() && sizes == (1, 1) && ENGINES_APART[engine].contains("vllm") {
+            all.push(format!("cluster.actuation={sleeps}"));
+        }
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let record = run(&scenario(&all));
         prop_assert!(record.counts.offered > 0);
@@ -254,6 +272,60 @@ proptest! {
         for d in &cluster(&record).deployments {
             prop_assert_eq!(d.samples.len(), cluster(&record).samples.len());
         }
+    }
+
+    /// The same of models that share accelerators and are loaded on demand, asleep or started anew, under faults: each request ends once, nobody serves
+    /// who is not there, and none waits for ever for a model that could be loaded.
+    #[test]
+    fn random_swaps_lose_no_request(
+        lines in prop::collection::vec(line_of_pools(), 0..5),
+        accelerators in 1u32..4,
+        wide in any::<bool>(),
+        sleeps in prop::sample::select(SLEEPS.to_vec()),
+        evict in prop::sample::select(vec!["drain", "idle"]),
+        residency in prop::sample::select(vec![0u32, 20, 90]),
+        ttl in prop::sample::select(vec![0u32, 15, 120]),
+        persistent in any::<bool>(),
+        most in 1u32..3,
+        limit in prop::option::of(1u32..6),
+        rates in (1u32..6, 1u32..6, 1u32..6),
+        seed in 0u64..1000,
+        cold in any::<bool>(),
+    ) {
+        let of = |fault: bool| {
+            // Sizes and bounds are the controller's own; KV goes nowhere.
+            let own: Vec<&str> = (lines.iter().filter(|l| l.0 == fault))
+                .map(|l| l.1.as_str())
+                .filter(|text| !text.contains("link =") && !text.contains("minReplicas"))
+                .collect();
+            format!("{}=[{}]", if fault { "fault" } else { "change" }, own.join(", "))
+        };
+        let gpus = if wide && accelerators > 1 { 2 } else { 1 };
+        let stream = |name: &str, prompt: u32, rate: u32| format!(
+            r#"{{ name = "{name}", arrival = {{ kind = "gamma", rate = "0.{rate} req/s", cv = 4 }}, prompt = {prompt}, output = 10, timeout = "300 s" }}"#
+        );
+        let mut all = vec![
+            format!("seed={seed}"),
+            format!(r#"pool=[{{ name = "one", max_prompt = 20 }}, {{ name = "two", min_prompt = 21, max_prompt = 40, replicas = 0, pod = {{ accelerators = {gpus} }} }}, {{ name = "three", min_prompt = 41, replicas = 0 }}]"#),
+            of(true),
+            of(false),
+            format!(r#"autoscaler.on_demand={{ evict = "{evict}", min_residency = "{residency} s", globalTTL = {ttl}, models = [{{ pool = "one", persistent = {persistent}, replicas = {most} }}, {{ pool = "three", priority = 3 }}] }}"#),
+            format!(r#"cluster.node_group=[{{ name = "gpu", spot = true, accelerators = {accelerators}, min = 1, max = 2, nodes = 1, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }}]"#),
+            format!("cluster.start={}", if cold { "cold" } else { "warm" }),
+            format!("workload=[{}, {}, {}]", stream("s1", 10, rates.0), stream("s2", 30, rates.1), stream("s3", 50, rates.2)),
+        ];
+        if !sleeps.is_empty() {
+            all.push(format!("cluster.actuation={sleeps}"));
+        }
+        if let Some(limit) = limit {
+            all.push(format!("cluster.max_outstanding={limit}"));
+        }
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let record = run(&scenario(&all));
+        prop_assert!(record.counts.offered > 0);
+        let swaps = RunReport::new(&record, 0.0).cluster.unwrap().swaps.unwrap();
+        prop_assert!(swaps.completed <= swaps.loads && swaps.swaps <= swaps.loads);
+        prop_assert!(swaps.lost_ratio <= 1.0 + 1e-9, "{swaps:?}");
     }
 
     /// Draining loses nothing of either pool where the grace period is long enough.

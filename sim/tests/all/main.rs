@@ -3,8 +3,10 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod cluster;
+mod cluster_actuation;
 mod cluster_controllers;
 mod cluster_faults;
+mod cluster_on_demand;
 mod cluster_pools;
 mod cluster_random;
 mod cluster_reports;

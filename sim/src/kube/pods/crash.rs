@@ -32,7 +32,14 @@ impl Cluster {
         let u = &mut self.units[unit];
         u.why_gone = "crashed".into();
         let deployment = u.deployment;
-        if is_draining || self.is_set_of_groups(deployment) {
+        // What serves for a pod is bound to it once: when that is lost, the dual-pods controller deletes the pod.
+        let is_dual = self.actuation.is_some();
+        if is_dual {
+            for p in self.units[unit].pods.clone() {
+                self.crash_instance(now, p);
+            }
+        }
+        if is_draining || is_dual || self.is_set_of_groups(deployment) {
             self.end(now, unit);
             return;
         }

@@ -1,16 +1,19 @@
-//! The cluster in a trace: a lane for each node, pod and controller, and counters of replicas, nodes and held requests.
+//! The cluster in a trace: a lane for each node, pod, sleeping instance and controller, and counters of replicas, nodes and held requests.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
 use super::{Events, Shown, micros};
+use crate::control::actuation::Path;
 use crate::kernel::time::SimTime;
 use crate::kube::record::{ClusterRecord, Controller, DecisionRow, NodeRow, PodRow};
+use crate::report::actuation::instance_name;
 
 /// Processes of the cluster: after those of any number of replicas.
 const CONTROLLERS: u64 = 5_000_000_001;
 const NODES: u64 = 5_000_000_002;
 const PODS: u64 = 5_000_000_003;
+const INSTANCES: u64 = 5_000_000_004;
 
 /// Text as JSON: names are the user's and may hold any character.
 fn json(text: &str) -> io::Result<String> {
@@ -86,6 +89,7 @@ pub(super) fn write<W: Write>(
         };
         pod_lane(&mut track, c, pod)?;
     }
+    instances(w, c, shown)?;
     controllers(w, c, shown)?;
     counters(w, c, shown)
 }
@@ -136,7 +140,11 @@ fn pod_lane<W: Write>(t: &mut Track<W>, c: &ClusterRecord, pod: &PodRow) -> io::
     )?;
     t.slice("weights load", pod.started, until(pod.loaded), none)?;
     t.slice("gang wait", pod.loaded, until(pod.gang_loaded), none)?;
-    t.slice("engine init", pod.gang_loaded, until(pod.up), none)?;
+    let init = match pod.path {
+        Some(Path::Hot) => "waking",
+        _ => "engine init",
+    };
+    t.slice(init, pod.gang_loaded, until(pod.up), none)?;
     t.slice("readiness", pod.up, until(pod.ready), none)?;
     let replica = &c.replicas[pod.replica];
     for (engine, from, to) in &replica.served {
@@ -155,6 +163,43 @@ fn pod_lane<W: Write>(t: &mut Track<W>, c: &ClusterRecord, pod: &PodRow) -> io::
         pod.gone,
         format_args!(r#""why":{why}"#),
     )
+}
+
+/// A lane for each vLLM instance that may sleep: awake for which pod, and asleep.
+fn instances<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io::Result<()> {
+    let Some(a) = &c.actuation else {
+        return Ok(());
+    };
+    w.event(format_args!(
+        r#""ph":"M","name":"process_name","pid":{INSTANCES},"args":{{"name":"instances"}}"#
+    ))?;
+    for (tid, i) in a.instances.iter().enumerate() {
+        let mut t = Track {
+            w,
+            shown,
+            pid: INSTANCES,
+            tid,
+            end: c.end,
+        };
+        t.name(&instance_name(c, i))?;
+        for p in i.pods.iter().filter_map(|p| c.pods.get(*p)) {
+            let pod = json(&p.name)?;
+            let pod = format_args!(r#""pod":{pod}"#);
+            let start = match p.path {
+                Some(Path::Hot) => "wakes",
+                _ => "starts",
+            };
+            t.slice(start, p.started, p.up.min(p.gone), pod)?;
+            let serving = c.replicas.get(p.replica);
+            let falls = serving.map_or(SimTime::NEVER, |r| r.draining);
+            t.slice("awake", p.up, falls.min(p.gone), pod)?;
+            t.slice("drains, falls asleep", falls, p.gone, pod)?;
+        }
+        for (from, to) in &i.naps {
+            t.slice("asleep", *from, *to, format_args!(""))?;
+        }
+    }
+    Ok(())
 }
 
 fn controllers<W: Write>(w: &mut Events<W>, c: &ClusterRecord, shown: &Shown) -> io::Result<()> {

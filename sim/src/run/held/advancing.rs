@@ -168,6 +168,9 @@ impl Run<'_> {
                 return Ok(());
             }
             self.instant(next)?;
+            if std::mem::take(&mut self.called) && self.next_own() < to {
+                return Ok(());
+            }
         }
     }
 }

@@ -102,7 +102,10 @@ impl Run<'_> {
             }
             match self.route() {
                 Some(i) => self.accept(i, now, id, patience),
-                None => self.hold(id, patience),
+                None => {
+                    self.hold(id, patience);
+                    self.call(now);
+                }
             }
         }
         Ok(())
@@ -174,6 +177,13 @@ impl Run<'_> {
         let service = self.services.entry(&self.spec).unwrap_or(0);
         let spec = std::mem::take(&mut self.spec);
         self.gateway.hold(service, id, spec, patience);
+    }
+
+    /// A request waits: models that are loaded on demand are looked at, at this instant.
+    pub(super) fn call(&mut self, now: SimTime) {
+        if let Some((cluster, _)) = &mut self.cluster {
+            self.called |= cluster.call(now);
+        }
     }
 
     /// A replica is ready: what was held goes on its way, of each service in the order in which it was sent.

@@ -152,7 +152,10 @@ impl Run<'_> {
             let drawn = std::mem::replace(&mut self.spec, spec);
             match self.route() {
                 Some(i) => self.accept(i, now, id, patience),
-                None => self.hold(id, patience),
+                None => {
+                    self.hold(id, patience);
+                    self.call(now);
+                }
             }
             self.spec = drawn;
         }

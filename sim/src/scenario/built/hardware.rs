@@ -155,6 +155,9 @@ impl Scenario {
                     .map_err(at("layout"))?,
             ),
         };
+        if let Some(plan) = &plan {
+            self.sleepers_fit(&settings, plan.total)?;
+        }
         let started = self.start(&Start {
             model_tokens: arch.max_positions,
             kv_bytes_per_token: arch.kv_bytes_per_token(settings.kv_cache),

@@ -222,9 +222,13 @@ impl Checker<'_, '_> {
             for (key, is_given) in [
                 ("cluster_autoscaler", a.cluster_autoscaler.is_some()),
                 ("karpenter", a.karpenter.is_some()),
+                ("on_demand", a.on_demand.is_some()),
             ] {
                 if is_given {
-                    let message = "scales nodes, which pools share; write it below [autoscaler]";
+                    let message = match key {
+                        "on_demand" => "is of all pools together; write it below [autoscaler]",
+                        _ => "scales nodes, which pools share; write it below [autoscaler]",
+                    };
                     return self.fail(&join("autoscaler", key), message);
                 }
             }

@@ -167,6 +167,7 @@ pub fn check_books(record: &RunRecord) {
         );
     }
     check_transfers(record);
+    check_sleepers(record);
     // Cost is the sum over lifetimes, worked out another way.
     let mut usd = 0.0;
     for node in c.nodes.iter().filter(|n| !n.is_refused) {
@@ -188,6 +189,50 @@ pub fn check_books(record: &RunRecord) {
             pod.ready.since(pod.created).0,
             "phases add up to the start: {pod:?}"
         );
+    }
+}
+
+/// An instance serves for one pod at a time and not while it sleeps, and an accelerator is of one pod at a time.
+fn check_sleepers(record: &RunRecord) {
+    let c = cluster(record);
+    let Some(a) = &c.actuation else { return };
+    let rows = record.request_rows.as_ref().expect("rows");
+    for i in &a.instances {
+        let gone = i.gone.unwrap_or(SimTime::NEVER);
+        for (from, to) in &i.naps {
+            assert!(i.created <= *from && from <= to && *to <= gone, "{i:?}");
+            for p in &i.pods {
+                for (engine, ready, until) in &c.replicas[c.pods[*p].replica].served {
+                    assert!(
+                        until.min(&c.end) <= from || to <= ready,
+                        "ready while it slept: {i:?}"
+                    );
+                    for row in rows.iter().filter(|r| r.replica == *engine) {
+                        let served = (row.first_scheduled, row.end);
+                        assert!(
+                            served.1 <= *from || *to <= served.0,
+                            "served while it slept: {row:?}"
+                        );
+                    }
+                }
+            }
+        }
+        let pods: Vec<_> = i.pods.iter().map(|p| &c.pods[*p]).collect();
+        for pair in pods.windows(2) {
+            assert!(pair[0].gone <= pair[1].scheduled, "two pods have {i:?}");
+        }
+        for other in a.instances.iter().filter(|o| !std::ptr::eq(*o, i)) {
+            if other.node != i.node || !other.gpus.iter().any(|g| i.gpus.contains(g)) {
+                continue;
+            }
+            for (p, q) in (i.pods.iter()).flat_map(|p| other.pods.iter().map(move |q| (p, q))) {
+                let (p, q) = (&c.pods[*p], &c.pods[*q]);
+                assert!(
+                    p.gone <= q.scheduled || q.gone <= p.scheduled,
+                    "an accelerator is of two pods: {p:?} {q:?}"
+                );
+            }
+        }
     }
 }
 
