@@ -163,7 +163,7 @@ fn where_prompts_were_sent_is_known_at_once_however_old_the_news_of_loads_are() 
 fn state_is_as_old_as_the_endpoint_pickers_unless_a_scenario_says_otherwise() {
     let text = |router: &str| {
         format!(
-            "[step]\nbase = \"10 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\nmax_model_len = 4096\n[router]\npolicy = \"least_kv\"\n{router}\n[layout]\nreplicas = 2\n[[workload]]\narrival = {{ kind = \"constant\", rate = \"1 req/s\" }}\nprompt = 100\noutput = 5\n[run]\nrequests = 20\n"
+            "[step]\nbase = \"10 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 1000\nmax_model_len = 4096\n[router]\npolicy = \"least_kv\"\n{router}\n[layout]\nreplicas = 2\n[[workload]]\narrival = {{ kind = \"constant\", rate = \"1 req/s\" }}\nprompt = 100\noutput = 5\n[run]\nrequests = 20\n"
         )
     };
     let period = |router: &str| {
