@@ -386,7 +386,18 @@ mod tests {
         assert_eq!(told, [("loops", 2, 0.2), ("burst", 1, 0.05)]);
         assert!(measured_on(&sets, kind(EngineKind::VllmV1, false), "H100").is_empty());
         let again: Table = toml::from_str(&to_toml(&sets)).expect("parses");
-        assert_eq!(again.set[0].on, sets[0].on);
+        let told = |sets: &[SetErrors]| -> Vec<(String, u64, i64)> {
+            (sets.iter().flat_map(|s| &s.on))
+                .map(|o| {
+                    (
+                        o.accelerator.clone(),
+                        o.rows,
+                        (1e4 * o.median_error).round() as i64,
+                    )
+                })
+                .collect()
+        };
+        assert_eq!(told(&again.set), told(&sets));
     }
 
     #[test]

@@ -431,7 +431,8 @@ fn the_first_screen_decides_and_provenance_comes_on_demand() {
     ];
     assert!(order.map(at).is_sorted(), "{text}");
     assert!(
-        in_one_line(&text).contains("normalised latency 5.7 % (18 runs of jumpstart)"),
+        in_one_line(&text)
+            .contains("normalised latency 5.1 % (7 runs of jumpstart, of users in a loop)"),
         "{text}"
     );
     assert!(!text.contains("memory and arithmetic rates"), "{text}");

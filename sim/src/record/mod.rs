@@ -90,7 +90,8 @@ pub struct MeasuredError {
     pub n: u64,
     /// Median of their absolute relative errors [ratio].
     pub median_error_ratio: f64,
-    /// How their requests came, where that is known: `open` (at times of their own), `closed` (from users in a loop), `saturated` (all at once).
+    /// How their requests came, where it was otherwise than in this run: `open` (at times of their own), `closed` (from users in a loop),
+    /// `saturated` (all at once).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<String>,
 }
@@ -118,7 +119,7 @@ impl MeasuredError {
                 metric: on.metric.clone(),
                 n: on.rows,
                 median_error_ratio: on.median_error,
-                load: Some(set.kind.load.name().into()),
+                load: (set.kind.load != kind.load).then(|| set.kind.load.name().into()),
             }
         };
         sets.iter().map(one).collect()

@@ -240,17 +240,34 @@ fn below_or_at(bound: &BoundBy, busy: f64, steps: &str) -> (Regime, String, Stri
         );
         return (Regime::LatencyBound, knee, step_times);
     }
-    let (regime, name) = if bound.compute >= bound.kv {
-        (Regime::ComputeBound, "Compute-bound")
+    let (regime, name, part, larger) = if bound.compute >= bound.kv {
+        (
+            Regime::ComputeBound,
+            "Compute-bound",
+            "arithmetic",
+            bound.compute,
+        )
     } else {
-        (Regime::KvReadBound, "Bound by reading KV")
+        (
+            Regime::KvReadBound,
+            "Bound by reading KV",
+            "reading KV (memory bandwidth)",
+            bound.kv,
+        )
+    };
+    // What grows decides, and need not be the largest part.
+    let of_it = if largest_part(bound).0 == part {
+        String::new()
+    } else {
+        let share = 100.0 * larger / busy;
+        format!("of what grows, {part} is the larger part ({share:.0} % of busy time); ")
     };
     let knee = format!(
         "At the knee or beyond: a step is always under way, and {:.0} % of its time grows with the requests in it, so every \
          further one slows all of them.",
         100.0 * growing
     );
-    (regime, knee, format!("{name}: {steps}."))
+    (regime, knee, format!("{name}: {of_it}{steps}."))
 }
 
 fn largest_part(bound: &BoundBy) -> (&'static str, f64) {
@@ -314,6 +331,31 @@ mod tests {
             d.text.contains("70 % of busy time goes to reading weights"),
             "{}",
             d.text
+        );
+    }
+
+    #[test]
+    fn what_grows_is_named_beside_a_larger_part_that_does_not() {
+        let steps = BoundBy {
+            weights: 0.4,
+            kv: 0.35,
+            compute: 0.25,
+            ..BoundBy::default()
+        };
+        let d = diagnose(&steps, &BlockedBy::default(), None);
+        assert_eq!(d.regime, Regime::KvReadBound);
+        let told = "reading KV (memory bandwidth) is the larger part (35 % of busy time); 40 % of busy time goes to reading weights";
+        assert!(d.limit.contains(told), "{}", d.limit);
+        let alone = BoundBy {
+            weights: 0.3,
+            kv: 0.5,
+            compute: 0.2,
+            ..BoundBy::default()
+        };
+        let d = diagnose(&alone, &BlockedBy::default(), None);
+        assert_eq!(
+            d.limit,
+            "Bound by reading KV: 50 % of busy time goes to reading KV (memory bandwidth)."
         );
     }
 

@@ -125,8 +125,7 @@ fn how_sure(r: &RunReport) -> String {
         };
         return format!("Not known: {why}.");
     }
-    let like = r.like.map(|k| k.load.name());
-    let errors: Vec<String> = (r.accuracy.iter()).map(|a| in_words(a, like)).collect();
+    let errors: Vec<String> = r.accuracy.iter().map(in_words).collect();
     let mut text = format!(
         "Median error on measured runs of this engine and accelerator that nothing was fitted on: {}.",
         errors.join(", ")
@@ -137,9 +136,8 @@ fn how_sure(r: &RunReport) -> String {
     text + " Another model or load may be further off."
 }
 
-/// The median error on a measured set: `TTFT 9.6 % (90 runs of qwen3_32b)`. How the set's requests came is said where those of a run at
-/// hand came otherwise (`like`, the name of a [`hwmodels::doubt::Load`]).
-pub fn in_words(a: &MeasuredError, like: Option<&str>) -> String {
+/// The median error on a measured set: `TTFT 9.6 % (90 runs of qwen3_32b, of users in a loop)`.
+pub fn in_words(a: &MeasuredError) -> String {
     let what = if a.metric.contains("step") {
         "step"
     } else {
@@ -147,7 +145,6 @@ pub fn in_words(a: &MeasuredError, like: Option<&str>) -> String {
     };
     let plural = if a.n == 1 { "" } else { "s" };
     let load = match a.load.as_deref() {
-        load if load == like => "",
         Some("open") => ", at times of their own",
         Some("closed") => ", of users in a loop",
         Some("saturated") => ", all at once",
@@ -243,12 +240,6 @@ mod tests {
         );
         assert!(text.contains("TTFT was held against none"), "{text}");
         r.accuracy[0].load = Some("saturated".into());
-        r.like = Some(hwmodels::doubt::Kind {
-            engine: hwmodels::EngineKind::VllmV1,
-            experts: false,
-            measured_chip: true,
-            load: hwmodels::doubt::Load::Open,
-        });
         let text = how_sure(&r);
         assert!(
             text.contains("(75 runs of qwen3_32b, all at once)"),

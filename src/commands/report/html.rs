@@ -200,7 +200,7 @@ fn evidence(r: &RunReport) -> String {
     let accuracy = r.accuracy.iter().map(|a| {
         format!(
             "<p>Median error {}</p>",
-            escaped(&sim::report::headline::in_words(a, None))
+            escaped(&sim::report::headline::in_words(a))
         )
     });
     profiles.chain(accuracy).collect()

@@ -252,7 +252,7 @@ fn evidence(accuracy: &[MeasuredError], profiles: &[String]) -> String {
         return "No runs of this engine on this accelerator and of such a model were held against a measurement.".into();
     }
     let each: Vec<String> = (accuracy.iter())
-        .map(|a| sim::report::headline::in_words(a, None))
+        .map(sim::report::headline::in_words)
         .collect();
     format!(
         "Such predictions were off by (median, measured runs of this engine and accelerator that nothing was fitted on): {}.",
