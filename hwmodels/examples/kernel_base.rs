@@ -80,13 +80,19 @@ fn sparse(heads: u32, index_heads: u32, kv_dtype: Dtype) -> SparseShape {
     }
 }
 
+fn number(words: &[&str], i: usize) -> Result<u32, Failure> {
+    let word = words.get(i).ok_or("a line is too short")?;
+    Ok(word.parse()?)
+}
+
+fn format(words: &[&str], i: usize) -> Result<Dtype, Failure> {
+    dtype(words.get(i).copied().unwrap_or_default())
+}
+
 fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let number = |i: usize| -> Result<u32, Failure> {
-        let word = words.get(i).ok_or("a line is too short")?;
-        Ok(word.parse()?)
-    };
-    let format = |i: usize| dtype(words.get(i).copied().unwrap_or_default());
+    let number = |i: usize| number(&words, i);
+    let format = |i: usize| format(&words, i);
     let time = match words.first().copied().unwrap_or_default() {
         "gemm" => {
             let w = format(1)?;
@@ -149,6 +155,26 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
             };
             ops.moe(&shape, number(8)?, routing)
         }
+        "elementwise" => {
+            let number = |i: usize| {
+                words
+                    .get(i)
+                    .ok_or("a line is too short")?
+                    .parse::<f64>()
+                    .map_err(Failure::from)
+            };
+            ops.elementwise(number(1)?, number(2)?)
+        }
+        _ => return latent_seconds(ops, &words),
+    };
+    Ok(time.seconds)
+}
+
+/// Latent attention, dense and sparse.
+fn latent_seconds(ops: &OperatorModel, words: &[&str]) -> Result<f64, Failure> {
+    let number = |i: usize| number(words, i);
+    let format = |i: usize| format(words, i);
+    let time = match words.first().copied().unwrap_or_default() {
         "mla_decode" => {
             let mut batch = BatchStats::default();
             for _ in 0..number(3)? {
@@ -173,16 +199,6 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
                 span: Span::All,
             };
             ops.prefill_mla(&shape, &PrefillWork::of(&batch))
-        }
-        "elementwise" => {
-            let number = |i: usize| {
-                words
-                    .get(i)
-                    .ok_or("a line is too short")?
-                    .parse::<f64>()
-                    .map_err(Failure::from)
-            };
-            ops.elementwise(number(1)?, number(2)?)
         }
         "dsa_decode" => {
             let mut batch = BatchStats::default();

@@ -112,23 +112,7 @@ impl Layout {
                 m.name
             ));
         }
-        if m.linear.is_some() && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
-            return Err(format!(
-                "{} has layers of linear attention, which are modelled for vLLM V1 and TensorRT-LLM: set engine.kind to one of them",
-                m.name
-            ));
-        }
-        if m.indexer.is_some()
-            && !matches!(
-                engine,
-                EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
-            )
-        {
-            return Err(format!(
-                "{} has sparse attention, which is modelled for vLLM V1, TensorRT-LLM and SGLang: set engine.kind to one of them",
-                m.name
-            ));
-        }
+        check_attention(m, engine)?;
         self.check_attention_ranks(engine)?;
         self.check_stages(engine)?;
         if ep > 1 {
@@ -249,6 +233,27 @@ impl Layout {
             })
             .collect()
     }
+}
+
+/// Refuses kinds of attention that are not modelled for `engine`.
+fn check_attention(m: &ModelArch, engine: EngineKind) -> Result<(), String> {
+    if m.linear.is_some() && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+        return Err(format!(
+            "{} has layers of linear attention, which are modelled for vLLM V1 and TensorRT-LLM: set engine.kind to one of them",
+            m.name
+        ));
+    }
+    let has_sparse = matches!(
+        engine,
+        EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
+    );
+    if m.indexer.is_some() && !has_sparse {
+        return Err(format!(
+            "{} has sparse attention, which is modelled for vLLM V1, TensorRT-LLM and SGLang: set engine.kind to one of them",
+            m.name
+        ));
+    }
+    Ok(())
 }
 
 /// Where the ranks of one replica lie on nodes of one type.

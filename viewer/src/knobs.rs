@@ -142,6 +142,56 @@ fn number(value: &Value, unit: Unit) -> Option<f64> {
     }
 }
 
+/// Keys with a slider: name, label, unit, and the range that is there at least.
+const SLIDERS: [(&str, &str, Unit, f64, f64); 10] = [
+    ("layout.replicas", "replicas", Unit::Whole, 1.0, 64.0),
+    (
+        "workload[0].arrival.concurrency",
+        "users",
+        Unit::Whole,
+        1.0,
+        1024.0,
+    ),
+    (
+        "engine.max_num_seqs",
+        "max_num_seqs",
+        Unit::Whole,
+        1.0,
+        1024.0,
+    ),
+    (
+        "engine.max_num_batched_tokens",
+        "max_num_batched_tokens",
+        Unit::Whole,
+        256.0,
+        32_768.0,
+    ),
+    (
+        "engine.max_batch_prefill_tokens",
+        "max_batch_prefill_tokens",
+        Unit::Whole,
+        256.0,
+        32_768.0,
+    ),
+    (
+        "engine.max_concurrent_requests",
+        "max_concurrent_requests",
+        Unit::Whole,
+        1.0,
+        1024.0,
+    ),
+    (
+        "engine.kv_blocks",
+        "KV blocks",
+        Unit::Whole,
+        16.0,
+        100_000.0,
+    ),
+    ("slo.ttft", "limit of TTFT", Unit::Millis, 10.0, 30_000.0),
+    ("slo.tpot", "limit of TPOT", Unit::Millis, 1.0, 1_000.0),
+    ("run.requests", "requests", Unit::Whole, 100.0, 20_000.0),
+];
+
 /// What can be turned in the resolved scenario `text` (as `Scenario::show` writes it); `instances` are those of the catalog.
 pub fn knobs(text: &str, instances: &[String]) -> Knobs {
     let Ok(table) = text.parse::<Table>() else {
@@ -155,55 +205,7 @@ pub fn knobs(text: &str, instances: &[String]) -> Knobs {
         };
         all.push(&key, &label, Unit::Rate, was, (was / 10.0, was * 5.0));
     }
-    let sliders: [(&str, &str, Unit, f64, f64); 10] = [
-        ("layout.replicas", "replicas", Unit::Whole, 1.0, 64.0),
-        (
-            "workload[0].arrival.concurrency",
-            "users",
-            Unit::Whole,
-            1.0,
-            1024.0,
-        ),
-        (
-            "engine.max_num_seqs",
-            "max_num_seqs",
-            Unit::Whole,
-            1.0,
-            1024.0,
-        ),
-        (
-            "engine.max_num_batched_tokens",
-            "max_num_batched_tokens",
-            Unit::Whole,
-            256.0,
-            32_768.0,
-        ),
-        (
-            "engine.max_batch_prefill_tokens",
-            "max_batch_prefill_tokens",
-            Unit::Whole,
-            256.0,
-            32_768.0,
-        ),
-        (
-            "engine.max_concurrent_requests",
-            "max_concurrent_requests",
-            Unit::Whole,
-            1.0,
-            1024.0,
-        ),
-        (
-            "engine.kv_blocks",
-            "KV blocks",
-            Unit::Whole,
-            16.0,
-            100_000.0,
-        ),
-        ("slo.ttft", "limit of TTFT", Unit::Millis, 10.0, 30_000.0),
-        ("slo.tpot", "limit of TPOT", Unit::Millis, 1.0, 1_000.0),
-        ("run.requests", "requests", Unit::Whole, 100.0, 20_000.0),
-    ];
-    for (key, label, unit, low, high) in sliders {
+    for (key, label, unit, low, high) in SLIDERS {
         if let Some(was) = at(&table, key).and_then(|v| number(v, unit)) {
             all.push(key, label, unit, was, (low.min(was), high.max(2.0 * was)));
         }

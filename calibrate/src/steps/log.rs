@@ -238,32 +238,15 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
     for record in reader.records() {
         let record = record.map_err(table)?;
         let line = record.position().map_or(0, csv::Position::line);
-        let wrong = |(i, column): (usize, &'static str), wanted: &'static str| LogError::Field {
-            file: file.to_owned(),
+        let row = Row {
+            record: &record,
             line,
-            column,
-            value: record.get(i).unwrap_or("").chars().take(60).collect(),
-            wanted,
+            file,
         };
-        let seconds = |at: (usize, &'static str)| {
-            record
-                .get(at.0)
-                .and_then(|t| t.trim().parse::<f64>().ok())
-                .filter(|v| v.is_finite() && *v >= 0.0)
-                .ok_or_else(|| wrong(at, "a time in seconds"))
-        };
-        let count = |at: (usize, &'static str)| {
-            record
-                .get(at.0)
-                .and_then(|t| t.trim().parse::<u32>().ok())
-                .ok_or_else(|| wrong(at, "a whole number from 0 to 4294967295"))
-        };
-        let sum = |at: (usize, &'static str)| {
-            record
-                .get(at.0)
-                .and_then(|t| t.trim().parse::<u64>().ok())
-                .ok_or_else(|| wrong(at, "a whole number"))
-        };
+        let wrong = |at: Column, wanted: &'static str| row.wrong(at, wanted);
+        let seconds = |at: Column| row.seconds(at);
+        let count = |at: Column| row.count(at);
+        let sum = |at: Column| row.sum(at);
         let (from, to) = (seconds(start)?, seconds(end)?);
         if to < from {
             return Err(wrong(end, "at or after the step's start"));
@@ -314,6 +297,49 @@ pub fn parse(input: impl std::io::Read, file: &str) -> Result<Vec<Step>, LogErro
     }
     link(&mut steps);
     Ok(steps)
+}
+
+/// Place and name of a column.
+type Column = (usize, &'static str);
+
+/// A row of the table, and where it stands.
+struct Row<'a> {
+    record: &'a csv::StringRecord,
+    line: u64,
+    file: &'a str,
+}
+
+impl Row<'_> {
+    fn wrong(&self, (i, column): Column, wanted: &'static str) -> LogError {
+        LogError::Field {
+            file: self.file.to_owned(),
+            line: self.line,
+            column,
+            value: self.text((i, column)).chars().take(60).collect(),
+            wanted,
+        }
+    }
+
+    fn text(&self, at: Column) -> &str {
+        self.record.get(at.0).unwrap_or("")
+    }
+
+    fn seconds(&self, at: Column) -> Result<f64, LogError> {
+        let found = self.text(at).trim().parse::<f64>().ok();
+        found
+            .filter(|v| v.is_finite() && *v >= 0.0)
+            .ok_or_else(|| self.wrong(at, "a time in seconds"))
+    }
+
+    fn count(&self, at: Column) -> Result<u32, LogError> {
+        let found = self.text(at).trim().parse::<u32>();
+        found.map_err(|_| self.wrong(at, "a whole number from 0 to 4294967295"))
+    }
+
+    fn sum(&self, at: Column) -> Result<u64, LogError> {
+        let found = self.text(at).trim().parse::<u64>();
+        found.map_err(|_| self.wrong(at, "a whole number"))
+    }
 }
 
 /// Finds each step's successor on its replica: the gap between them, and whether they overlap.

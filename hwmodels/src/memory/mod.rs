@@ -22,6 +22,7 @@ mod limits;
 mod sglang;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use std::ops::Range;
 
@@ -38,6 +39,7 @@ use crate::units::ByteSize;
 
 pub use limits::VllmRelease;
 pub use sglang::{SglangDevice, SglangReserve};
+use weights::stage_weights;
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -53,8 +55,6 @@ const TRITON_SAMPLER_SCRATCH: f64 = 80.0 * 1_048_576.0;
 const SAMPLER_HIDDEN_COPIES: f64 = 1.28;
 /// What vLLM finds taken outside the torch allocator on a single rank [bytes]: fitted on Llama-3.1-8B.
 const VLLM_NON_TORCH: f64 = 0.13 * GIB;
-/// Values of the rotary table of the model that [`VLLM_NON_TORCH`] was fitted on: 131 072 positions of 128 dims.
-const FITTED_TABLE: f64 = 131_072.0 * 128.0;
 /// More of it with tensor or pipeline parallel: NCCL and the all-reduce buffers [bytes]; fitted on Qwen3-32B, TP 2.
 const COMMUNICATION: f64 = 0.41 * GIB;
 /// Memory that a process takes by using the device at all [bytes]; recalled, 0.3 to 0.5 GiB by device.
@@ -488,18 +488,6 @@ fn frees_windows(model: &ModelArch, s: &MemorySettings) -> bool {
     }
 }
 
-/// What the table by which an engine rotates queries and keys takes beyond that of Llama-3.1-8B [bytes], which is in [`VLLM_NON_TORCH`]. Engines make it for all
-/// positions of the model at their start: vLLM in 16 bits (`RotaryEmbedding.cos_sin_cache`; pull request 44738, which would have cut it to `max_model_len`,
-/// was not merged), SGLang on NVIDIA and TensorRT-LLM in 32 (`RopeParams.create_rope_const_params`). Others grow theirs as they need it.
-fn rotary_table(model: &ModelArch, engine: EngineKind) -> f64 {
-    let bytes = match engine {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => 2.0,
-        EngineKind::Sglang | EngineKind::TrtLlm => 4.0,
-        _ => 0.0,
-    };
-    (model.rotary_table_values() - FITTED_TABLE).max(0.0) * bytes
-}
-
 fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm.minor >= VLLM_GRAPHS_SUBTRACTED,
@@ -521,15 +509,7 @@ fn stage_use(
 ) -> Stage {
     let total = rank.usable_bytes as f64;
     let last = layers.end == model.layers;
-    let mut weights = model.stage_weight_bytes(layout, layers.clone(), s.weights);
-    if s.weights == Dtype::Mxfp4 && matches!(s.engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
-        weights += mxfp4_padding(model, layout, layers.clone());
-    }
-    weights += rotary_table(model, s.engine);
-    if s.engine != EngineKind::TrtLlm {
-        let with_attention = model.kv_layers_in(layers.clone());
-        weights += model.unquantised_attention_bytes(s.weights, layout.tp, with_attention);
-    }
+    let weights = stage_weights(model, layout, layers.clone(), s);
     // A stage of linear layers alone keeps no KV; its states are those of whoever has some.
     let with_kv = model.kv_layers_in(layers.clone()).max(1);
     let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, with_kv);
@@ -693,13 +673,4 @@ fn sampler_peak(m: &ModelArch, s: &MemorySettings) -> f64 {
         } else {
             SORTING_SAMPLER_COPIES * logits
         }
-}
-
-/// What vLLM's kernels add to MXFP4 experts [bytes]: the hidden dimension of the values, not of their scales, is padded
-/// to a multiple of 256. Inferred from the weights that gpt-oss-20b and -120b take (llm-d-benchmark).
-fn mxfp4_padding(m: &ModelArch, layout: Layout, layers: Range<u32>) -> f64 {
-    let padded = f64::from(m.hidden.next_multiple_of(256)) / f64::from(m.hidden);
-    let one = m.layer_weight_bytes(true, Dtype::Mxfp4, layout);
-    let values = one.expert * one.experts_held * 0.5 / Dtype::Mxfp4.bytes();
-    f64::from(m.moe_layers_in(layers)) * values * (padded - 1.0)
 }

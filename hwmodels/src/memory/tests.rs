@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::weights::rotary_table;
 use super::*;
 
 fn settings(engine: EngineKind, device: &str, model: &str) -> MemorySettings {

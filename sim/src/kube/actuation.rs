@@ -10,61 +10,13 @@
 //! Who gets which instance is decided by [`crate::control::actuation`]. An engine of the run ends when its instance falls asleep, and a new one begins when
 //! that is awake: sleep discards the KV cache.
 
-use std::collections::BTreeMap;
-
 use super::cluster::Cluster;
 use super::event::Event;
-use super::record::{ActuationRecord, Controller, InstanceRow};
-use super::spec::{ActuationSpec, Wake, WakeSpec};
+use super::record::{Controller, InstanceRow};
+use super::spec::{Wake, WakeSpec};
 use super::unit::State;
-use crate::control::actuation::{Answer, DualPodsSpec, InstanceId, NodeInstances, Path};
+use crate::control::actuation::{Answer, DualPodsSpec, InstanceId, Path};
 use crate::kernel::time::SimTime;
-
-/// Fast model actuation at work.
-pub(super) struct Actuation {
-    pub spec: ActuationSpec,
-    /// What the dual-pods controller keeps of each node that has instances or launchers.
-    nodes: BTreeMap<usize, NodeInstances>,
-    record: ActuationRecord,
-    /// The link between the host's memory and the accelerators of each node, once somebody wakes there.
-    links: BTreeMap<usize, usize>,
-}
-
-impl Actuation {
-    pub fn new(spec: ActuationSpec) -> Actuation {
-        let record = ActuationRecord {
-            level: spec.level,
-            sleeping_gpu_bytes: spec.sleeping_gpu_bytes,
-            ..ActuationRecord::default()
-        };
-        Actuation {
-            spec,
-            nodes: BTreeMap::new(),
-            record,
-            links: BTreeMap::new(),
-        }
-    }
-
-    pub fn into_record(self) -> ActuationRecord {
-        self.record
-    }
-
-    fn deleted(&mut self, now: SimTime, ids: &[InstanceId], why: &str) {
-        for id in ids {
-            self.record.instances[*id].end(now, why);
-        }
-    }
-
-    /// Notes the most that slept on an accelerator of node `n`, and the most that its host held.
-    fn note_peaks(&mut self, n: usize, gpus: &[u32]) {
-        let Some(node) = self.nodes.get(&n) else {
-            return;
-        };
-        let on = gpus.iter().map(|gpu| node.asleep_on(*gpu) as u64);
-        self.record.most_asleep = self.record.most_asleep.max(on.max().unwrap_or(0));
-        self.record.most_host_bytes = self.record.most_host_bytes.max(node.host_bytes());
-    }
-}
 
 impl Cluster {
     /// The launcher populator brings a node to its number of launchers: their image is pulled, and they load the Python modules.

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::actuation::Actuation;
 use super::delay::Delay;
 use super::deployment::Deployment;
 use super::event::Event;
 use super::flows::Loads;
 use super::node::Node;
-use super::on_demand::Shared;
 use super::pod::Pod;
 use super::provisioner::Provisioner;
 use super::record::{
@@ -16,7 +14,9 @@ use super::record::{
     ReplicaRow, SampleRow,
 };
 use super::scalers::Scaler;
+use super::shared_models::Shared;
 use super::sight::{Order, Sight};
+use super::sleepers::Actuation;
 use super::slow::SlowLink;
 use super::spec::{ClusterSpec, DeploymentSpec, GroupSpec, When};
 use super::unit::{Curse, Unit};

@@ -6,34 +6,11 @@
 use super::cluster::Cluster;
 use super::event::Event;
 use super::record::{Controller, DecisionRow, SwapRow};
+use super::shared_models::Shared;
 use super::sight::Sight;
 use super::unit::State;
-use crate::control::on_demand::{Action, ModelView, NodeView, OnDemand, Resident};
+use crate::control::on_demand::{Action, ModelView, NodeView, Resident};
 use crate::kernel::time::SimTime;
-
-/// Loading on demand at work.
-pub(super) struct Shared {
-    control: OnDemand,
-    /// The deployment of each model.
-    pools: Vec<usize>,
-    /// When its next look is planned.
-    planned: SimTime,
-    /// Replicas that it created, and the nodes where they are to find room; none: a node that is to come.
-    intended: Vec<(usize, Option<usize>)>,
-    pub swaps: Vec<SwapRow>,
-}
-
-impl Shared {
-    pub fn new(control: OnDemand, pools: Vec<usize>) -> Shared {
-        Shared {
-            control,
-            pools,
-            planned: SimTime::NEVER,
-            intended: Vec::new(),
-            swaps: Vec::new(),
-        }
-    }
-}
 
 impl Cluster {
     /// A request waits at the gateway: models that are loaded on demand are looked at now. Whether there are such.
