@@ -509,7 +509,7 @@ fn stage_use(
 ) -> Stage {
     let total = rank.usable_bytes as f64;
     let last = layers.end == model.layers;
-    let weights = stage_weights(model, layout, layers.clone(), s);
+    let weights = stage_weights(model, layout, layers.clone(), s.weights, s.engine);
     // A stage of linear layers alone keeps no KV; its states are those of whoever has some.
     let with_kv = model.kv_layers_in(layers.clone()).max(1);
     let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, with_kv);

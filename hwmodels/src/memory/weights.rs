@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::MemorySettings;
 use crate::dtype::Dtype;
 use crate::engine::EngineKind;
 use crate::layout::Layout;
@@ -16,16 +15,17 @@ pub(super) fn stage_weights(
     model: &ModelArch,
     layout: Layout,
     layers: Range<u32>,
-    s: &MemorySettings,
+    dtype: Dtype,
+    engine: EngineKind,
 ) -> f64 {
-    let mut weights = model.stage_weight_bytes(layout, layers.clone(), s.weights);
-    if s.weights == Dtype::Mxfp4 && matches!(s.engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
+    let mut weights = model.stage_weight_bytes(layout, layers.clone(), dtype);
+    if dtype == Dtype::Mxfp4 && matches!(engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
         weights += mxfp4_padding(model, layout, layers.clone());
     }
-    weights += rotary_table(model, s.engine);
-    if s.engine != EngineKind::TrtLlm {
+    weights += rotary_table(model, engine);
+    if engine != EngineKind::TrtLlm {
         let with_attention = model.kv_layers_in(layers);
-        weights += model.unquantised_attention_bytes(s.weights, layout.tp, with_attention);
+        weights += model.unquantised_attention_bytes(dtype, layout.tp, with_attention);
     }
     weights
 }

@@ -73,18 +73,6 @@ pub(super) fn fill(file: &mut ActuationFile, is_estimated: bool) {
     }
 }
 
-/// How instances wake and sleep, for reports of the defaults: medians.
-pub(super) fn in_words(w: &WakeSpec) -> String {
-    let wake = match &w.how {
-        Wake::Time(delay) => format!("{:.1} s", delay.median()),
-        Wake::Copy { fixed, rate, node } => {
-            let alone = fixed.median() + w.tensor_bytes as f64 / rate.min(*node);
-            format!("{alone:.1} s alone")
-        }
-    };
-    format!("wake-up {wake}, falling asleep {:.1} s", w.sleep.median())
-}
-
 impl Scenario {
     fn actuation_file(&self) -> Option<&ActuationFile> {
         self.cluster.as_ref()?.cluster.actuation.as_ref()

@@ -14,7 +14,7 @@ use super::cluster_file::{DelayFile, NodeGroupFile, PodFile};
 use super::error::ScenarioError;
 use super::{ModelChoice, Scenario};
 use crate::kube::delay::Delay;
-use crate::kube::spec::{ClusterSpec, SharedLoad, StartSpec, Weights};
+use crate::kube::spec::{ClusterSpec, SharedLoad, StartSpec, Wake, WakeSpec, Weights};
 
 type Result<T> = std::result::Result<T, ScenarioError>;
 
@@ -248,7 +248,7 @@ impl Scenario {
                     secs(&s.engine_init)
                 );
                 let text = match &s.wake {
-                    Some(w) => format!("{text}; {}", super::actuation::in_words(w)),
+                    Some(w) => format!("{text}; {}", wake_in_words(w)),
                     None => text,
                 };
                 let what = match cluster.deployments.len() {
@@ -260,4 +260,16 @@ impl Scenario {
         }
         all
     }
+}
+
+/// How instances wake and sleep, for reports of the defaults: medians.
+fn wake_in_words(w: &WakeSpec) -> String {
+    let wake = match &w.how {
+        Wake::Time(delay) => format!("{:.1} s", delay.median()),
+        Wake::Copy { fixed, rate, node } => {
+            let alone = fixed.median() + w.tensor_bytes as f64 / rate.min(*node);
+            format!("{alone:.1} s alone")
+        }
+    };
+    format!("wake-up {wake}, falling asleep {:.1} s", w.sleep.median())
 }

@@ -1,6 +1,6 @@
 //! Models that share accelerators and are loaded on demand.
 
-use crate::common::clusters::{check_books, cluster, run, secs};
+use crate::common::clusters::{check_books, cluster, refused_text, run, secs};
 use sim::control::actuation::Path;
 use sim::kernel::time::SimTime;
 use sim::kube::record::{Controller, SwapRow};
@@ -72,17 +72,7 @@ fn ready(record: &RunRecord, s: &SwapRow) -> f64 {
 
 #[track_caller]
 fn refused(overrides: &[&str], words: &[&str]) {
-    let all: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
-    let e = match Scenario::parse(TURNS, "turns.toml", &all) {
-        Err(e) => e.to_string(),
-        Ok(s) => match s.build() {
-            Err(e) => e.to_string(),
-            Ok(_) => panic!("accepted: {overrides:?}"),
-        },
-    };
-    for word in words {
-        assert!(e.contains(word), "`{word}` is not in: {e}");
-    }
+    refused_text(TURNS, "turns.toml", overrides, words);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Pools on a cluster: each its own Deployment, all of them on the same nodes.
 
-use crate::common::clusters::{APART, MODELS, check_books, cluster, run, secs};
+use crate::common::clusters::{APART, MODELS, check_books, cluster, refused_text, run, secs};
 use sim::kube::record::{Controller, DeploymentSample};
 use sim::record::RunRecord;
 use sim::report::RunReport;
@@ -31,17 +31,7 @@ fn state(record: &RunRecord, name: &str, at: f64) -> DeploymentSample {
 
 #[track_caller]
 fn refused(text: &str, overrides: &[&str], words: &[&str]) {
-    let all: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
-    let e = match Scenario::parse(text, "pools.toml", &all) {
-        Err(e) => e.to_string(),
-        Ok(s) => match s.build() {
-            Err(e) => e.to_string(),
-            Ok(_) => panic!("accepted: {overrides:?}"),
-        },
-    };
-    for word in words {
-        assert!(e.contains(word), "`{word}` is not in: {e}");
-    }
+    refused_text(text, "pools.toml", overrides, words);
 }
 
 #[test]

@@ -261,8 +261,14 @@ fn check_transfers(record: &RunRecord) {
 
 #[track_caller]
 pub fn refused(overrides: &[&str], words: &[&str]) {
-    let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
-    let e = match Scenario::parse(PLAIN, "plain.toml", &overrides) {
+    refused_text(PLAIN, "plain.toml", overrides, words);
+}
+
+/// The scenario `text` of the file `name` is refused with these words.
+#[track_caller]
+pub fn refused_text(text: &str, name: &str, overrides: &[&str], words: &[&str]) {
+    let all: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
+    let e = match Scenario::parse(text, name, &all) {
         Err(e) => e.to_string(),
         Ok(s) => match s.build() {
             Err(e) => e.to_string(),
