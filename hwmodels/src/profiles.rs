@@ -89,6 +89,10 @@ const FILES: &[(&str, &str)] = &[
         "inferentia2.toml",
         include_str!("../data/profiles/inferentia2.toml"),
     ),
+    (
+        "rtx4090.toml",
+        include_str!("../data/profiles/rtx4090.toml"),
+    ),
     ("tgi.toml", include_str!("../data/profiles/tgi.toml")),
     (
         "tgi-neuron.toml",

@@ -19,8 +19,10 @@ pub(crate) mod row;
 pub mod serving_points;
 pub mod startup;
 pub mod tables;
+pub mod tgi_g5;
 pub mod trtllm;
 pub mod vllm;
+pub mod vllm_pcie;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -52,11 +54,13 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 15] = [
+pub const SETS: [(&str, Loader); 17] = [
     ("jumpstart", jumpstart::cases),
+    ("tgi_g5", tgi_g5::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_requests_moe", vllm::mixture_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
+    ("vllm_pcie", vllm_pcie::cases),
     ("qwen3_32b", qwen3::cases),
     ("sglang_qwen3_32b", aiconfigurator::sglang_qwen3_32b),
     ("vllm_gpt_oss", aiconfigurator::vllm_gpt_oss),
