@@ -10,7 +10,7 @@
 //! - Lengths are reported by their totals alone. ShareGPT's conversations are cut into parts, and vLLM takes a part's first two turns for prompt and
 //!   answer, whoever speaks: in its samples prompts and answers are of about equal length (217 and 200 tokens), while those of users and assistants have 111 and 328. So rows of `traces/lengths_sharegpt_v3.csv.gz`
 //!   that pass the benchmark's filter are taken at even distances, every other one the other way round, and scaled to the totals.
-//! - The hosts are not described. They were rented (io.net), so they stage as rented machines do (`host_path`, docs/collectives.md). That was chosen with the errors
+//! - The hosts are not described. Their publisher, io.net, rents machines out, so they are taken to stage as rented ones do (`host_path`, docs/collectives.md). That was chosen with the errors
 //!   in sight: with a root port for each device TPOT of several devices is about half of what was measured.
 
 use std::fmt::Write as _;
@@ -107,7 +107,7 @@ fn arrivals(n: usize) -> Vec<f64> {
 
 /// Prompt and output lengths of `n` requests with these totals [tokens].
 fn lengths(pairs: &[Pair], n: usize, prompts: f64, outputs: f64) -> Vec<[u32; 2]> {
-    // The filter of vLLM's benchmark.
+    // The filter of vLLM's benchmark, whichever way round.
     let fits = |p: &&Pair| {
         let (a, b) = (p.num_prefill_tokens, p.num_decode_tokens);
         a >= 4 && b >= 4 && a <= 1024 && b <= 1024 && a + b <= 2048

@@ -236,13 +236,8 @@ fn a_machine_of_ones_own_needs_an_accelerator_and_a_count() {
 #[test]
 fn a_rented_machine_stages_slower_than_one_with_a_root_port_for_each_device() {
     let step = |more: &str| {
-        let hardware = format!("hardware={{ accelerator = \"RTX 4090\", count = 2{more} }}");
-        let s = with(&[
-            &hardware,
-            "layout.tp=2",
-            "model={ name = \"llama-3.1-8b\", weights = \"bf16\" }",
-        ])
-        .unwrap();
+        let hardware = format!("hardware={{ accelerator = \"RTX4090\", count = 2{more} }}");
+        let s = with(&[&hardware, "layout.tp=2", "workload[0].prompt=1000"]).unwrap();
         assert_eq!(parse(&s.show(), &[]).unwrap(), s);
         let report = crate::report::RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
         crate::report::expect::number(&report, "ttft_ms.mean").unwrap()
