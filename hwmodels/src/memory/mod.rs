@@ -611,20 +611,26 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
         width = width.max(feed_forward(f64::from(m.intermediate)));
     }
     if let Some(moe) = m.moe {
-        // One row per token and chosen expert: gate and up, their product, and the down-projected row that reuses the first.
+        // One row per token and chosen expert. vLLM's hold gate and up, their product, and the down-projected row that reuses the first.
         let top_k = f64::from(moe.top_k);
         let ranks = layout.stage_ranks().max(1);
         let share = f64::from(ranks) / f64::from(layout.ep.clamp(1, ranks));
         let inner = f64::from(moe.expert_intermediate) / share;
-        let routed = top_k * ((gate * inner).max(f64::from(m.hidden)) + inner);
+        let hidden = f64::from(m.hidden);
+        // TensorRT-LLM's workspace is two buffers that share what is never held at once: the gathered row, the product and the down-projected row in
+        // 16 bits; gate and up, or that row again (`CutlassMoeFCRunner::getWorkspaceDeviceBufferSizes`). It counts all chosen experts, wherever they are.
+        let other = if engine == EngineKind::TrtLlm { hidden } else { inner };
+        let routed = top_k * ((gate * inner).max(hidden) + other);
         // The expert kernels see the tokens of all data-parallel ranks, as many at a time as a chunk holds.
         let gathered = tokens * f64::from(layout.dp.max(1));
         let at_once = match engine {
             EngineKind::TrtLlm => gathered,
             _ => gathered.min(tokens.max(VLLM_EXPERT_CHUNK)),
         };
+        // TensorRT-LLM holds what the experts make of the gathered tokens beside them, until it is scattered.
+        let held = if engine == EngineKind::TrtLlm { 2.0 } else { 1.0 };
         let rows = if layout.dp > 1 && tokens > 0.0 {
-            routed * at_once / tokens + f64::from(m.hidden) * gathered / tokens
+            routed * at_once / tokens + held * hidden * gathered / tokens
         } else {
             routed
         };

@@ -315,6 +315,34 @@ fn the_stage_with_least_room_decides() {
     }
 }
 
+/// Qwen3-235B in eight data-parallel ranks: 65 536 gathered tokens, each with eight rows of 2 x 4096 values in 16 bits, in and out of the experts; beside them a
+/// rank's own 8192 tokens.
+#[test]
+fn tensorrt_llm_sets_aside_room_for_the_experts_of_all_ranks_tokens() {
+    let layout = Layout {
+        tp: 1,
+        pp: 1,
+        dp: 8,
+        ep: 8,
+    };
+    let c = Catalog::builtin();
+    let m = c.model("qwen3-235b-a22b").unwrap();
+    let activation = |dp: u32, engine: EngineKind| {
+        forward_peak(m, Layout { dp, ep: dp, ..layout }, 8192.0, engine)
+    };
+    let row = 4096.0 * 2.0;
+    let gathered = 65_536.0 * (8.0 * 2.0 * row + 2.0 * row);
+    assert_eq!(
+        activation(8, EngineKind::TrtLlm),
+        gathered + 8192.0 * 2.0 * row
+    );
+    // One rank alone has its own tokens only.
+    assert_eq!(
+        activation(1, EngineKind::TrtLlm),
+        8192.0 * (8.0 * 2.0 * row + 2.0 * row)
+    );
+}
+
 #[test]
 fn settings_out_of_range_are_refused() {
     let broken: [fn(&mut MemorySettings); 7] = [
