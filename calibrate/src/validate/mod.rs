@@ -17,6 +17,7 @@ pub mod qwen3;
 pub mod report;
 pub(crate) mod row;
 pub mod serving_points;
+pub mod sglang_disagg;
 pub mod startup;
 pub mod tables;
 pub mod trtllm;
@@ -52,13 +53,14 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 15] = [
+pub const SETS: [(&str, Loader); 16] = [
     ("jumpstart", jumpstart::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_requests_moe", vllm::mixture_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
     ("qwen3_32b", qwen3::cases),
     ("sglang_qwen3_32b", aiconfigurator::sglang_qwen3_32b),
+    ("sglang_deepseek_r1_disagg", sglang_disagg::cases),
     ("vllm_gpt_oss", aiconfigurator::vllm_gpt_oss),
     ("llama_405b", serving_points::llama_405b),
     ("trtllm_llama31_8b", aiconfigurator::trtllm_llama31_8b),
