@@ -66,7 +66,9 @@ fn scenario(raw: &Raw, drafts: bool) -> String {
     };
     let servers = if raw.isl >= LONG_PROMPT { 1 } else { 2 };
     let speculation = match drafts {
-        true => "speculative_algorithm = \"EAGLE\"\nspeculative_num_steps = 2\nenable_spec_v2 = true\n",
+        true => {
+            "speculative_algorithm = \"EAGLE\"\nspeculative_num_steps = 2\nenable_spec_v2 = true\n"
+        }
         false => "",
     };
     format!(
@@ -105,7 +107,9 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let drafts = raw.silicon_tpot_ms < WITH_DRAFTS * without;
         let with = if drafts { " mtp" } else { "" };
         let mut name = format!("deepseek-r1 isl={isl} osl={osl} c={users}{with}");
-        let knobs = [isl, osl, users, u32::from(drafts)].map(|k| k.to_string()).to_vec();
+        let knobs = [isl, osl, users, u32::from(drafts)]
+            .map(|k| k.to_string())
+            .to_vec();
         let figures = [raw.silicon_ttft_ms, raw.silicon_tpot_ms];
         // The two samples have most runs in common.
         let is_again = |c: &Case| {

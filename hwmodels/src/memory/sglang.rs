@@ -243,7 +243,8 @@ mod tests {
             drafts: true,
             ..reserve(&small)
         };
-        let less = small.mem_fraction_static(&reserve(&small)) - small.mem_fraction_static(&drafting);
+        let less =
+            small.mem_fraction_static(&reserve(&small)) - small.mem_fraction_static(&drafting);
         assert!((less - 2048.0 / 24_564.0).abs() < 1e-3, "{less}");
         assert_eq!(h100.mem_fraction_static(&few), 0.875);
     }

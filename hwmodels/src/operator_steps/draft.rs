@@ -30,7 +30,9 @@ impl DraftModule {
         (walk.kernels.drafts > 0).then(|| DraftModule {
             drafts: walk.kernels.drafts,
             linear: Table::up_to(table),
-            shared: walk.shared_experts().map(|s| SharedExperts { layers: 1.0, ..s }),
+            shared: walk
+                .shared_experts()
+                .map(|s| SharedExperts { layers: 1.0, ..s }),
         })
     }
 }
@@ -111,9 +113,7 @@ impl OperatorSteps {
         for b in ranks.iter().map(batch) {
             let tokens = tokens.unwrap_or(b.tokens().max(1));
             total = total.saturating_add(tokens);
-            let mut own = module
-                .linear
-                .get(tokens, |t| self.walk.draft_layer(t));
+            let mut own = module.linear.get(tokens, |t| self.walk.draft_layer(t));
             let mut attention = Device::default();
             self.add_attention(&mut attention, &b);
             own.add_scaled(&attention, 1.0 / self.layers);

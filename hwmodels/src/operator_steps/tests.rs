@@ -399,7 +399,11 @@ fn drafts_cost_a_layer_each_and_the_tokens_that_are_verified() {
     };
     let plain = drafting(0, 1);
     let latency = |drafts: u32| drafting(drafts, 1).step(&verified(4, drafts)).latency;
-    let (none, one, two) = (plain.step(&decodes(4, 1001)).latency, latency(1), latency(2));
+    let (none, one, two) = (
+        plain.step(&decodes(4, 1001)).latency,
+        latency(1),
+        latency(2),
+    );
     // A pass over one layer of 61 and the LM head, and a few more experts that more tokens touch.
     assert!(one > none * 1.02 && two > one * 1.01, "{none} {one} {two}");
     assert!(two < none * 1.8, "{none} {two}");
@@ -422,6 +426,9 @@ fn ranks_draft_together() {
     let all = m.step_ranks(&[b; 8]);
     let idle = m.step_ranks(&[b, BatchStats::default(), b, b, b, b, b, b]);
     assert!(all.latency > drafting(0, 8).step_ranks(&[decodes(1, 501); 8]).latency);
-    assert!((idle.latency - all.latency).abs() < 1e-9, "padded to the same graph");
+    assert!(
+        (idle.latency - all.latency).abs() < 1e-9,
+        "padded to the same graph"
+    );
     assert!((all.parts.total() - all.latency).abs() < 1e-12);
 }

@@ -88,7 +88,10 @@ fn a_server_of_prompts_takes_no_more_than_its_seats_until_kv_has_gone() {
 fn a_full_decode_server_keeps_prompts_waiting_and_loses_none() {
     // 100 + 512 of 5000 tokens each: some eight at once.
     let (rows, record) = run(&apart(&params(), &params()), burst(30, 100, 40));
-    assert!(rows.iter().all(|r| r.outcome == Outcome::Finished && r.output_tokens == 40));
+    assert!(
+        rows.iter()
+            .all(|r| r.outcome == Outcome::Finished && r.output_tokens == 40)
+    );
     assert_eq!(record.transfers.unwrap().count, 30);
 }
 
@@ -96,7 +99,10 @@ fn a_full_decode_server_keeps_prompts_waiting_and_loses_none() {
 fn a_retracted_request_goes_on_where_it_stood() {
     // Outputs longer than what was set aside for them: 5000 tokens do not hold eight requests of 1100.
     let (rows, _) = run(&apart(&params(), &params()), burst(8, 100, 1000));
-    assert!(rows.iter().all(|r| r.outcome == Outcome::Finished && r.output_tokens == 1000));
+    assert!(
+        rows.iter()
+            .all(|r| r.outcome == Outcome::Finished && r.output_tokens == 1000)
+    );
     assert!(rows.iter().any(|r| r.preemptions > 0));
 }
 

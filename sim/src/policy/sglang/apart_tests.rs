@@ -152,6 +152,7 @@ fn what_is_retracted_on_a_server_of_decodes_is_not_computed_again_6_4() {
     s.waiting.clear();
     assert!(s.kv.admit(1, 59, 0));
     (s.seqs[1].state, s.seqs[1].done, s.seqs[1].generated) = (State::Running, 59, 50);
+    s.seqs[1].has_run = true;
     s.running.push(1);
     // One token is free, and two are wanted: the one with the fewest outputs goes.
     let p = step(&mut s);

@@ -53,8 +53,14 @@ impl SglangParams {
     pub(super) fn check_speculation(&self) -> Result<(), ParamError> {
         let err = |param, problem: String| Err(ParamError::new(ENGINE, param, problem));
         let given = [
-            ("speculative_num_steps", self.speculative_num_steps.is_some()),
-            ("speculative_eagle_topk", self.speculative_eagle_topk.is_some()),
+            (
+                "speculative_num_steps",
+                self.speculative_num_steps.is_some(),
+            ),
+            (
+                "speculative_eagle_topk",
+                self.speculative_eagle_topk.is_some(),
+            ),
             (
                 "speculative_num_draft_tokens",
                 self.speculative_num_draft_tokens.is_some(),
@@ -88,7 +94,10 @@ impl SglangParams {
             );
         }
         // SGLang sets it so where the drafts are a chain, whatever was given.
-        if let Some(tokens) = self.speculative_num_draft_tokens.filter(|t| *t != steps + 1) {
+        if let Some(tokens) = self
+            .speculative_num_draft_tokens
+            .filter(|t| *t != steps + 1)
+        {
             return err(
                 "speculative_num_draft_tokens",
                 format!(
