@@ -406,7 +406,7 @@ fn drafts_cost_a_layer_each_and_the_tokens_that_are_verified() {
     );
     // A pass over one layer of 61 and the LM head, and a few more experts that more tokens touch.
     assert!(one > none * 1.02 && two > one * 1.01, "{none} {one} {two}");
-    assert!(two < none * 1.8, "{none} {two}");
+    assert!(two < none * 3.0, "{none} {two}");
     // What verifies as many tokens without a module costs less.
     let mut m = drafting(2, 1);
     m.draft = None;

@@ -47,7 +47,7 @@ pub(crate) fn transfer() -> TransferSpec {
 /// Requests sent one after the other, or all at the start.
 pub(crate) struct Burst {
     left: u32,
-    gap: SimDuration,
+    pub(crate) gap: SimDuration,
     next: SimTime,
     spec: RequestSpec,
 }

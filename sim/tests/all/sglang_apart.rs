@@ -54,7 +54,6 @@ fn the_first_token_reaches_the_client_when_the_request_joins_the_decode_batch() 
 #[test]
 fn one_that_comes_while_a_step_runs_waits_for_its_end() {
     let mut load = burst(2, 100, 20);
-    // The second is sent 5 ms after the first: its KV comes 5.1 ms later, since both share the link for a while.
     load.gap = sim::kernel::time::SimDuration(200_000_000);
     let (rows, _) = run(&apart(&params(), &params()), load);
     // The first decodes in steps of 10.001 ms from 111.1 ms on, the last of which ends at 301.119 ms; the second's KV is there at 311.1 ms.
