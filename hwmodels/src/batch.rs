@@ -24,7 +24,7 @@ pub struct BatchStats {
     /// Query-key pairs of the chunks under the causal mask: sum of n*c + n(n+1)/2
     /// for n new tokens on top of c earlier ones [pairs].
     pub prefill_pairs: u64,
-    /// Sequences whose next token is sampled in this step (rows of the LM head).
+    /// Sequences whose next token is sampled in this step (rows of the LM head); where drafts are verified, each of them is a row.
     pub sampled_seqs: u32,
 }
 
@@ -38,6 +38,18 @@ impl BatchStats {
         self.decode_ctx_sum += c;
         self.decode_ctx_sq_sum += c * c;
         self.sampled_seqs += 1;
+    }
+
+    /// Adds a sequence that has KV for `before` tokens and computes `new` ones, of which all but the first are drafts to be verified: each may yield
+    /// a token.
+    #[inline]
+    pub fn add_verification(&mut self, new: u32, before: u32) {
+        let c = u64::from(before) + u64::from(new);
+        self.decode_seqs += 1;
+        self.decode_tokens += new;
+        self.decode_ctx_sum += c;
+        self.decode_ctx_sq_sum += c * c;
+        self.sampled_seqs += new;
     }
 
     /// Adds a prefill chunk of `new` tokens on top of `before` tokens whose KV exists;

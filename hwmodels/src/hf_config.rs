@@ -425,6 +425,7 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
             "use_qk_norm",
             family.name.starts_with("qwen3") || family.name.starts_with("gemma3"),
         )?,
+        nextn_layers: f.opt_u32(&["num_nextn_predict_layers"])?.unwrap_or(0),
         other_parameters: 0,
         max_positions: positions.unwrap_or_else(|| {
             warnings.push("no max_position_embeddings: 2048 assumed".to_owned());

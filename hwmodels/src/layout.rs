@@ -287,8 +287,8 @@ impl Placement {
     /// Places a replica of `model` on nodes of type `instance`.
     ///
     /// # Errors
-    /// Unknown names, and every broken rule: those of [`Layout::check`], a tensor-parallel group larger than a node,
-    /// several nodes where the engine runs on one.
+    /// Unknown names, and every broken rule: those of [`Layout::check`], a tensor-parallel group that does not fill whole nodes or is larger than
+    /// one where the engine joins none, several nodes where the engine runs on one.
     pub fn new(
         catalog: &Catalog,
         model: &ModelArch,
@@ -306,15 +306,19 @@ impl Placement {
         let node_ranks = instance.ranks(accelerator);
         let Layout { tp, pp, .. } = layout;
         let stage_ranks = layout.stage_ranks();
-        if tp > node_ranks {
+        let joins_nodes = matches!(
+            engine,
+            EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
+        );
+        if tp > node_ranks && !joins_nodes {
             return Err(impossible(format!(
-                "tensor-parallel ranks must share a node and {} has {node_ranks}; use TP {node_ranks} or less with more pipeline stages",
+                "tensor-parallel ranks of {engine} must share a node and {} has {node_ranks}; use TP {node_ranks} or less",
                 instance.name
             )));
         }
         if stage_ranks > node_ranks && !stage_ranks.is_multiple_of(node_ranks) {
             return Err(impossible(format!(
-                "{stage_ranks} data-parallel and tensor-parallel ranks do not fill whole nodes of {node_ranks}"
+                "{stage_ranks} data-parallel and tensor-parallel ranks do not fill whole nodes of {node_ranks}; use TP {node_ranks} or less with more pipeline stages"
             )));
         }
         let stages_per_node = (node_ranks / stage_ranks).clamp(1, pp);
@@ -375,7 +379,10 @@ impl Placement {
 
     /// The tensor-parallel group, as collectives see it.
     pub fn tp_group(&self) -> Group {
-        Group::within_node(self.layout.tp)
+        match self.layout.tp.div_ceil(self.node_ranks) {
+            0 | 1 => Group::within_node(self.layout.tp),
+            nodes => Group::across(self.layout.tp, nodes),
+        }
     }
 
     /// What connects the ranks, for the collective model. A node with one device has no link inside; its class does
@@ -571,16 +578,26 @@ mod tests {
     }
 
     #[test]
-    fn tensor_parallel_ranks_must_share_a_node() {
+    fn tensor_parallel_ranks_share_a_node_or_fill_several() {
         let e = place(
             "llama-3.1-405b",
             "p5.48xlarge",
             layout(16, 1, 1),
-            EngineKind::TrtLlm,
+            EngineKind::Tgi,
         )
         .unwrap_err()
         .to_string();
         assert!(e.contains("p5.48xlarge has 8"), "{e}");
+        let p = place(
+            "deepseek-v3",
+            "p5.48xlarge",
+            layout(16, 1, 1),
+            EngineKind::Sglang,
+        )
+        .unwrap();
+        assert_eq!((p.nodes, p.replicas_per_node), (2, 0));
+        assert_eq!(p.tp_group(), Group::across(16, 2));
+        assert!(p.fabric().network.is_some());
         let p = place(
             "llama-3.1-405b",
             "p5.48xlarge",

@@ -120,6 +120,9 @@ pub struct ModelArch {
     pub layer_norm: bool,
     /// True when queries and keys are normalised per head.
     pub qk_norm: bool,
+    /// Modules that predict further tokens (`num_nextn_predict_layers`), each a layer of its own; they draft tokens for speculation and are not among
+    /// `layers`, nor among the parameters.
+    pub nextn_layers: u32,
     /// Parameters outside the decoder that are loaded with it (a vision tower), 16-bit.
     pub other_parameters: u64,
     /// Longest sequence the model is made for [tokens].

@@ -90,6 +90,7 @@ impl ReplicaSpec {
     ) -> Result<Engine, RunError> {
         let around = Surroundings {
             replica: index,
+            seed,
             step: StepTimes::new(self.step.clone(), self.drift.map(|d| Drift::new(d, seed))),
             output_delay: self.output_delay,
         };

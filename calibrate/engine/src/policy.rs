@@ -80,6 +80,7 @@ impl Policy {
             tp: 1,
             pp,
             dp: 1,
+            role: sim::cluster::pools::Role::Both,
             cuda_graphs: None,
             seed: 0,
             settings: settings.as_ref(),

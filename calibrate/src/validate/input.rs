@@ -36,7 +36,7 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 28] = [
+pub const FILES: [DataFile; 29] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
@@ -90,6 +90,17 @@ pub const FILES: [DataFile; 28] = [
         &[
             "concurrency",
             "tp_size",
+            "silicon_ttft_ms",
+            "silicon_tpot_ms",
+        ],
+    ),
+    file(
+        "serving2/sglang_deepseek_r1_h100_disagg.csv",
+        &["sglang_deepseek_r1_disagg"],
+        &[
+            "concurrency",
+            "prefill_tp_size",
+            "decode_tp_size",
             "silicon_ttft_ms",
             "silicon_tpot_ms",
         ],

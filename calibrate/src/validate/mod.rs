@@ -17,6 +17,7 @@ pub mod qwen3;
 pub mod report;
 pub(crate) mod row;
 pub mod serving_points;
+pub mod sglang_disagg;
 pub mod startup;
 pub mod tables;
 pub mod tgi_g5;
@@ -54,7 +55,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 17] = [
+pub const SETS: [(&str, Loader); 18] = [
     ("jumpstart", jumpstart::cases),
     ("tgi_g5", tgi_g5::cases),
     ("vllm_requests", vllm::request_cases),
@@ -63,6 +64,7 @@ pub const SETS: [(&str, Loader); 17] = [
     ("vllm_pcie", vllm_pcie::cases),
     ("qwen3_32b", qwen3::cases),
     ("sglang_qwen3_32b", aiconfigurator::sglang_qwen3_32b),
+    ("sglang_deepseek_r1_disagg", sglang_disagg::cases),
     ("vllm_gpt_oss", aiconfigurator::vllm_gpt_oss),
     ("llama_405b", serving_points::llama_405b),
     ("trtllm_llama31_8b", aiconfigurator::trtllm_llama31_8b),

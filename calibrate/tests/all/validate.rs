@@ -178,3 +178,35 @@ fn vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand() {
     within("vllm_requests", "ttft_mean_ms", 15.0);
     within("vllm_rate_sweep", "tpot_mean_ms", 5.0);
 }
+
+#[test]
+fn sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_at_hand() {
+    let Some(dir) = std::env::var_os("SERVETWIN_MEASURED") else {
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED, no measurements (SERVETWIN_MEASURED): sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_at_hand\n",
+        );
+        return;
+    };
+    let set = "sglang_deepseek_r1_disagg";
+    let report = validate(&Source::Folder(dir.into()), &[set]);
+    // Rows that both samples have count once; a point was measured with drafts and without.
+    let drafted = |row: &&calibrate::validate::Row| row.case.ends_with(" mtp");
+    assert_eq!(report.rows.len(), 60);
+    assert_eq!(report.rows.iter().filter(drafted).count(), 24);
+    assert!(report.rows.iter().all(|r| !r.fitted), "nothing is fitted");
+    // Low throughout (docs/accuracy-history.md): a bar against getting worse.
+    for (metric, bar) in [("tpot_ms", 30.0), ("ttft_ms", 65.0)] {
+        let e = predicted(&report, set, metric);
+        assert!(e.n == 30 && e.median_ape <= bar, "{metric}: {e:?}");
+    }
+    // Servers with 32 seats each, taken at random, make some of 64 users wait for one.
+    let waits = |c: &str| {
+        let row = report
+            .rows
+            .iter()
+            .find(|r| r.case.ends_with(c) && r.metric == "ttft_ms");
+        row.and_then(|r| r.predicted).expect("a prediction")
+    };
+    assert!(waits("osl=8192 c=64") > 20.0 * waits("osl=8192 c=32"));
+}

@@ -135,6 +135,7 @@ impl MemorySettings {
                     prefill_tokens: one.chunked_prefill_size(),
                     cuda_graph_max_bs: one.cuda_graph_max_bs(),
                     prefill_graphs: true,
+                    drafts: false,
                 };
                 let fraction = one.mem_fraction_static(&reserve);
                 (fraction, reserve.prefill_tokens, 2_048, 1)

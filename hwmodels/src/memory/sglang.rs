@@ -23,6 +23,8 @@ const PER_GRAPH_SEQUENCE: f64 = 2.0;
 const PER_RANK_SEQUENCE: (f64, f64) = (3.0, 1.5);
 /// Batches of decode graphs from which data-parallel attention takes more.
 const LARGE_GRAPH: u32 = 300;
+/// What drafts tokens, and its graphs (recalled) [MiB].
+const DRAFTS: f64 = 2.0 * GIB_IN_MIB;
 /// A captured piece of prefill, by number of tokens [MiB].
 const PER_PIECE: f64 = 8.0;
 /// Devices with more memory than this set at least [`LARGE_RESERVE`] aside [MiB].
@@ -52,6 +54,8 @@ pub struct SglangReserve {
     pub cuda_graph_max_bs: u32,
     /// Whether the pieces of prefill between attention kernels are captured.
     pub prefill_graphs: bool,
+    /// Whether tokens are drafted.
+    pub drafts: bool,
 }
 
 impl SglangDevice {
@@ -143,6 +147,9 @@ impl SglangDevice {
         if r.prefill_graphs {
             reserved += f64::from(pieces(r.prefill_tokens)) * PER_PIECE;
         }
+        if r.drafts {
+            reserved += DRAFTS;
+        }
         if self.memory_mib > LARGE_DEVICE {
             reserved = reserved.max(LARGE_RESERVE);
         }
@@ -185,6 +192,7 @@ mod tests {
             prefill_tokens: d.chunked_prefill_size(),
             cuda_graph_max_bs: d.cuda_graph_max_bs(),
             prefill_graphs: false,
+            drafts: false,
         }
     }
 
@@ -229,7 +237,15 @@ mod tests {
             prefill_tokens: 2048,
             cuda_graph_max_bs: 1,
             prefill_graphs: false,
+            drafts: false,
         };
+        let drafting = SglangReserve {
+            drafts: true,
+            ..reserve(&small)
+        };
+        let less =
+            small.mem_fraction_static(&reserve(&small)) - small.mem_fraction_static(&drafting);
+        assert!((less - 2048.0 / 24_564.0).abs() < 1e-3, "{less}");
         assert_eq!(h100.mem_fraction_static(&few), 0.875);
     }
 

@@ -6,6 +6,7 @@
 //! filled on first use, so a step costs a few table look-ups and two attention formulas, whatever the batch size.
 
 mod device;
+mod draft;
 mod experts;
 mod table;
 mod walk;
@@ -25,6 +26,7 @@ use crate::ops::{
 use crate::profile::Profile;
 use crate::step::{Parts, StepCost, StepModel};
 use device::Device;
+use draft::DraftModule;
 use experts::SharedExperts;
 use table::Table;
 use walk::{Attention, LayerWalk};
@@ -94,6 +96,8 @@ pub struct OperatorSteps {
     graph_sizes: Vec<u32>,
     /// What data-parallel ranks do together; `None`: there is one rank, and `linear` holds everything.
     shared: Option<SharedExperts>,
+    /// What drafts tokens after each step; `None`: there is no speculation.
+    draft: Option<DraftModule>,
     /// Send between two stages by token [s/token] and per message [s].
     send_fixed: f64,
     send_per_token: f64,
@@ -160,6 +164,7 @@ impl OperatorSteps {
             send_per_token,
             graph_sizes: spec.graph_sizes.to_vec(),
             shared: walk.shared_experts(),
+            draft: DraftModule::of(&walk, table),
             warnings: walk.warnings(),
             walk,
         }
@@ -258,12 +263,13 @@ impl StepModel for OperatorSteps {
         let widest = Widest::of(batch);
         let graph = self.graph_size(&widest);
         let tokens = match graph {
-            Some(padded) => padded.saturating_add(batch.decode_tokens - batch.decode_seqs),
+            Some(padded) => self.graph_tokens(padded, batch),
             None => batch.tokens(),
         };
         let mut device = self.linear(tokens);
         self.add_attention(&mut device, batch);
-        self.cost_of(device, &widest, tokens, graph.is_some())
+        let passes = self.add_drafts(std::slice::from_ref(batch), graph, &mut device);
+        self.cost_of(device, &widest, (tokens, passes), graph.is_some())
     }
 
     fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {
@@ -283,7 +289,7 @@ impl StepModel for OperatorSteps {
         for batch in ranks {
             // A rank that has nothing to do takes part with a token of its own.
             let tokens = if in_graph {
-                padded.saturating_add(batch.decode_tokens - batch.decode_seqs)
+                self.graph_tokens(padded, batch)
             } else {
                 batch.tokens().max(1)
             };
@@ -296,11 +302,15 @@ impl StepModel for OperatorSteps {
         }
         if let Some(shared) = &self.shared {
             let idle = shared.ranks.saturating_sub(ranks.len() as u32);
-            let each = if in_graph { padded } else { 1 };
+            let each = match graph {
+                Some(padded) => self.graph_tokens(padded, &BatchStats::default()),
+                None => 1,
+            };
             total = total.saturating_add(idle.saturating_mul(each));
             shared.add(total, &self.walk.ops, &mut device);
         }
-        self.cost_of(device, &widest, total, in_graph)
+        let passes = self.add_drafts(ranks, graph, &mut device);
+        self.cost_of(device, &widest, (total, passes), in_graph)
     }
 }
 
@@ -331,16 +341,24 @@ impl OperatorSteps {
         self.graph_sizes.get(next).copied()
     }
 
-    /// The step whose slowest rank keeps its device busy for `device` with layers that see `tokens` tokens.
+    /// The step whose slowest rank keeps its device busy for `device` with layers that see `tokens` tokens and so many `passes` of the module that
+    /// drafts.
     #[inline]
-    fn cost_of(&self, device: Device, widest: &Widest, tokens: u32, in_graph: bool) -> StepCost {
+    fn cost_of(
+        &self,
+        device: Device,
+        widest: &Widest,
+        (tokens, passes): (u32, f64),
+        in_graph: bool,
+    ) -> StepCost {
         let c = &self.cost;
+        let layers = self.layers + passes;
         let head = self.head(widest.sampled_seqs);
 
         // A whole-model graph is launched once; otherwise the host feeds kernels layer by layer, and whichever
         // of host and device is slower sets the pace.
         // Negative where kernels in a graph overlap; they cannot hide more than there is of them.
-        let gaps = (c.kernel_gap * self.kernels_per_layer * self.layers).max(-device.total());
+        let gaps = (c.kernel_gap * self.kernels_per_layer * layers).max(-device.total());
         let per_layer = if in_graph {
             c.piece_launch
         } else if c.graph_max_seqs > 0 {
@@ -348,7 +366,7 @@ impl OperatorSteps {
         } else {
             c.layer_launch + c.rank_launch * self.meetings * f64::from(self.tp - 1)
         };
-        let launch = per_layer * self.layers;
+        let launch = per_layer * layers;
         let body = device.total() + gaps;
         let exposed_launch = (launch - body).max(0.0);
         let sends = if self.pp > 1 {

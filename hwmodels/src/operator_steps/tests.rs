@@ -363,3 +363,72 @@ fn every_second_layer_of_maverick_has_experts() {
         assert!((14.4e-3..30e-3).contains(&t), "dp {dp}: {t}");
     }
 }
+
+/// DeepSeek-V3 over eight devices, whose own module drafts so many tokens.
+fn drafting(drafts: u32, dp: u32) -> OperatorSteps {
+    OperatorSteps::new(&OperatorStepsSpec {
+        accelerator: &accelerator(),
+        fabric: Fabric::single_node(LinkClass::NvLink4, 8, 3350e9),
+        model: crate::Catalog::builtin().model("deepseek-v3").unwrap(),
+        layout: Layout {
+            tp: 8 / dp,
+            pp: 1,
+            dp,
+            ep: dp,
+        },
+        weights: Dtype::Fp8,
+        kv_cache: Dtype::Bf16,
+        cost: EngineCost::prior(EngineKind::Sglang),
+        profile: &Profile::default(),
+        max_tokens: 2048,
+        routing: Routing::Balanced,
+        kernels: Kernels {
+            drafts,
+            ..Kernels::default()
+        },
+        graph_sizes: &[],
+    })
+}
+
+#[test]
+fn drafts_cost_a_layer_each_and_the_tokens_that_are_verified() {
+    let verified = |n: u32, drafts: u32| {
+        let mut b = BatchStats::default();
+        (0..n).for_each(|_| b.add_verification(drafts + 1, 1000));
+        b
+    };
+    let plain = drafting(0, 1);
+    let latency = |drafts: u32| drafting(drafts, 1).step(&verified(4, drafts)).latency;
+    let (none, one, two) = (
+        plain.step(&decodes(4, 1001)).latency,
+        latency(1),
+        latency(2),
+    );
+    // A pass over one layer of 61 and the LM head, and a few more experts that more tokens touch.
+    assert!(one > none * 1.02 && two > one * 1.01, "{none} {one} {two}");
+    assert!(two < none * 3.0, "{none} {two}");
+    // What verifies as many tokens without a module costs less.
+    let mut m = drafting(2, 1);
+    m.draft = None;
+    assert!(m.step(&verified(4, 2)).latency < two);
+    // A prompt passes the module once.
+    let mut prompt = BatchStats::default();
+    prompt.add_prefill(1000, 0, true);
+    let share = drafting(2, 1).step(&prompt).latency / plain.step(&prompt).latency;
+    assert!((1.005..1.1).contains(&share), "{share}");
+}
+
+#[test]
+fn ranks_draft_together() {
+    let mut b = BatchStats::default();
+    b.add_verification(3, 500);
+    let m = drafting(2, 8);
+    let all = m.step_ranks(&[b; 8]);
+    let idle = m.step_ranks(&[b, BatchStats::default(), b, b, b, b, b, b]);
+    assert!(all.latency > drafting(0, 8).step_ranks(&[decodes(1, 501); 8]).latency);
+    assert!(
+        (idle.latency - all.latency).abs() < 1e-9,
+        "padded to the same graph"
+    );
+    assert!((all.parts.total() - all.latency).abs() < 1e-12);
+}

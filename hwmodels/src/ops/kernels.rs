@@ -47,6 +47,8 @@ pub struct Kernels {
     pub sampling: Sampling,
     /// Which steps replay captured graphs, and which parts of them.
     pub graph_mode: GraphMode,
+    /// Tokens that the model's own module drafts after each step for the next one to verify; 0: there is no speculation [tokens].
+    pub drafts: u32,
 }
 
 /// Which steps of vLLM V1 replay captured CUDA graphs (`cudagraph_mode`).
@@ -77,6 +79,7 @@ impl Kernels {
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),
+            drafts: 0,
         }
     }
 }
@@ -97,6 +100,7 @@ impl Default for Kernels {
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),
+            drafts: 0,
         }
     }
 }

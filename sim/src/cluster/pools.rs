@@ -46,6 +46,8 @@ pub enum FirstToken {
     Prefill,
     /// The decode side, which computes the last token of the prompt again: the transfer is part of TTFT.
     Decode,
+    /// The decode side, which passes on what the prefill side has made as soon as the request joins its batch (SGLang): the transfer is part of TTFT.
+    Relay,
 }
 
 /// A pool of replicas.

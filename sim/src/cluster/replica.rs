@@ -68,8 +68,17 @@ impl Books {
     }
 }
 
+/// When a request that was prefilled elsewhere was sent to the replica that decodes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// At this instant: it still has the front end before it.
+    At(SimTime),
+    /// To both replicas at once (SGLang's routers): its tokens are known here already.
+    BeforePrefill,
+}
+
 /// A request on its way to the replica.
-struct Sent {
+struct Coming {
     id: ReqId,
     spec: RequestSpec,
     patience: Option<SimDuration>,
@@ -99,7 +108,7 @@ pub struct Replica {
     requests: Requests,
     agenda: Events,
     /// Sent ahead of its clock, in the order of arrival.
-    inbox: VecDeque<Sent>,
+    inbox: VecDeque<Coming>,
     /// Something has changed at this instant: steps may start at its end.
     touched: bool,
     /// What the engine has held since when.
@@ -213,7 +222,7 @@ impl Replica {
 
     /// Sends it a request for an instant that its clock has not reached.
     pub fn send(&mut self, id: ReqId, spec: RequestSpec, patience: Option<SimDuration>) {
-        self.inbox.push_back(Sent { id, spec, patience });
+        self.inbox.push_back(Coming { id, spec, patience });
     }
 
     /// Does all that happens here before `until`.
@@ -228,7 +237,7 @@ impl Replica {
             while let Some(sent) = self.inbox.front()
                 && sent.spec.arrival <= now
             {
-                if let Some(Sent { id, spec, patience }) = self.inbox.pop_front() {
+                if let Some(Coming { id, spec, patience }) = self.inbox.pop_front() {
                     self.accept(now, id, &spec, patience, books);
                     self.happen(now, Class::TimeOut, books);
                 }
@@ -302,17 +311,17 @@ impl Replica {
         if self.prefills && spec.output_tokens > 1 {
             (r.hands_over, r.output_tokens, r.max_tokens) = (true, 1, 1);
         }
-        self.take_in(now, slot, spec, patience, now, books);
+        self.take_in(now, slot, spec, patience, Sent::At(now), books);
     }
 
-    /// The request of `slot` reaches the front end, `input_delay` after `sent`; its client gives up after `patience`.
+    /// The request of `slot` reaches the front end, `input_delay` after it was `sent`; its client gives up after `patience`.
     fn take_in(
         &mut self,
         now: SimTime,
         slot: Slot,
         spec: &RequestSpec,
         patience: Option<SimDuration>,
-        sent: SimTime,
+        sent: Sent,
         books: &mut Books,
     ) {
         self.last = now;
@@ -337,6 +346,9 @@ impl Replica {
             self.agenda.push(at, Class::TimeOut, slot, generation);
             return;
         }
+        let Sent::At(sent) = sent else {
+            return self.enter(slot, now, books);
+        };
         let front_end = self.front_end;
         let tokens = u64::from(spec.prompt_tokens);
         let tokenising = SimDuration(front_end.per_prompt_token.0.saturating_mul(tokens));

@@ -89,6 +89,8 @@ pub struct Request {
     pub last_token: SimTime,
     /// It ends here with its first token and goes on elsewhere.
     pub hands_over: bool,
+    /// Its first token was made elsewhere, and its client gets it when it joins a batch here.
+    pub relays: bool,
     /// What another replica has made of it, until it reaches the engine.
     pub remote: Option<RemoteKv>,
     /// What was made of it is gone.
@@ -135,6 +137,7 @@ impl Requests {
             unreached: SimTime::NEVER,
             last_token: SimTime::NEVER,
             hands_over: false,
+            relays: false,
             remote: None,
             lost: false,
             block_hashes: std::mem::take(&mut r.block_hashes),

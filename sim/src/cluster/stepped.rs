@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::requests::{Requests, Slot, Stage};
+use super::requests::{Request, Requests, Slot, Stage};
 use super::surroundings::{Out, Surroundings, cut};
+use crate::kernel::rng;
 use crate::kernel::time::{SimDuration, SimTime};
-use crate::policy::{Given, Load, Scheduler, SeqParams, StepPlan};
+use crate::policy::{Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::record::StepRow;
 use crate::request::{RejectReason, ReqId};
 
@@ -44,6 +45,10 @@ pub struct SteppedReplica {
     completed: u64,
     /// KV of its requests has gone to other replicas, or come from them.
     has_transferred: bool,
+    /// How likely drafts are accepted ([`Scheduler::acceptance`]); empty: there are none.
+    acceptance: Vec<f64>,
+    /// Tokens that each entry of a step got, where drafts are verified.
+    given: Vec<u32>,
     stopped: Vec<ReqId>,
     /// Those that go on elsewhere.
     kept: Vec<ReqId>,
@@ -56,6 +61,7 @@ impl SteppedReplica {
         SteppedReplica {
             around,
             depth: scheduler.depth().max(1) as usize,
+            acceptance: scheduler.acceptance().to_vec(),
             scheduler,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
@@ -70,6 +76,7 @@ impl SteppedReplica {
             planned: 0,
             completed: 0,
             has_transferred: false,
+            given: Vec::new(),
             stopped: Vec::new(),
             kept: Vec::new(),
             failed: Vec::new(),
@@ -165,8 +172,9 @@ impl SteppedReplica {
             out.recorder.step(&step.row);
             self.hand_out_tokens(now, &step.plan, out);
             let given = Given {
+                tokens: &self.given,
                 kept: &self.kept,
-                ..Given::one_each(&self.stopped)
+                stopped: &self.stopped,
             };
             self.scheduler.complete(&step.plan, given);
             while let Some(id) = self.stopped.pop() {
@@ -184,14 +192,25 @@ impl SteppedReplica {
     fn hand_out_tokens(&mut self, now: SimTime, plan: &StepPlan, out: &mut Out) {
         let at_client = now + self.around.output_delay;
         let (mut gap, mut equal) = (SimDuration::ZERO, 0);
-        for e in plan.entries.iter().filter(|e| e.samples) {
+        // Tokens that come together with the one before them.
+        let mut together = 0;
+        self.given.clear();
+        let speculates = !self.acceptance.is_empty();
+        for e in &plan.entries {
             let local = self.locals[e.id as usize];
-            if !local.live {
+            let gets = match e.samples && local.live {
+                true => self.accepted(e, out.requests.get(local.slot)),
+                false => u32::from(e.samples),
+            };
+            if speculates {
+                self.given.push(gets);
+            }
+            if !e.samples || !local.live {
                 continue;
             }
             let r = out.requests.get_mut(local.slot);
-            r.produced += 1;
-            if r.produced == 1 {
+            together += gets - 1;
+            if r.produced == 0 {
                 r.first_token = at_client;
             } else {
                 let g = now - r.last_token;
@@ -202,6 +221,7 @@ impl SteppedReplica {
                 gap = g;
                 equal += 1;
             }
+            r.produced += gets;
             r.last_token = now;
             if r.produced == r.output_tokens && r.hands_over {
                 self.kept.push(e.id);
@@ -214,6 +234,25 @@ impl SteppedReplica {
         if equal > 0 {
             out.recorder.gaps(at_client, gap, equal);
         }
+        if together > 0 {
+            out.recorder.gaps(at_client, SimDuration::ZERO, together);
+        }
+    }
+
+    /// Tokens that entry `e` of a step gives to `r`: its next one, and those drafts that are accepted.
+    #[inline]
+    fn accepted(&self, e: &Scheduled, r: &Request) -> u32 {
+        if !e.decode || e.tokens < 2 {
+            return 1;
+        }
+        let drafts = e.tokens.min(r.output_tokens - r.produced).saturating_sub(1);
+        let last = self.acceptance.last().copied().unwrap_or(0.0);
+        let is_accepted = |draft: &u32| {
+            let place = u64::from(r.produced) << 8 | u64::from(*draft);
+            let p = self.acceptance.get(*draft as usize).copied();
+            rng::draw(self.around.seed, u64::from(r.id), place) < p.unwrap_or(last)
+        };
+        1 + (0..drafts).take_while(is_accepted).count() as u32
     }
 
     pub(super) fn start(&mut self, now: SimTime, out: &mut Out) {
@@ -258,6 +297,11 @@ impl SteppedReplica {
             for &id in &plan.admitted {
                 let r = out.requests.get_mut(self.locals[id as usize].slot);
                 r.first_scheduled = r.first_scheduled.min(now);
+                if std::mem::take(&mut r.relays) {
+                    // The first token came with the KV and is told as the request joins the batch.
+                    r.first_token = now + self.around.output_delay;
+                    r.last_token = now;
+                }
             }
         }
         for m in plan.moves.iter().filter(|m| m.inwards) {

@@ -31,6 +31,8 @@ pub struct KvNews {
 pub struct Surroundings {
     /// Index of the replica.
     pub replica: u32,
+    /// Seed of the run.
+    pub seed: u64,
     /// How long its steps take.
     pub step: StepTimes,
     /// From the end of a step until its tokens reach the client.

@@ -7,9 +7,10 @@ use hwmodels::engine_cost::{EngineCost, Intake};
 use hwmodels::memory::{MemorySettings, SglangDevice};
 
 use super::start::{Engine, Start, Started, Storage, UNPLANNED, graph_sizes, table_of};
+use crate::cluster::pools::Role;
 use crate::policy::check::ParamError;
 use crate::policy::data_parallel;
-use crate::policy::sglang::{ENGINE, Sglang, SglangFrontEnd, SglangParams};
+use crate::policy::sglang::{DisaggregationMode, ENGINE, Sglang, SglangFrontEnd, SglangParams};
 use crate::simulation::EngineSpec;
 
 /// The devices that SGLang's defaults depend on.
@@ -30,6 +31,16 @@ impl Engine for SglangParams {
         start: &Start,
         s: &mut MemorySettings,
     ) -> Result<(), ParamError> {
+        if self.drafts() > 0 && arch.nextn_layers == 0 {
+            return Err(ParamError::new(
+                ENGINE,
+                "speculative_algorithm",
+                format!(
+                    "{} has no module for multi-token prediction (num_nextn_predict_layers), and draft models of their own are not modelled",
+                    arch.name
+                ),
+            ));
+        }
         let device = device(self, start);
         let (tokens, fraction) = self.memory(device.as_ref(), s.cuda_graphs)?;
         if let Some(fraction) = fraction.filter(|_| !start.fraction_given) {
@@ -47,7 +58,12 @@ impl Engine for SglangParams {
         let device = device(self, start);
         let tokens = start.kv_tokens(self.page_size);
         let longest = start.longest(tokens);
-        let config = self.resolve(tokens, longest, device.as_ref(), start.dp)?;
+        let mode = match start.role {
+            Role::Both => DisaggregationMode::Null,
+            Role::Prefill => DisaggregationMode::Prefill,
+            Role::Decode => DisaggregationMode::Decode,
+        };
+        let config = self.resolve_for(mode, tokens, longest, device.as_ref(), start.dp)?;
         let sizes = match (&self.cuda_graph_bs, start.cuda_graphs) {
             (None, Some(false)) => None,
             _ => Some(self.graph_sizes(device.as_ref())),
@@ -60,7 +76,7 @@ impl Engine for SglangParams {
             kv_blocks: config.pages,
             sequence_tokens: config.max_req_len,
             storage: Storage::Blocks(config.pages),
-            step_tokens: prefill.max(config.max_running_requests),
+            step_tokens: prefill.max(config.max_running_requests.saturating_mul(config.verified)),
             overlap: Some(config.overlap),
             kernels: self.kernels(),
             graph_sizes: graph_sizes(start, (ENGINE, "cuda_graph_bs"), sizes.as_deref(), Some)?,

@@ -5,6 +5,7 @@ use hwmodels::memory::{MemorySettings, VllmRelease};
 use hwmodels::ops::Kernels;
 use hwmodels::{Accelerator, ModelArch};
 
+use crate::cluster::pools::Role;
 use crate::policy::check::ParamError;
 use crate::simulation::EngineSpec;
 
@@ -36,6 +37,8 @@ pub struct Start<'a> {
     pub pp: u32,
     /// Data-parallel ranks.
     pub dp: u32,
+    /// Which part of a request the replica serves.
+    pub role: Role,
     /// Whether decode steps replay graphs, where the scenario says so.
     pub cuda_graphs: Option<bool>,
     /// Seed of what start-up draws.

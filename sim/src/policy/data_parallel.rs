@@ -465,6 +465,10 @@ impl<S: Rank> Scheduler for DataParallel<S> {
         all
     }
 
+    fn acceptance(&self) -> &[f64] {
+        self.ranks.first().map_or(&[], Scheduler::acceptance)
+    }
+
     fn depth(&self) -> u32 {
         self.ranks.first().map_or(1, Scheduler::depth)
     }

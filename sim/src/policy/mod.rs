@@ -52,8 +52,20 @@ pub struct Scheduled {
     pub context: u32,
     /// Whether the step yields a token for it.
     pub samples: bool,
-    /// Whether it is a decode (one token of an already started output) rather than a prefill chunk.
+    /// Whether it is a decode (one token of an already started output, and drafts of those after it) rather than a prefill chunk.
     pub decode: bool,
+}
+
+impl Scheduled {
+    /// Tokens that it may get: one where it samples, and one for each draft that it verifies [tokens].
+    #[inline]
+    pub fn tokens_at_most(&self) -> u32 {
+        match (self.samples, self.decode) {
+            (false, _) => 0,
+            (true, true) => self.tokens,
+            (true, false) => 1,
+        }
+    }
 }
 
 /// What kept waiting requests out of a step.
@@ -266,6 +278,13 @@ pub trait Scheduler: Send {
     /// Whether it can keep KV for another replica and take in KV that another has made.
     fn takes_part_in_transfers(&self) -> bool {
         false
+    }
+
+    /// How likely drafts are accepted where it lets decodes verify some: of each draft, given that those before it are [probability]. A decode of several
+    /// tokens verifies all but the first; its driver draws how many tokens it gets: one, and one for each draft before the first that is refused.
+    /// Empty: nothing is drafted.
+    fn acceptance(&self) -> &[f64] {
+        &[]
     }
 
     /// Steps that may be in flight at once (1; the number of pipeline stages; 2 with asynchronous scheduling).

@@ -117,10 +117,23 @@ impl Handovers {
         self.by_id.insert(id, handover);
     }
 
+    /// Whether the decode side passes the first token on.
+    pub fn relays(&self) -> bool {
+        self.spec.first_token == FirstToken::Relay
+    }
+
+    /// Tokens that the client has of a request whose prefill is done [tokens].
+    pub fn delivered(&self, prompt: u32) -> u32 {
+        match self.relays() {
+            true => 0,
+            false => self.remote(prompt).outputs,
+        }
+    }
+
     /// What the receiver is told of a request of `prompt` tokens whose prefill is done.
     pub fn remote(&self, prompt: u32) -> RemoteKv {
         match self.spec.first_token {
-            FirstToken::Prefill => RemoteKv {
+            FirstToken::Prefill | FirstToken::Relay => RemoteKv {
                 tokens: prompt,
                 outputs: 1,
             },

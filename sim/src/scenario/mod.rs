@@ -66,6 +66,7 @@ pub use file::RouterPolicy;
 pub use pool_cluster::PoolOnCluster;
 pub use pools::{PoolChoice, TransferChoice};
 
+use crate::cluster::pools::Role;
 use crate::workload::{Limits, StreamSpec};
 
 /// A scenario with every value checked and every default filled in.
@@ -97,6 +98,8 @@ pub struct Scenario {
     pub cluster: Option<ClusterChoice>,
     /// The serving engine.
     pub engine: EngineChoice,
+    /// What its replicas do of a request, where they are those of one pool.
+    pub serves: Role,
     /// What stands between clients and replicas.
     pub router: RouterChoice,
     /// Streams of requests, at least one. File names are as written: relative to [`Scenario::base`].
@@ -134,6 +137,7 @@ impl PartialEq for Scenario {
             kv_transfer,
             cluster,
             engine,
+            serves,
             router,
             workload,
             limits,
@@ -157,6 +161,7 @@ impl PartialEq for Scenario {
             && *kv_transfer == o.kv_transfer
             && *cluster == o.cluster
             && *engine == o.engine
+            && *serves == o.serves
             && *router == o.router
             && *workload == o.workload
             && *limits == o.limits

@@ -104,6 +104,7 @@ impl Scenario {
             layout: pool.layout,
             replicas: pool.replicas,
             engine: pool.engine.clone(),
+            serves: pool.role,
             cluster: (self.cluster.as_ref())
                 .map(|c| c.of_pool(pool.on_cluster.clone(), pool.replicas)),
             pools: Vec::new(),
@@ -173,7 +174,7 @@ impl Scenario {
                     router: router_config(pool.router),
                     replicas: self.modelled(pool),
                     kv_bandwidth,
-                    kv_bytes_per_token: self.kv_bytes(m),
+                    kv_bytes_per_token: self.kv_bytes(m) * copies(pool, m),
                     layers: m.hardware.site.as_ref().map_or(1, |f| f.layers),
                 })
                 .collect(),
@@ -349,6 +350,16 @@ impl Scenario {
     }
 }
 
+/// How often a token's KV goes over the link: every rank of a decode server holds all of a latent, and under SGLang gets it from the rank of the prefill
+/// server that has its number (`disaggregation/common/conn.py`).
+fn copies(pool: &PoolChoice, made: &Made) -> f64 {
+    let is_latent = made.hardware.site.as_ref().is_some_and(|f| f.latent_kv);
+    match pool.engine.params.kind() {
+        EngineKind::Sglang if is_latent => f64::from(pool.layout.tp),
+        _ => 1.0,
+    }
+}
+
 fn add_new<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
     for x in more {
         if !all.contains(x) {
@@ -417,9 +428,14 @@ pub(super) fn refused(scenario: &Scenario) -> Option<(String, String)> {
             return at("max_prompt", message);
         }
         let kind = p.engine.params.kind();
-        if p.role != Role::Both && !matches!(kind, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+        let takes_part = matches!(
+            kind,
+            EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
+        );
+        if p.role != Role::Both && !takes_part {
             let message = format!(
-                "prefill and decode apart are modelled for vllm_v1 (KV connector) and trt_llm (disaggregated serving), not for {kind}"
+                "prefill and decode apart are modelled for vllm_v1 (KV connector), trt_llm (disaggregated serving) and sglang (PD disaggregation), not for \
+                 {kind}"
             );
             return at("role", message);
         }

@@ -16,8 +16,8 @@ pub struct PoolFile {
     /// Name in reports; unique. Default: "pool-0", "pool-1", ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What its replicas do of a request: both, or its prefill alone (vLLM: `kv_role = "kv_producer"`; TensorRT-LLM: context servers), or the decode
-    /// that follows (`kv_consumer`; generation servers). Default: "both".
+    /// What its replicas do of a request: both, or its prefill alone (vLLM: `kv_role = "kv_producer"`; TensorRT-LLM: context servers; SGLang:
+    /// `--disaggregation-mode prefill`), or the decode that follows (`kv_consumer`; generation servers; `--disaggregation-mode decode`). Default: "both".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// Its replicas; with `[cluster]` those wanted at the start, 0 or more. Default: 1.
@@ -76,7 +76,8 @@ pub struct KvTransferFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layerwise: Option<bool>,
     /// Which side gives the client its first token: "prefill", or "decode" (a proxy that passes on the decode side's answer alone, which then computes
-    /// the last token of the prompt again; the transfer is part of TTFT). Default: "prefill".
+    /// the last token of the prompt again; the transfer is part of TTFT), or "relay" (SGLang: the decode side passes on what the prefill side has made when
+    /// the request joins its batch). Default: "prefill"; "relay" under SGLang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_token: Option<FirstToken>,
 }

@@ -24,5 +24,6 @@ mod queueing;
 mod records;
 mod scenarios;
 mod schemas;
+mod sglang_apart;
 mod stale;
 mod vllm_v1_rules;

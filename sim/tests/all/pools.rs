@@ -35,7 +35,7 @@ fn pool(name: &str, role: Role, replicas: u32) -> PoolSpec {
     }
 }
 
-fn transfer() -> TransferSpec {
+pub(crate) fn transfer() -> TransferSpec {
     TransferSpec {
         latency: SimDuration(MS),
         fabric: f64::INFINITY,
@@ -45,9 +45,9 @@ fn transfer() -> TransferSpec {
 }
 
 /// Requests sent one after the other, or all at the start.
-struct Burst {
+pub(crate) struct Burst {
     left: u32,
-    gap: SimDuration,
+    pub(crate) gap: SimDuration,
     next: SimTime,
     spec: RequestSpec,
 }
@@ -63,7 +63,7 @@ impl Workload for Burst {
     }
 }
 
-fn burst(n: u32, prompt: u32, output: u32) -> Burst {
+pub(crate) fn burst(n: u32, prompt: u32, output: u32) -> Burst {
     Burst {
         left: n,
         gap: SimDuration::ZERO,
@@ -98,7 +98,7 @@ fn trt(blocks: u64, policy: BatchSchedulerPolicy) -> EngineSpec {
 }
 
 /// A step takes 10 ms and 1 us per new token.
-fn replica(engine: EngineSpec) -> ReplicaSpec {
+pub(crate) fn replica(engine: EngineSpec) -> ReplicaSpec {
     ReplicaSpec {
         engine,
         step: Arc::new(LinearStep {
@@ -114,7 +114,7 @@ fn replica(engine: EngineSpec) -> ReplicaSpec {
     }
 }
 
-fn split(prefill: EngineSpec, decode: EngineSpec, transfer: TransferSpec) -> Simulation {
+pub(crate) fn split(prefill: EngineSpec, decode: EngineSpec, transfer: TransferSpec) -> Simulation {
     Simulation {
         replicas: vec![replica(prefill), replica(decode)],
         router: RouterConfig::RoundRobin,
@@ -130,7 +130,7 @@ fn split(prefill: EngineSpec, decode: EngineSpec, transfer: TransferSpec) -> Sim
     }
 }
 
-fn run(sim: &Simulation, mut load: Burst) -> (Vec<RequestRow>, RunRecord) {
+pub(crate) fn run(sim: &Simulation, mut load: Burst) -> (Vec<RequestRow>, RunRecord) {
     let options = RunOptions {
         check: true,
         ..RunOptions::default()
@@ -142,7 +142,7 @@ fn run(sim: &Simulation, mut load: Burst) -> (Vec<RequestRow>, RunRecord) {
 }
 
 /// TTFT and end of each request [us].
-fn times(rows: &[RequestRow]) -> Vec<(u64, u64)> {
+pub(crate) fn times(rows: &[RequestRow]) -> Vec<(u64, u64)> {
     let us = |t: SimTime| (t.0 + 500) / 1000;
     rows.iter()
         .map(|r| (us(r.first_token), us(r.end)))

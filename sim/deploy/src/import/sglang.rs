@@ -15,7 +15,7 @@ use crate::report::Fate;
 use crate::text::shell::Word;
 
 const ADAPTERS: &str = "LoRA adapters take memory and time that are not simulated";
-const DRAFTS: &str = "speculative decoding is not simulated: steps verify one token a request";
+const DRAFTS: &str = "drafts are those of the model's own module for multi-token prediction";
 const TIERS: &str = "KV in host memory or storage is not simulated for SGLang";
 const BALANCE: &str =
     "experts stay where they are: rebalancing and overlap of micro-batches are not simulated";
@@ -143,10 +143,30 @@ pub const TABLE: Table = Table {
         ),
         says(
             "--disaggregation-mode",
-            "null: prefill and decode apart are not simulated for SGLang",
+            "null: a server of prompts or of decodes is a `[[pool]]` with a `role`, to be written by hand",
             Text,
         ),
         not_modelled("--disaggregation-*", "prefill and decode are together"),
+        says(
+            "--speculative-algorithm --speculative-algo",
+            "`engine.speculative_algorithm`: EAGLE or NEXTN, of a model with a module for multi-token prediction",
+            Text,
+        ),
+        sets(
+            "--speculative-num-steps",
+            "engine.speculative_num_steps",
+            Whole,
+        ),
+        sets(
+            "--speculative-eagle-topk",
+            "engine.speculative_eagle_topk",
+            Whole,
+        ),
+        sets(
+            "--speculative-num-draft-tokens",
+            "engine.speculative_num_draft_tokens",
+            Whole,
+        ),
         not_modelled("--speculative-*", DRAFTS),
         not_modelled_flag("--enable-lora", ADAPTERS),
         Key {
@@ -522,7 +542,15 @@ fn scheduler(args: &Args, draft: &mut Draft) {
         match g.value.as_str() {
             "null" => draft.used(&g.origin, "prefill and decode together"),
             _ => draft.fault(g.origin.fault(
-                "prefill and decode apart are not modelled for SGLang (vLLM and TensorRT-LLM have them)",
+                "one command is one of two servers: import it without, and give each its [[pool]] with role = \"prefill\" or \"decode\"",
+            )),
+        }
+    }
+    if let Some(g) = args.get("--speculative-algorithm") {
+        match g.value.to_ascii_uppercase().as_str() {
+            "EAGLE" | "NEXTN" => draft.set("engine.speculative_algorithm", "EAGLE", &g.origin),
+            _ => draft.fault(g.origin.fault(
+                "drafts of the model's own module (EAGLE, NEXTN) are modelled, no others: leave the arguments of speculation out",
             )),
         }
     }

@@ -218,7 +218,11 @@ fn faults_are_placed_in_the_files() {
         ),
         (
             "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --disaggregation-mode prefill\n",
-            "prefill and decode apart are not modelled for SGLang",
+            "--disaggregation-mode: one command is one of two servers",
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --speculative-algorithm EAGLE3\n",
+            "--speculative-algorithm: drafts of the model's own module",
         ),
         (
             "python -m sglang.launch_server --model-path Qwen/Qwen3-14B --pp-size 2\n",

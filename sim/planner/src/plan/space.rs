@@ -107,7 +107,7 @@ impl Space {
                 if question.disaggregated && Apart::is_modelled(kind) {
                     space.add_apart(&placed, &price, &variants, &model, question)?;
                 } else if question.disaggregated {
-                    let why = format!("prefill and decode apart are not modelled for {kind}");
+                    let why = format!("prefill and decode apart are not planned for {kind}");
                     space.reject(Aside::Place, &instance.name, &why, variants.len());
                 }
             }

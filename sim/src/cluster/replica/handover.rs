@@ -1,6 +1,6 @@
 //! Requests that are prefilled on one replica and decoded on another: what each of the two does with them.
 
-use super::{Books, Replica};
+use super::{Books, Replica, Sent};
 use crate::cluster::requests::{Carried, Slot, Stage};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::policy::RemoteKv;
@@ -45,15 +45,15 @@ impl Replica {
         self.end_if_drained(now);
     }
 
-    /// A request arrives at `now` that has been prefilled elsewhere; it is sent on at `sent`. `remote`: what was made of it, which may be
-    /// lost by now. Returns its slot.
+    /// A request arrives at `now` that has been prefilled elsewhere. `remote`: what was made of it, which may be lost by now. `sent`: when it was sent
+    /// here; one that was sent before its prefill gets its first token here. Returns its slot.
     pub fn receive(
         &mut self,
         now: SimTime,
         carried: &Carried,
         spec: &RequestSpec,
         (remote, lost): (RemoteKv, bool),
-        (patience, sent): (Option<SimDuration>, SimTime),
+        (patience, sent): (Option<SimDuration>, Sent),
         books: &mut Books,
     ) -> Slot {
         let slot = self.requests.open(carried.id, spec, self.index);
@@ -62,7 +62,8 @@ impl Replica {
         r.preemptions = carried.preemptions;
         r.first_scheduled = carried.first_scheduled;
         r.produced = remote.outputs;
-        if remote.outputs > 0 {
+        r.relays = sent == Sent::BeforePrefill && remote.outputs > 0;
+        if remote.outputs > 0 && !r.relays {
             r.first_token = carried.first_token;
             r.last_token = carried.prefilled;
         }

@@ -1,6 +1,6 @@
 //! A token for every running request: `update_running_batch`, and retraction when the KV cache has no room for them (serving-policies 7.4).
 
-use super::{RETRACT_DECODE_STEPS, ReqId, Sglang, State, StepPlan};
+use super::{DisaggregationMode, RETRACT_DECODE_STEPS, ReqId, Sglang, State, StepPlan};
 use crate::policy::Blocked;
 
 impl Sglang {
@@ -34,22 +34,23 @@ impl Sglang {
     fn decode_all(&mut self, plan: &mut StepPlan) {
         for i in 0..self.running.len() {
             let id = self.running[i];
-            let grown = self.kv.grow(id, self.seqs[id as usize].done + 1);
+            let tokens = self.config.verified;
+            let grown = self.kv.grow(id, self.seqs[id as usize].done + tokens);
             debug_assert!(grown, "room was made for {id}");
             if grown {
-                self.schedule(id, 1, true, plan);
+                self.schedule(id, tokens, true, plan);
             }
         }
     }
 
     /// Pages that `ids` lack for their next tokens.
     fn pages_for_step(&self, ids: &[ReqId]) -> u64 {
-        if self.config.page_size == 1 {
+        if self.config.page_size == 1 && self.config.verified == 1 {
             return ids.len() as u64;
         }
         ids.iter()
             .map(|&id| {
-                let after = self.seqs[id as usize].done + 1;
+                let after = self.seqs[id as usize].done + self.config.verified;
                 self.kv.blocks_for(after).saturating_sub(self.kv.held(id))
             })
             .sum()
@@ -66,7 +67,8 @@ impl Sglang {
     }
 
     /// Takes the KV from those with the fewest outputs, of them first from those with the longest prompts, until the others have room. They wait
-    /// behind everybody else and compute prompt and outputs again, but for what the cache still holds of the prompt.
+    /// behind everybody else and compute prompt and outputs again, but for what the cache still holds of the prompt. A server of decodes keeps what they
+    /// computed in the host's memory.
     pub(super) fn retract(&mut self, plan: &mut StepPlan) {
         let seqs = &self.seqs;
         let order = |id: &ReqId| {
@@ -82,9 +84,14 @@ impl Sglang {
             let Some(id) = self.running.pop() else { break };
             self.kv.release(id);
             let s = &mut self.seqs[id as usize];
-            s.state = State::Waiting;
-            s.done = 0;
-            self.waiting.push_back(id);
+            if self.config.disaggregation_mode == DisaggregationMode::Decode {
+                s.state = State::Parked;
+                self.transfers.parked.push_back(id);
+            } else {
+                s.state = State::Waiting;
+                s.done = 0;
+                self.waiting.push_back(id);
+            }
             plan.preempted.push(id);
             if self.has_room() {
                 break;

@@ -3,18 +3,25 @@
 //! Sources: sgl-project/sglang 0.5, `python/sglang/srt/managers/scheduler.py` (`get_next_batch_to_run`, `event_loop_overlap`),
 //! `schedule_policy.py` (`PrefillAdder`) and `schedule_batch.py` (`retract_decode`). While requests wait and fit, the next step computes prompts and
 //! nothing else; otherwise every running request gets a token. The KV cache is counted in tokens (pages of one token), and what a request leaves in
-//! it can be found again token by token.
+//! it can be found again token by token. With drafts a decode verifies several tokens of each request (7.8). Servers of prompts alone and of decodes
+//! alone are `transfer.rs` (6.4).
 
 mod decode;
 mod params;
 mod prefill;
+mod speculation;
+mod transfer;
 
 use std::collections::VecDeque;
 
 pub(crate) use params::ENGINE;
-pub use params::{SchedulePolicy, SglangConfig, SglangFrontEnd, SglangParams, SglangRelease};
+pub use params::{
+    DisaggregationMode, SchedulePolicy, SglangConfig, SglangFrontEnd, SglangParams, SglangRelease,
+};
+pub use speculation::SpeculativeAlgorithm;
+use transfer::Transfers;
 
-use super::{Blocked, Given, Load, Scheduled, Scheduler, SeqParams, StepPlan};
+use super::{Blocked, Given, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
@@ -34,6 +41,14 @@ enum State {
     /// Its prompt was in the step planned last.
     Prefilled,
     Running,
+    /// On a server of prompts: its first token is made, and its KV stays until another server has fetched it.
+    Sending,
+    /// On a server of decodes: its KV is on the way.
+    Coming,
+    /// Its KV is there, and it waits to join the batch.
+    Arrived,
+    /// It was retracted on a server of decodes: its KV is in the host's memory.
+    Parked,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,6 +64,8 @@ struct Seq {
     done: u32,
     /// It has been scheduled before.
     has_run: bool,
+    /// What another server has made of it.
+    remote: Option<RemoteKv>,
     /// Names of its first tokens' content, where requests of the run can share any.
     hashes: Vec<u64>,
 }
@@ -85,13 +102,14 @@ pub struct Sglang {
     running: Vec<ReqId>,
     /// Requests that have ended and that the running batch still counts: it is looked through when a decode step is chosen.
     ended: usize,
-    /// Those whose prompts were completed in the step planned last.
+    /// Those whose prompts were completed in the step planned last; on a server of prompts, in the steps in flight.
     prefilled: Vec<ReqId>,
     chunked: Option<ReqId>,
     /// Prompts are not looked at until the running batch has shrunk (`batch_is_full`), and why.
     full: Option<Blocked>,
     /// Share of `max_new_tokens` that running requests are taken to want yet [ratio].
     new_token_ratio: f64,
+    transfers: Transfers,
     in_flight: u32,
 }
 
@@ -118,6 +136,7 @@ impl Sglang {
             prefilled: Vec::new(),
             chunked: None,
             full: None,
+            transfers: Transfers::default(),
             in_flight: 0,
         }
     }
@@ -129,6 +148,10 @@ impl Sglang {
 
     /// The prompts of the step before join the running batch; what a chunk has computed can be found by others.
     fn merge_prefilled(&mut self) {
+        // A server of prompts has no batch that they could join.
+        if self.config.disaggregation_mode == DisaggregationMode::Prefill {
+            return self.publish_chunk();
+        }
         // A step of prompts becomes the running batch where there was none, and what was noted of that one is gone.
         if self.running.is_empty() && self.ended == 0 && !self.prefilled.is_empty() {
             self.full = None;
@@ -137,6 +160,10 @@ impl Sglang {
             self.seqs[id as usize].state = State::Running;
         }
         self.running.append(&mut self.prefilled);
+        self.publish_chunk();
+    }
+
+    fn publish_chunk(&mut self) {
         if let Some(id) = self.chunked {
             self.kv.publish(id, self.seqs[id as usize].done);
         }
@@ -146,17 +173,21 @@ impl Sglang {
     fn schedule(&mut self, id: ReqId, tokens: u32, decode: bool, plan: &mut StepPlan) {
         let s = &mut self.seqs[id as usize];
         let context = s.done;
-        let samples = context + tokens == s.context();
+        // With drafts it is not known how many outputs the steps in flight make.
+        let samples = context + tokens == s.context() || (decode && tokens > 1);
         s.done += tokens;
-        s.pending += u32::from(samples);
-        plan.entries.push(Scheduled {
+        let entry = Scheduled {
             id,
             tokens,
             context,
             samples,
             decode,
-        });
-        if decode {
+        };
+        s.pending += entry.tokens_at_most();
+        plan.entries.push(entry);
+        if decode && tokens > 1 {
+            plan.stats.add_verification(tokens, context);
+        } else if decode {
             plan.stats.add_decode(context + 1);
         } else {
             plan.stats.add_prefill(tokens, context, samples);
@@ -172,6 +203,10 @@ impl Sglang {
         match state {
             State::Gone => return,
             State::Waiting => return self.waiting.retain(|&w| w != id),
+            State::Parked => return self.transfers.parked.retain(|&p| p != id),
+            State::Sending => self.transfers.sending -= 1,
+            State::Coming => self.transfers.coming -= 1,
+            State::Arrived => self.transfers.arrived.retain(|&a| a != id),
             State::Chunked => self.chunked = None,
             State::Prefilled => {
                 self.full = None;
@@ -227,6 +262,9 @@ impl Scheduler for Sglang {
         if self.in_flight >= self.depth() {
             return false;
         }
+        if self.config.disaggregation_mode == DisaggregationMode::Decode {
+            return self.plan_received(plan);
+        }
         // A second look when the first only found that the running batch has ended.
         for _ in 0..2 {
             self.merge_prefilled();
@@ -253,11 +291,17 @@ impl Scheduler for Sglang {
                 continue;
             }
             // One that was retracted meanwhile keeps the token: SGLang computes it again, at the same price.
-            s.generated += given.to(i, e);
-            s.pending -= u32::from(e.samples);
+            let tokens = given.to(i, e);
+            s.generated += tokens;
+            s.pending -= e.tokens_at_most();
+            // The KV of drafts that were refused is written over.
+            s.done -= e.tokens_at_most().saturating_sub(tokens).min(s.done);
             if !e.decode && e.samples && s.in_batch() {
                 self.kv.publish(e.id, e.context + e.tokens);
             }
+        }
+        for &id in given.kept {
+            self.keep(id);
         }
         for &id in given.stopped {
             self.end(id);
@@ -280,7 +324,7 @@ impl Scheduler for Sglang {
         let chunked = usize::from(self.chunked.is_some());
         Load {
             running: (self.running.len() + self.prefilled.len() + chunked) as u32,
-            waiting: self.waiting.len() as u32,
+            waiting: self.waiting.len() as u32 + self.transfers.waiting(),
             kv_used_blocks: self.kv.used(),
             kv_total_blocks: self.kv.usable(),
         }
@@ -294,10 +338,35 @@ impl Scheduler for Sglang {
         Some(&mut self.kv)
     }
 
+    fn expect_kv(&mut self, id: ReqId, remote: RemoteKv) {
+        if let Some(s) = self.seqs.get_mut(id as usize) {
+            s.remote = Some(remote);
+        }
+    }
+
+    fn received(&mut self, id: ReqId) {
+        self.end_reception(id);
+    }
+
+    fn sent(&mut self, id: ReqId) {
+        self.end(id);
+        self.full = None;
+    }
+
+    fn takes_part_in_transfers(&self) -> bool {
+        self.config.disaggregation_mode != DisaggregationMode::Null
+    }
+
+    fn acceptance(&self) -> &[f64] {
+        &self.config.accept_rates
+    }
+
     fn depth(&self) -> u32 {
         if self.config.overlap { 2 } else { 1 }
     }
 }
 
+#[cfg(test)]
+mod apart_tests;
 #[cfg(test)]
 mod tests;

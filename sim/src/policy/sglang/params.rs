@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::check::ParamError;
+use super::speculation::{self, SpeculativeAlgorithm};
 
 /// How messages call it.
 pub(crate) const ENGINE: &str = "SGLang";
@@ -117,6 +118,26 @@ pub enum SchedulePolicy {
     Lof,
 }
 
+/// Which part of its requests a server serves (`--disaggregation-mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DisaggregationMode {
+    /// All of it.
+    #[default]
+    Null,
+    /// Their prompts.
+    Prefill,
+    /// All after the first token.
+    Decode,
+}
+
+impl DisaggregationMode {
+    /// For reports: nothing is said of a server for everything.
+    fn is_null(&self) -> bool {
+        *self == DisaggregationMode::Null
+    }
+}
+
 /// What takes SGLang's requests in: HTTP, templates, tokenising.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -177,6 +198,26 @@ pub struct SglangParams {
     /// Whether prefill is launched kernel by kernel and not as captured pieces between its attention kernels. Default: false from 0.5.10 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_piecewise_cuda_graph: Option<bool>,
+    /// How tokens are drafted for a decode to verify: "EAGLE" (or "NEXTN"), by the model's own module for multi-token prediction (DeepSeek-V3, -R1).
+    /// Default: none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_algorithm: Option<SpeculativeAlgorithm>,
+    /// Tokens that are drafted after each step (default 3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_num_steps: Option<u32>,
+    /// Drafts that each draft is followed by: 1, a chain; trees are not modelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_eagle_topk: Option<u32>,
+    /// Tokens that a decode computes for each request: the drafts and one more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_num_draft_tokens: Option<u32>,
+    /// No argument of SGLang's: how likely each draft is accepted, given that those before it were; the last number holds for further ones. It depends on the
+    /// texts; a server's log tells `accept len`. Default: [0.8, 0.75].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_accept_rates: Option<Vec<f64>>,
+    /// `SGLANG_ENABLE_SPEC_V2`: the next step is chosen while one runs with drafts, too (default off).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub enable_spec_v2: bool,
     /// What takes requests in (default "http_server"). With `hardware.step_profile` or `[step]` it is a delay without limit.
     pub front_end: SglangFrontEnd,
     /// Processes of the tokenizer manager, each of which takes in one request at a time (default 1).
@@ -203,6 +244,12 @@ impl Default for SglangParams {
             cuda_graph_max_bs: None,
             cuda_graph_bs: None,
             disable_piecewise_cuda_graph: None,
+            speculative_algorithm: None,
+            speculative_num_steps: None,
+            speculative_eagle_topk: None,
+            speculative_num_draft_tokens: None,
+            speculative_accept_rates: None,
+            enable_spec_v2: false,
             front_end: SglangFrontEnd::HttpServer,
             tokenizer_worker_num: 1,
         }
@@ -246,6 +293,19 @@ pub struct SglangConfig {
     pub radix_cache: bool,
     /// Whether a step is chosen while the one before runs.
     pub overlap: bool,
+    /// Which part of its requests it serves.
+    #[serde(skip_serializing_if = "DisaggregationMode::is_null")]
+    pub disaggregation_mode: DisaggregationMode,
+    /// Tokens that a decode computes for each request, drafts and one more [tokens].
+    #[serde(skip_serializing_if = "is_one")]
+    pub verified: u32,
+    /// How likely each draft is accepted, given that those before it were; empty: there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accept_rates: Vec<f64>,
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 impl SglangParams {
@@ -297,7 +357,7 @@ impl SglangParams {
                 "has the largest batch among its sizes; leave cuda_graph_max_bs out".into(),
             );
         }
-        Ok(())
+        self.check_speculation()
     }
 
     /// Most tokens of a prefill step on `device` before data-parallel ranks share them [tokens]; none: prompts are not split. Without a device as on
@@ -358,6 +418,7 @@ impl SglangParams {
                     false => 0,
                 },
                 prefill_graphs: self.prefill_graphs(),
+                drafts: self.drafts() > 0,
             })
         });
         Ok((prefill_tokens, fraction))
@@ -372,8 +433,30 @@ impl SglangParams {
                 false => GraphMode::FullDecodeOnly,
             },
             sparse: SparseKernels::Sglang,
+            drafts: self.drafts(),
             ..Kernels::default()
         }
+    }
+
+    /// The same for a server of prompts or of decodes alone. A server of decodes finds nothing of earlier requests again.
+    ///
+    /// # Errors
+    /// What SGLang refuses.
+    pub fn resolve_for(
+        &self,
+        mode: DisaggregationMode,
+        kv_tokens: u64,
+        model_tokens: u32,
+        device: Option<&SglangDevice>,
+        dp: u32,
+    ) -> Result<SglangConfig, ParamError> {
+        let config = self.resolve(kv_tokens, model_tokens, device, dp)?;
+        Ok(SglangConfig {
+            disaggregation_mode: mode,
+            radix_cache: config.radix_cache && mode != DisaggregationMode::Decode,
+            enable_mixed_chunk: config.enable_mixed_chunk && mode == DisaggregationMode::Null,
+            ..config
+        })
     }
 
     /// Start-up with room for `kv_tokens` [tokens] on each of `dp` data-parallel ranks, of a model whose longest sequence is `model_tokens` [tokens].
@@ -435,6 +518,7 @@ impl SglangParams {
             .clamp(least, most);
         let running = match self.max_running_requests {
             Some(n) => u64::from((n / dp).max(1)),
+            None if self.drafts() > 0 => speculation::RUNNING_REQUESTS,
             None => (tokens / 2).min(pool),
         };
         Ok(SglangConfig {
@@ -446,7 +530,7 @@ impl SglangParams {
             max_queued_requests: self.max_queued_requests,
             chunked_prefill_size: chunk,
             max_prefill_tokens: self.max_prefill_tokens,
-            enable_mixed_chunk: self.enable_mixed_chunk && chunk.is_some(),
+            enable_mixed_chunk: self.enable_mixed_chunk && chunk.is_some() && self.drafts() == 0,
             prefill_max_requests: self.prefill_max_requests,
             schedule_policy: self.schedule_policy,
             init_new_token_ratio: init,
@@ -457,7 +541,10 @@ impl SglangParams {
                 _ => 1,
             },
             radix_cache: !self.disable_radix_cache,
-            overlap: !self.disable_overlap_schedule,
+            overlap: self.overlaps(),
+            disaggregation_mode: DisaggregationMode::Null,
+            verified: self.drafts() + 1,
+            accept_rates: self.accept_rates(),
         })
     }
 }

@@ -39,7 +39,7 @@ impl Sglang {
         if (self.full.is_some() || self.waiting.is_empty()) && self.chunked.is_none() {
             return false;
         }
-        let batch = self.running.len() + self.ended;
+        let batch = self.running.len() + self.ended + self.seats_held();
         let seats = (self.config.max_running_requests as usize).saturating_sub(batch);
         if seats == 0 && self.chunked.is_none() {
             self.full = Some(Blocked::MaxSeqs);

@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::cluster::events::Class;
+use crate::cluster::replica::Sent;
 use crate::cluster::requests::end_on_the_way;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::record::TransferRow;
@@ -59,13 +60,17 @@ impl Run<'_> {
         let (spec, patience) = (handover.spec.clone(), handover.patience);
         let (source, from) = (handover.source, handover.from);
         let remote = h.remote(spec.prompt_tokens);
+        let sent = match h.relays() {
+            true => Sent::BeforePrefill,
+            false => Sent::At(now.max(carried.first_token)),
+        };
         let (replica, books) = self.fleet.get(d);
         let slot = replica.receive(
             now,
             &carried,
             &spec,
             (remote, source.is_none()),
-            (patience, now.max(carried.first_token)),
+            (patience, sent),
             books,
         );
         if remote.tokens == 0 || source.is_none() {
@@ -205,7 +210,7 @@ impl Run<'_> {
         let Some(carried) = handover.carried else {
             return;
         };
-        let produced = h.remote(handover.spec.prompt_tokens).outputs;
+        let produced = h.delivered(handover.spec.prompt_tokens);
         h.unwanted
             .extend(handover.source.map(|slot| (handover.from, slot)));
         let outcome = Outcome::Failed;

@@ -14,6 +14,7 @@ use hwmodels::fitted::Extent;
 use hwmodels::instance::Instance;
 use hwmodels::layout::Placement;
 use hwmodels::memory::{MemoryPlan, MemorySettings};
+use hwmodels::model::AttentionKind;
 use hwmodels::ops::{Kernels, Routing, Sampling};
 use hwmodels::profile::Param;
 use hwmodels::profiles::{self, Choice};
@@ -80,6 +81,8 @@ pub(in crate::scenario) struct SiteFigures {
     pub(in crate::scenario) kv_bytes_per_token: f64,
     /// Layers of the model.
     pub(in crate::scenario) layers: u32,
+    /// Every rank holds all of a token's KV: a latent.
+    pub(in crate::scenario) latent_kv: bool,
 }
 
 /// How the requests of `streams` come, as far as errors depend on it: the streams that are hardest to predict decide.
@@ -306,6 +309,7 @@ impl Scenario {
             ),
             kv_bytes_per_token,
             layers: arch.layers,
+            latent_kv: matches!(arch.attention, AttentionKind::Mla { .. }),
         })
     }
 
@@ -592,6 +596,7 @@ impl Scenario {
             tp: self.layout.tp,
             pp: self.layout.pp,
             dp: self.layout.dp,
+            role: self.serves,
             cuda_graphs: self.engine.common.cuda_graphs,
             seed: self.seed,
             settings: None,

@@ -22,6 +22,7 @@ use super::error::ScenarioError;
 use super::file::{RunFile, ScenarioFile, SloFile};
 use super::schema;
 use super::{EngineChoice, HardwareChoice, ModelChoice, Scenario, SloChoice};
+use crate::cluster::pools::Role;
 use crate::engines::{EngineCommon, EngineParams, VllmRelease, memory_key};
 use crate::workload::spec::{Limits, StreamSpec, check_rate};
 
@@ -454,6 +455,7 @@ impl Checker<'_, '_> {
             kv_transfer: None,
             cluster,
             engine,
+            serves: Role::default(),
             router: self.router(&router)?,
             workload: streams,
             limits,

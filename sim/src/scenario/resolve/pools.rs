@@ -13,7 +13,7 @@ use super::super::pools::{PoolChoice, TransferChoice, refused};
 use super::super::pools_file::{KvTransferFile, PoolFile};
 use super::super::{Scenario, schema};
 use super::{Checker, MAX_REPLICAS, Result};
-use crate::cluster::pools::Role;
+use crate::cluster::pools::{FirstToken, Role};
 
 /// A table of a file, as far as it is read apart.
 pub(super) type Table<'a> = Spanned<DeTable<'a>>;
@@ -255,6 +255,26 @@ impl Checker<'_, '_> {
         ScenarioError::from_issues(issues.collect())
     }
 
+    /// Which side gives the client its first token: SGLang's servers of decodes pass on what came with the KV, the others do not.
+    fn first_token(&self, scenario: &Scenario, given: Option<FirstToken>) -> Result<FirstToken> {
+        let parted = |p: &&PoolChoice| p.role != Role::Both;
+        let kind = (scenario.pools.iter().find(parted)).map(|p| p.engine.params.kind());
+        let relays = kind == Some(EngineKind::Sglang);
+        match given {
+            None if relays => Ok(FirstToken::Relay),
+            None => Ok(FirstToken::default()),
+            Some(first) if relays == (first == FirstToken::Relay) => Ok(first),
+            Some(_) if relays => self.fail(
+                "kv_transfer.first_token",
+                "must be \"relay\" under SGLang: its prefill server makes the first token, and its decode server gives it to the client",
+            ),
+            Some(_) => self.fail(
+                "kv_transfer.first_token",
+                "\"relay\" is SGLang's way; write \"prefill\" or \"decode\"",
+            ),
+        }
+    }
+
     fn kv_transfer(
         &self,
         scenario: &Scenario,
@@ -286,7 +306,7 @@ impl Checker<'_, '_> {
                 .map(|b| self.number(b, 1.0, 1e9, "kv_transfer.bytes_per_token"))
                 .transpose()?,
             layerwise: file.layerwise.unwrap_or(false),
-            first_token: file.first_token.unwrap_or_default(),
+            first_token: self.first_token(scenario, file.first_token)?,
         }))
     }
 }

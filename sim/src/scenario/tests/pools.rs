@@ -199,6 +199,16 @@ fn pools_that_cannot_work_together_are_refused_in_words() {
         ),
         (SPLIT, &["pool.d.name=p"], "two pools named `p`"),
         (SPLIT, &["engine.kind=vllm_v0"], "not for vllm_v0"),
+        (
+            SPLIT,
+            &["kv_transfer.first_token=relay"],
+            "\"relay\" is SGLang's way",
+        ),
+        (
+            SGLANG,
+            &["kv_transfer.first_token=prefill"],
+            "must be \"relay\" under SGLang",
+        ),
         (SPLIT, &["layout.replicas=3"], "write replicas there"),
         (
             SPLIT,
@@ -246,6 +256,69 @@ fn pools_that_cannot_work_together_are_refused_in_words() {
         .unwrap()
         .to_string();
     assert!(e.contains("`bandwidth` is missing"), "{e}");
+}
+
+/// DeepSeek-R1 under SGLang, with two nodes for each server.
+const SGLANG: &str = r#"[model]
+name = "deepseek-r1"
+[hardware]
+instance = "gd-8xh100ib-i128"
+[layout]
+tp = 16
+[engine]
+kind = "sglang"
+version = "0.5.8"
+[[pool]]
+name = "p"
+role = "prefill"
+[pool.engine]
+mem_fraction_static = 0.6
+[[pool]]
+name = "d"
+role = "decode"
+[[workload]]
+arrival = { kind = "poisson", rate = "1 req/s" }
+prompt = 1000
+output = 20
+[run]
+requests = 20
+"#;
+
+#[test]
+fn sglangs_servers_relay_the_first_token_and_every_rank_gets_its_latent() {
+    let built = parse(SGLANG, &[]).unwrap().build().unwrap();
+    let serving = &built.simulation.serving;
+    let transfer = serving.transfer.unwrap();
+    assert_eq!(
+        transfer.first_token,
+        crate::cluster::pools::FirstToken::Relay
+    );
+    // 576 values of 2 bytes in 61 layers, once for each of 16 ranks; two nodes of eight adapters of 400 Gb/s.
+    let pool = &serving.pools[0];
+    assert_eq!(pool.kv_bytes_per_token, 576.0 * 2.0 * 61.0 * 16.0);
+    assert!(
+        (pool.kv_bandwidth - 800e9).abs() < 1e9,
+        "{}",
+        pool.kv_bandwidth
+    );
+    let record = built.run(&RunOptions::default()).unwrap();
+    assert_eq!(record.counts.finished, 20);
+}
+
+#[test]
+fn drafts_need_a_module_of_the_model_that_makes_them() {
+    let drafts = ["pool.d.engine.speculative_algorithm=EAGLE"];
+    let with = parse(SGLANG, &drafts).unwrap().build();
+    assert!(with.is_ok(), "{:?}", with.err());
+    let other = SGLANG
+        .replace("deepseek-r1", "qwen3-235b-a22b")
+        .replace("tp = 16", "tp = 8");
+    let e = parse(&other, &drafts).unwrap().build().err().unwrap();
+    assert!(
+        e.to_string()
+            .contains("no module for multi-token prediction"),
+        "{e}"
+    );
 }
 
 #[test]
