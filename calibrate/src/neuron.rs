@@ -1,10 +1,13 @@
 //! Device parameters of Inferentia2 and Trainium1, fitted on published batch-1 latencies.
 //!
-//! `neuron_decoder_batch1.csv` (AWS Neuron documentation) lists time to first token and per output token of static
-//! models at batch 1. Host time cannot be told apart from the fixed time per layer there, so the fit takes it all as
+//! `neuron_decoder_batch1.csv` and `serving2/neuron_decoder_batch4.csv` (AWS Neuron documentation) list time to first token and per output token of
+//! static models. Host time cannot be told apart from the fixed time per layer there, so the fit takes it all as
 //! the latter; engines that add host time (TGI) are calibrated on top.
 //!
-//! Fitted: Llama-2 and CodeLlama on inf2. Only predicted: Llama-3 and Mistral, and everything on trn1.
+//! Fitted: Llama-2 and CodeLlama on inf2 at batch 1. Only predicted: Llama-3 and Mistral, everything on trn1, and everything at batch 4.
+//!
+//! transformers-neuronx compiles decodes for lengths that double from 128 up to the model's (`bucket.py`, `token_sizes`), and encodes the
+//! prompts of a static batch in one run of its graph. A median time per token is that of the bucket of the median position.
 
 use std::path::Path;
 
@@ -19,10 +22,11 @@ use crate::fit::{Bound, Loss, Options, bounded};
 use crate::validate::report::Errors;
 use crate::validate::row::Row;
 
-/// Name of the data file.
-pub const FILE: &str = "neuron_decoder_batch1.csv";
-/// Name of the set in reports.
-pub const SET: &str = "neuron_batch1";
+/// The sets in reports, each with its data file.
+pub const SETS: [(&str, &str); 2] = [
+    ("neuron_batch1", "neuron_decoder_batch1.csv"),
+    ("neuron_batch4", "serving2/neuron_decoder_batch4.csv"),
+];
 
 /// Largest median error at which the profile counts as validated [%].
 const TOLERANCE: f64 = 15.0;
@@ -40,20 +44,104 @@ struct Raw {
     weight_dtype: String,
     ttft_p50_ms: Option<f64>,
     tpot_p50_ms: Option<f64>,
+    output_tok_s: Option<f64>,
 }
 
-/// One latency of one case.
+/// One figure of one case.
 #[derive(Clone, Debug)]
 struct Point {
+    set: &'static str,
     case: String,
     model: &'static str,
     instance: String,
     tp: u32,
     weights: Dtype,
-    batch: BatchStats,
-    metric: &'static str,
-    seconds: f64,
+    shape: Shape,
+    metric: Metric,
+    /// The figure, as [`Metric`] says.
+    measured: f64,
     fitted: bool,
+}
+
+/// What a static run computes.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Rows.
+    batch: u32,
+    /// Compiled length of a row [tokens].
+    length: u32,
+    /// Tokens of each prompt.
+    input: u32,
+    /// Tokens that each row gets.
+    output: u32,
+}
+
+/// A figure of a static run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Metric {
+    /// Time to the first tokens [ms].
+    Ttft,
+    /// Median time of a decode step [ms].
+    Tpot,
+    /// Tokens of all rows over the whole time [tokens/s].
+    Throughput,
+}
+
+impl Metric {
+    fn name(self) -> &'static str {
+        match self {
+            Metric::Ttft => "ttft_ms",
+            Metric::Tpot => "tpot_ms",
+            Metric::Throughput => "output_tok_s",
+        }
+    }
+}
+
+/// Shortest length for which a decode is compiled [tokens].
+const SHORTEST_BUCKET: u32 = 128;
+
+impl Shape {
+    /// Length for which the decode that computes position `position` was compiled [tokens].
+    fn bucket(self, position: u32) -> u32 {
+        position
+            .max(SHORTEST_BUCKET)
+            .checked_next_power_of_two()
+            .map_or(self.length, |length| length.min(self.length))
+    }
+
+    /// The decode of all rows in this bucket.
+    fn decode(self, bucket: u32) -> BatchStats {
+        let mut step = BatchStats::default();
+        for _ in 0..self.batch {
+            step.add_decode(bucket);
+        }
+        step
+    }
+
+    /// The encoding of all prompts: one run of the graph, each row padded to a power of two.
+    fn prefill(self) -> BatchStats {
+        let mut run = BatchStats::default();
+        for _ in 0..self.batch {
+            run.add_prefill(self.input.next_power_of_two(), 0, true);
+        }
+        BatchStats {
+            prefill_seqs: 1,
+            ..run
+        }
+    }
+
+    /// The time of all steps after the first tokens, each in its bucket [s].
+    fn decodes(self, step: &NeuronModel) -> f64 {
+        let (mut at, end) = (self.input + 1, self.input + self.output);
+        let mut seconds = 0.0;
+        while at < end {
+            let bucket = self.bucket(at);
+            let next = end.min(bucket.max(at) + 1);
+            seconds += f64::from(next - at) * step.step(&self.decode(bucket)).latency;
+            at = next;
+        }
+        seconds
+    }
 }
 
 /// Catalog name of a published model name.
@@ -74,8 +162,8 @@ fn catalog_name(published: &str) -> Option<&'static str> {
 #[derive(Debug, thiserror::Error)]
 pub enum NeuronError {
     /// The file cannot be read or has other columns.
-    #[error("{FILE}: {0}")]
-    Csv(#[from] csv::Error),
+    #[error("{0}: {1}")]
+    Csv(&'static str, csv::Error),
     /// The fit failed.
     #[error("fit of the Neuron parameters: {0}")]
     Fit(#[from] crate::fit::FitError),
@@ -84,62 +172,81 @@ pub enum NeuronError {
     Catalog(#[from] hwmodels::error::Error),
 }
 
-fn points(dir: &Path) -> Result<Vec<Point>, NeuronError> {
-    let mut reader = csv::Reader::from_path(dir.join(FILE))?;
+/// The figures of one set.
+fn points(
+    dir: &Path,
+    (set, file): (&'static str, &'static str),
+) -> Result<Vec<Point>, NeuronError> {
+    let csv_error = |e| NeuronError::Csv(file, e);
+    let mut reader = csv::Reader::from_path(dir.join(file)).map_err(csv_error)?;
     let mut out: Vec<Point> = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
     for raw in reader.deserialize() {
-        let raw: Raw = raw?;
+        let raw: Raw = raw.map_err(csv_error)?;
         let Some(model) = catalog_name(&raw.model) else {
             continue;
         };
-        let weights = if raw.weight_dtype == "int8" {
-            Dtype::Int8
-        } else {
-            Dtype::Bf16
+        let rows = match raw.batch {
+            1 => String::new(),
+            n => format!(" b{n}"),
         };
+        let instance = raw.instance.to_lowercase();
         let case = format!(
-            "{model} {} tp{} {}+{}",
-            raw.instance.to_lowercase(),
-            raw.tp,
-            raw.input_tokens,
-            raw.output_tokens
+            "{model} {instance} tp{}{rows} {}+{}",
+            raw.tp, raw.input_tokens, raw.output_tokens
         );
         // The table lists some rows twice, with and without the weights' format.
         if !seen.insert(case.clone()) {
             continue;
         }
-        let inf2 = raw.instance.to_lowercase().starts_with("inf2");
-        let fitted = inf2 && (model.starts_with("llama-2") || model.starts_with("codellama"));
-        let mut decode = BatchStats::default();
-        for _ in 0..raw.batch {
-            decode.add_decode(raw.seq_len);
-        }
-        let mut prefill = BatchStats::default();
-        // Prompts run in buckets of powers of two.
-        prefill.add_prefill(raw.input_tokens.next_power_of_two(), 0, true);
-        for (metric, batch, ms) in [
-            ("tpot_ms", decode, raw.tpot_p50_ms),
-            ("ttft_ms", prefill, raw.ttft_p50_ms),
-        ] {
-            if let Some(ms) = ms.filter(|v| *v > 0.0) {
-                out.push(Point {
-                    case: case.clone(),
-                    model,
-                    instance: raw.instance.to_lowercase(),
-                    tp: raw.tp,
-                    weights,
-                    batch,
-                    metric,
-                    seconds: ms * 1e-3,
-                    fitted,
-                });
-            }
-        }
+        out.extend(figures(&raw, set, case, model, instance));
     }
     Ok(out)
 }
 
+/// What a row of the table measured.
+fn figures(
+    raw: &Raw,
+    set: &'static str,
+    case: String,
+    model: &'static str,
+    instance: String,
+) -> Vec<Point> {
+    let llama2 = model.starts_with("llama-2") || model.starts_with("codellama");
+    let point = |metric, measured| Point {
+        set,
+        case: case.clone(),
+        model,
+        instance: instance.clone(),
+        tp: raw.tp,
+        weights: match raw.weight_dtype.as_str() {
+            "int8" => Dtype::Int8,
+            _ => Dtype::Bf16,
+        },
+        shape: Shape {
+            batch: raw.batch,
+            length: raw.seq_len,
+            input: raw.input_tokens,
+            output: raw.output_tokens,
+        },
+        metric,
+        measured,
+        fitted: raw.batch == 1 && instance.starts_with("inf2") && llama2,
+    };
+    let mut out = Vec::new();
+    let mut add = |metric, value: Option<f64>| {
+        out.extend(value.filter(|v| *v > 0.0).map(|v| point(metric, v)));
+    };
+    add(Metric::Tpot, raw.tpot_p50_ms);
+    add(Metric::Ttft, raw.ttft_p50_ms);
+    // At batch 1 it says what the two latencies say.
+    if raw.batch > 1 {
+        add(Metric::Throughput, raw.output_tok_s);
+    }
+    out
+}
+
+/// The figure that the model gives for `p`, in its unit.
 fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, NeuronError> {
     let model = catalog.model(p.model)?;
     let instance = catalog.instance(&p.instance)?;
@@ -147,6 +254,7 @@ fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, Ne
     let mut cost = EngineCost::prior(EngineKind::TgiNeuron);
     cost.step_host = 0.0;
     cost.seq_host = 0.0;
+    cost.row_host = 0.0;
     cost.prompt_token_host = 0.0;
     let step = NeuronModel::new(
         chip,
@@ -164,7 +272,19 @@ fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, Ne
         params,
         cost,
     );
-    Ok(step.step(&p.batch).latency)
+    let shape = p.shape;
+    let first = step.step(&shape.prefill()).latency;
+    Ok(match p.metric {
+        Metric::Ttft => first * 1e3,
+        Metric::Tpot => {
+            let median = shape.input + shape.output / 2 + 1;
+            step.step(&shape.decode(shape.bucket(median))).latency * 1e3
+        }
+        Metric::Throughput => {
+            let tokens = f64::from(shape.batch) * f64::from(shape.output);
+            tokens / (first + shape.decodes(&step))
+        }
+    })
 }
 
 /// Fits the device parameters on `dir`'s table; returns the profile and every row with its prediction.
@@ -173,7 +293,7 @@ fn predict(catalog: &Catalog, p: &Point, params: NeuronParams) -> Result<f64, Ne
 /// The table is missing or malformed, or the fit fails.
 pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
     let catalog = Catalog::builtin();
-    let points = points(dir)?;
+    let points = points(dir, SETS[0])?;
     let fitted: Vec<&Point> = points.iter().filter(|p| p.fitted).collect();
     for p in &points {
         predict(
@@ -192,7 +312,7 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
             fitted
                 .iter()
                 .map(|p| {
-                    predict(&catalog, p, as_params(v)).map_or(f64::NAN, |t| (t / p.seconds).ln())
+                    predict(&catalog, p, as_params(v)).map_or(f64::NAN, |t| (t / p.measured).ln())
                 })
                 .collect()
         },
@@ -211,7 +331,8 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
         provenance: Provenance {
             command: "servetwin calibrate neuron --data DIR --out FILE".into(),
             fitted_on: vec![format!(
-                "{FILE} (AWS Neuron documentation): Llama-2 and CodeLlama on inf2.48xlarge"
+                "{} (AWS Neuron documentation): Llama-2 and CodeLlama on inf2.48xlarge",
+                SETS[0].1
             )],
             software: vec!["transformers-neuronx, Neuron SDK 2.18".into()],
             rows: fitted.len() as u64,
@@ -243,7 +364,7 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
             .collect();
         if let Some(e) = Errors::of(&errors) {
             profile.validations.push(Validation {
-                set: SET.into(),
+                set: SETS[0].0.into(),
                 metric: metric.into(),
                 n: e.n as u64,
                 median_ape: e.median_ape,
@@ -254,14 +375,14 @@ pub fn fit(dir: &Path) -> Result<(Profile, Vec<Row>), NeuronError> {
     Ok((profile, rows))
 }
 
-/// Every row of `dir`'s table predicted with the shipped profile.
+/// Every row of the set's table in `dir`, predicted with the shipped profile.
 ///
 /// # Errors
 /// As [`fit`].
-pub fn validate(dir: &Path) -> Result<Vec<Row>, NeuronError> {
+pub fn validate(dir: &Path, set: (&'static str, &'static str)) -> Result<Vec<Row>, NeuronError> {
     let shipped = resolve("Inferentia2", None, EngineKind::TgiNeuron, &Choice::Auto)?;
     let params = NeuronParams::from_profile(&shipped.profile);
-    rows(&Catalog::builtin(), &points(dir)?, params)
+    rows(&Catalog::builtin(), &points(dir, set)?, params)
 }
 
 fn rows(
@@ -273,11 +394,11 @@ fn rows(
         .iter()
         .map(|p| {
             Ok(Row {
-                set: SET.into(),
+                set: p.set.into(),
                 case: p.case.clone(),
-                metric: p.metric.into(),
-                measured: p.seconds * 1e3,
-                predicted: Some(predict(catalog, p, params)? * 1e3),
+                metric: p.metric.name().into(),
+                measured: p.measured,
+                predicted: Some(predict(catalog, p, params)?),
                 baseline: None,
                 range: None,
                 kind: None,
@@ -287,4 +408,64 @@ fn rows(
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_run_in_the_bucket_of_their_position() {
+        let shape = Shape {
+            batch: 4,
+            length: 3072,
+            input: 1024,
+            output: 2048,
+        };
+        let buckets = [1, 128, 129, 2048, 2049, 3072].map(|position| shape.bucket(position));
+        assert_eq!(buckets, [128, 128, 256, 2048, 3072, 3072]);
+        let prompts = shape.prefill();
+        assert_eq!((prompts.prefill_seqs, prompts.prefill_tokens), (1, 4096));
+    }
+
+    #[test]
+    fn every_step_after_the_first_token_is_counted_once() {
+        let catalog = Catalog::builtin();
+        let point = |input: u32, output: u32, length: u32| Point {
+            set: SETS[1].0,
+            case: String::new(),
+            model: "llama-2-13b",
+            instance: "inf2.48xlarge".into(),
+            tp: 24,
+            weights: Dtype::Bf16,
+            shape: Shape {
+                batch: 4,
+                length,
+                input,
+                output,
+            },
+            metric: Metric::Throughput,
+            measured: 1.0,
+            fitted: false,
+        };
+        let params = NeuronParams::from_values(SPECS.map(|s| s.prior));
+        let of = |metric, input, output, length| {
+            let p = Point {
+                metric,
+                ..point(input, output, length)
+            };
+            predict(&catalog, &p, params).unwrap()
+        };
+        // One bucket: the throughput is what the two latencies say.
+        let seconds = (of(Metric::Ttft, 2048, 2048, 4096)
+            + 2047.0 * of(Metric::Tpot, 2048, 2048, 4096))
+            * 1e-3;
+        let rate = of(Metric::Throughput, 2048, 2048, 4096);
+        assert!((rate * seconds / 8192.0 - 1.0).abs() < 1e-9, "{rate}");
+        // Three buckets lie between the steps of the shortest and of the longest.
+        let long = of(Metric::Tpot, 2048, 2048, 4096);
+        let short = of(Metric::Tpot, 128, 128, 4096);
+        let mean = 4e3 / of(Metric::Throughput, 512, 3584, 4096);
+        assert!(short < mean && mean < long, "{short} {mean} {long}");
+    }
 }

@@ -209,10 +209,10 @@ pub const PLANS: [Plan; 4] = [
         metrics: &[],
         unknowns: &[
             Unknown {
-                names: &["engine.tgi_neuron.step_host"],
-                init: 3e-3,
+                names: &["engine.tgi_neuron.row_host"],
+                init: 0.5e-3,
                 min: 0.0,
-                max: 0.05,
+                max: 2e-2,
                 unit: "s",
                 profile: "tgi-neuron",
             },
@@ -228,7 +228,7 @@ pub const PLANS: [Plan; 4] = [
         outputs: &[Output {
             name: "tgi-neuron",
             accelerator: "*",
-            description: "Host time of TGI on Neuron: token selection slot by slot on the CPU",
+            description: "Host time on Neuron where the host chooses tokens: logits of all rows, then slot by slot",
             software: "TGI on Neuron, optimum-neuron (2025)",
         }],
     },

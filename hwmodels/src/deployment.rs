@@ -169,14 +169,21 @@ fn engine_cost<'a>(spec: &DeploymentSpec<'a>, profile: &Profile) -> (EngineCost,
     if spec.engine == EngineKind::TrtLlm && cost.overlap {
         cost = cost.launched_from_python();
     }
-    // What a slot costs the host on Neuron is the choice of its token among the whole vocabulary; it was fitted on Llama 3's.
     if spec.engine == EngineKind::TgiNeuron {
-        cost.seq_host *= match spec.kernels.sampler {
-            Sampler::Compiled => 0.0,
-            _ => f64::from(spec.model.vocab) / LLAMA3_VOCABULARY,
-        };
+        neuron_sampling(spec, &mut cost);
     }
     (cost, sizes)
+}
+
+/// What choosing tokens costs the host on Neuron. Where the compiled graph does it, nothing. Else the logits of every row come to the host, and for each
+/// request that draws its token the host cuts the distribution: both grow with the vocabulary, and were fitted on Llama 3's. Greedy
+/// requests take the largest logit, which is one pass.
+fn neuron_sampling(spec: &DeploymentSpec<'_>, cost: &mut EngineCost) {
+    let on_host = spec.kernels.sampler != Sampler::Compiled;
+    let drawn = on_host && spec.kernels.sampling.random;
+    let vocabulary = f64::from(spec.model.vocab) / LLAMA3_VOCABULARY;
+    cost.row_host *= if on_host { vocabulary } else { 0.0 };
+    cost.seq_host *= if drawn { vocabulary } else { 0.0 };
 }
 
 /// The step-time model that profile and accelerator call for: the roofline where the profile has its parameters, Neuron's on its devices, else operators.

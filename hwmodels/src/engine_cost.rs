@@ -25,7 +25,7 @@ pub struct CostSpec {
 }
 
 /// Parameters that a profile may set, in the order of [`EngineCost::values`].
-pub const SPECS: [CostSpec; 12] = [
+pub const SPECS: [CostSpec; 13] = [
     CostSpec {
         name: "step_host",
         unit: "s",
@@ -39,6 +39,13 @@ pub const SPECS: [CostSpec; 12] = [
         min: 0.0,
         max: 2e-2,
         meaning: "host time of a step per sequence in it: bookkeeping, stop tests, detokenisation",
+    },
+    CostSpec {
+        name: "row_host",
+        unit: "s",
+        min: 0.0,
+        max: 2e-2,
+        meaning: "host time of a step per compiled row where the host chooses tokens: the logits of all rows come to it (Neuron)",
     },
     CostSpec {
         name: "prompt_token_host",
@@ -153,6 +160,8 @@ pub struct EngineCost {
     pub step_host: f64,
     /// Host time of a step per sequence in it [s].
     pub seq_host: f64,
+    /// Host time of a step per compiled row whose logits come to the host [s].
+    pub row_host: f64,
     /// Host time of a step per prompt token in it [s].
     pub prompt_token_host: f64,
     /// Host time of a step per sequence and further tensor-parallel rank [s].
@@ -193,6 +202,7 @@ impl EngineCost {
         let python = EngineCost {
             step_host: 1.5e-3,
             seq_host: 10e-6,
+            row_host: 0.0,
             prompt_token_host: 0.0,
             rank_seq_host: 0.0,
             layer_launch: 300e-6,
@@ -245,8 +255,10 @@ impl EngineCost {
                 all_reduce: AllReduceImpl::TrtLlm,
                 ..python
             },
+            // A row's logits of Llama 3 are half a megabyte; choosing among them sorts the largest of them.
             EngineKind::TgiNeuron => EngineCost {
-                step_host: 3e-3,
+                seq_host: 1e-3,
+                row_host: 0.5e-3,
                 prompt_token_host: PYTHON_TOKEN,
                 prompt_token_in: ROUTER_TOKEN,
                 intake: Intake::Tokenizers(VALIDATION_WORKERS),
@@ -349,6 +361,7 @@ impl EngineCost {
         [
             &mut self.step_host,
             &mut self.seq_host,
+            &mut self.row_host,
             &mut self.prompt_token_host,
             &mut self.rank_seq_host,
             &mut self.layer_launch,

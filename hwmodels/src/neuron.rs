@@ -4,6 +4,11 @@
 //! runs the whole bucket, whatever the requests need. There are no kernel tables for these devices, so the model
 //! is coarse: bytes over achievable bandwidth or FLOPs over achievable peak, plus a fixed time per layer (two
 //! collectives and the compiled graph's own latency), plus the ring's transfer of activations, plus the host.
+//!
+//! Attention has two parts. KV is read at the rate of the weights, so in a decode it costs by rows. The softmax goes over the positions on
+//! engines of 128 lanes (NeuronCore-v2's vector and scalar engine, sources 9.4), with one row and head, or one query and head, in each lane. A decode
+//! step has no more of them on a core than lanes, so it takes the same time for one row as for many; a prompt fills the lanes, and there the
+//! softmax takes longer than the products beside which it runs.
 //! Parameters are named `neuron.<name>` (device) and `engine.tgi_neuron.<name>` (host).
 
 use crate::accelerator::Accelerator;
@@ -33,14 +38,14 @@ pub struct NeuronSpec {
 }
 
 /// The device parameters, in the order of [`NeuronParams::values`].
-pub const SPECS: [NeuronSpec; 5] = [
+pub const SPECS: [NeuronSpec; 6] = [
     NeuronSpec {
         name: "bandwidth_efficiency",
         prior: 0.7,
         min: 0.1,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of peak memory bandwidth at which weights are read",
+        meaning: "share of peak memory bandwidth at which weights and KV are read",
     },
     NeuronSpec {
         name: "compute_efficiency",
@@ -48,15 +53,15 @@ pub const SPECS: [NeuronSpec; 5] = [
         min: 0.02,
         max: 1.0,
         unit: "ratio",
-        meaning: "share of the 16-bit peak that prefill reaches, attention included",
+        meaning: "share of the 16-bit peak that matrix products reach",
     },
     NeuronSpec {
-        name: "kv_efficiency",
-        prior: 0.4,
-        min: 0.05,
-        max: 1.0,
-        unit: "ratio",
-        meaning: "share of peak memory bandwidth at which the KV cache is read",
+        name: "position_fixed",
+        prior: 4e-9,
+        min: 0.0,
+        max: 1e-7,
+        unit: "s",
+        meaning: "time of attention's softmax per layer and position, for all 128 lanes together",
     },
     NeuronSpec {
         name: "layer_fixed",
@@ -73,6 +78,14 @@ pub const SPECS: [NeuronSpec; 5] = [
         max: 1.0,
         unit: "ratio",
         meaning: "share of the chip-to-chip bandwidth that the ring's collectives reach",
+    },
+    NeuronSpec {
+        name: "prefill_fixed",
+        prior: 10e-3,
+        min: 0.0,
+        max: 0.1,
+        unit: "s",
+        meaning: "fixed time per run of the context-encoding graph, beyond that of its layers",
     },
 ];
 
@@ -101,6 +114,9 @@ impl NeuronParams {
     }
 }
 
+/// Lanes of a NeuronCore's vector and scalar engines.
+const LANES: f64 = 128.0;
+
 /// Compiled static shapes of one replica on NeuronCores.
 #[derive(Clone, Copy, Debug)]
 pub struct NeuronModel {
@@ -112,11 +128,16 @@ pub struct NeuronModel {
     kv_per_token: f64,
     /// Matrix products of one token [s].
     compute_per_token: f64,
-    /// Attention of one query-key pair [s].
+    /// Attention of one query-key pair through all layers [s].
     compute_per_pair: f64,
     /// Ring transfer of one token's activations through all layers [s].
     ring_per_token: f64,
+    /// Softmax over one position in all lanes, through all layers [s].
+    position: f64,
+    /// Query heads of one rank.
+    heads: u32,
     layer_fixed: f64,
+    prefill_fixed: f64,
 }
 
 impl NeuronModel {
@@ -135,19 +156,27 @@ impl NeuronModel {
         params: NeuronParams,
         cost: EngineCost,
     ) -> NeuronModel {
-        let [bandwidth, compute, kv, layer_fixed, link] = params.values;
+        let [
+            bandwidth,
+            compute,
+            position,
+            layer_fixed,
+            link,
+            prefill_fixed,
+        ] = params.values;
         let ranks = f64::from(layout.devices());
         let chips = ranks / f64::from(cores_per_chip.max(1));
         let peak_bytes = chip.memory_bandwidth * chips;
-        let kv_heads = f64::from(model.kv_heads.max(layout.tp.min(model.heads)));
+        let kv_heads = f64::from(compiled_kv_heads(model, layout.tp));
         let kv_bytes =
             2.0 * kv_heads * f64::from(model.head_dim) * f64::from(model.layers) * kv_cache.bytes();
         let layers = f64::from(model.layers);
+        let heads = model.heads.div_ceil(layout.tp.max(1));
         let peak = chip.bf16_flops * chips;
         // Two ring all-reduces per layer: each rank passes on 2 (n-1)/n of the message (9.4).
         let ring = if layout.tp > 1 {
             let n = f64::from(layout.tp);
-            let link_rate = chip.scale_up_bandwidth.unwrap_or(chip.host_bandwidth) * link;
+            let link_rate = ring_bandwidth(chip) * link;
             2.0 * layers * 2.0 * (n - 1.0) / n * f64::from(model.hidden) * 2.0 / link_rate
         } else {
             0.0
@@ -156,14 +185,44 @@ impl NeuronModel {
             cost,
             layers,
             weights: parameters * weights.bytes() / (peak_bytes * bandwidth),
-            kv_per_token: kv_bytes / (peak_bytes * kv),
+            kv_per_token: kv_bytes / (peak_bytes * bandwidth),
             compute_per_token: 2.0 * active / (peak * compute),
-            compute_per_pair: 4.0 * layers * f64::from(model.heads) * f64::from(model.head_dim)
-                / (peak * compute),
+            // The products run on the tensor engine while the others do the softmax.
+            compute_per_pair: (4.0 * layers * f64::from(model.heads) * f64::from(model.head_dim)
+                / (peak * compute))
+                .max(position * layers * f64::from(heads) / LANES),
             ring_per_token: ring,
+            position: position * layers,
+            heads,
             layer_fixed,
+            prefill_fixed,
         }
     }
+}
+
+/// Heads of keys and values of the compiled model: each rank has the same number, so they are copied to one per rank where that comes out even, else to
+/// one per query head, which are padded (sources 9.4).
+fn compiled_kv_heads(model: &ModelArch, tp: u32) -> u32 {
+    let (heads, kv) = (
+        model.heads.next_multiple_of(tp.max(1)),
+        model.kv_heads.max(1),
+    );
+    if kv == model.heads {
+        heads
+    } else if kv.is_multiple_of(tp.max(1)) {
+        kv
+    } else if tp.is_multiple_of(kv) {
+        tp
+    } else {
+        heads
+    }
+}
+
+/// What one ring over neighbouring chips has of a chip's links [bytes/s]: a chip of a torus has four and one of a ring two, and a ring uses two (sources 9.4).
+fn ring_bandwidth(chip: &Accelerator) -> f64 {
+    let torus = (chip.scale_up_link.as_deref()).is_some_and(|link| link.contains("torus"));
+    let rings = if torus { 2.0 } else { 1.0 };
+    chip.scale_up_bandwidth.unwrap_or(chip.host_bandwidth) / rings
 }
 
 impl StepModel for NeuronModel {
@@ -184,7 +243,7 @@ impl StepModel for NeuronModel {
                 parts.weights += memory;
             }
             parts.communication += self.ring_per_token * f64::from(b.prefill_tokens)
-                + self.layer_fixed * self.layers * runs;
+                + (self.layer_fixed * self.layers + self.prefill_fixed) * runs;
         }
         if b.decode_seqs > 0 {
             let memory = self.weights + self.kv_per_token * b.decode_ctx_sum as f64;
@@ -195,10 +254,15 @@ impl StepModel for NeuronModel {
                 parts.weights += self.weights;
                 parts.kv += memory - self.weights;
             }
+            // All rows have the length of their bucket.
+            let bucket = b.decode_ctx_sum as f64 / f64::from(b.decode_seqs);
+            let passes = (f64::from(b.decode_seqs) * f64::from(self.heads) / LANES).ceil();
+            parts.kv += self.position * bucket * passes;
             parts.communication +=
                 self.ring_per_token * f64::from(b.decode_tokens) + self.layer_fixed * self.layers;
         }
         parts.host = self.cost.step_host
+            + self.cost.row_host * f64::from(b.decode_seqs.saturating_add(b.prefill_seqs))
             + self.cost.seq_host * f64::from(b.sampled_seqs)
             + self.cost.prompt_token_host * f64::from(b.prefill_tokens);
         let latency = parts.total();
@@ -257,6 +321,53 @@ mod tests {
         let floor = (8.03e9 * 2.0 + 8.0 * 16_512.0 * 131_072.0) / (4.0 * 880e9);
         let t = model().step(&b).latency;
         assert!(t > floor && t < 6.0 * floor, "{t} against {floor}");
+    }
+
+    #[test]
+    fn attention_over_the_positions_of_a_bucket_takes_no_longer_for_more_rows() {
+        let device = |rows: u32, bucket: u32| {
+            let mut b = BatchStats::default();
+            for _ in 0..rows {
+                b.add_decode(bucket);
+            }
+            let cost = model().step(&b);
+            cost.latency - cost.parts.host
+        };
+        // Beyond the KV of 3 x 4096 further tokens at the rate of the weights, and their activations, three rows more add nothing.
+        let token = 131_072.0 / (4.0 * 880e9 * SPECS[0].prior);
+        let more = device(4, 4096) - device(1, 4096) - 3.0 * 4096.0 * token;
+        assert!(more > 0.0 && more < 1e-3, "{more}");
+        let longer = device(1, 8192) - device(1, 4096) - 4096.0 * token;
+        let softmax = 32.0 * SPECS[2].prior;
+        assert!((longer - 4096.0 * softmax).abs() < 1e-9, "{longer}");
+        // Four heads of 33 rows are more than 128 lanes.
+        let wide = device(33, 4096) - device(32, 4096) - 4096.0 * token;
+        assert!(wide > 4096.0 * softmax, "{wide}");
+    }
+
+    #[test]
+    fn a_ring_on_a_torus_has_half_of_the_chips_links() {
+        let catalog = crate::Catalog::builtin();
+        let of = |name: &str| ring_bandwidth(catalog.accelerator(name).unwrap());
+        assert_eq!(of("inferentia2"), 206e9);
+        assert_eq!(of("trainium1"), 192e9);
+    }
+
+    #[test]
+    fn every_rank_has_the_same_number_of_heads() {
+        let of = |heads: u32, kv_heads: u32, tp: u32| {
+            let model = ModelArch {
+                heads,
+                kv_heads,
+                ..llama_8b()
+            };
+            compiled_kv_heads(&model, tp)
+        };
+        assert_eq!(of(40, 40, 24), 48, "padded");
+        assert_eq!(of(64, 8, 24), 24, "copied to one per rank");
+        assert_eq!(of(32, 8, 8), 8);
+        assert_eq!(of(32, 8, 2), 8);
+        assert_eq!(of(40, 10, 8), 40, "copied to one per query head");
     }
 
     #[test]

@@ -36,7 +36,7 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 29] = [
+pub const FILES: [DataFile; 31] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
@@ -168,6 +168,16 @@ pub const FILES: [DataFile; 29] = [
         "neuron_decoder_batch1.csv",
         &["neuron_batch1"],
         &["ttft_p50_ms", "tpot_p50_ms"],
+    ),
+    file(
+        "serving2/neuron_decoder_batch4.csv",
+        &["neuron_batch4"],
+        &["ttft_p50_ms", "tpot_p50_ms", "output_tok_s"],
+    ),
+    file(
+        "serving2/neuron_llmperf.csv",
+        &["neuron_llmperf"],
+        &["concurrency", "output_tok_s", "ttft_p50_s", "itl_mean_ms"],
     ),
     file("operators/*_perf.csv.gz", &["kernels"], &["latency"]),
     file("operators/*_perf.csv", &["kernels"], &["latency"]),

@@ -13,6 +13,7 @@ mod error;
 pub mod gpu_steps;
 mod input;
 pub mod jumpstart;
+pub mod neuron_llmperf;
 pub mod qwen3;
 pub mod report;
 pub(crate) mod row;
@@ -47,7 +48,7 @@ type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
 pub fn names() -> Vec<&'static str> {
     SETS.iter()
         .map(|(n, _)| *n)
-        .chain([neuron::SET])
+        .chain(neuron::SETS.map(|(set, _)| set))
         .chain(tables::SETS)
         .chain([gpu_steps::SET, chips::SET])
         .chain(startup::SETS.map(|(set, _)| set))
@@ -55,7 +56,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 18] = [
+pub const SETS: [(&str, Loader); 19] = [
     ("jumpstart", jumpstart::cases),
     ("tgi_g5", tgi_g5::cases),
     ("vllm_requests", vllm::request_cases),
@@ -74,6 +75,7 @@ pub const SETS: [(&str, Loader); 18] = [
     ("trtllm_per_gpu", trtllm::per_gpu_cases),
     ("inf2", serving_points::inf2),
     ("inf2_vllm", serving_points::inf2_vllm),
+    ("neuron_llmperf", neuron_llmperf::cases),
 ];
 
 /// What to validate.
@@ -170,7 +172,7 @@ fn replays(cases: &[Case], baseline: bool, progress: &(dyn Fn(usize, usize) + Sy
 
 /// The rows and the groups of rows of whole tables, each with its folder, and of the accelerators left out where those are `wanted`.
 fn of_tables(
-    present: &[(&str, &Path)],
+    present: &[(&'static str, &Path)],
     chips_wanted: bool,
 ) -> Result<(Vec<Row>, Vec<Summary>), SetError> {
     let mut rows = Vec::new();
@@ -179,9 +181,9 @@ fn of_tables(
         rows.extend(chips::rows()?);
     }
     for &(set, dir) in present {
-        if set == neuron::SET {
-            let of = neuron::validate(dir);
-            rows.extend(of.map_err(|e| SetError::new(neuron::FILE, e.to_string()))?);
+        if let Some(&(_, file)) = neuron::SETS.iter().find(|(name, _)| *name == set) {
+            let of = neuron::validate(dir, (set, file));
+            rows.extend(of.map_err(|e| SetError::new(file, e.to_string()))?);
         } else if set == gpu_steps::SET {
             groups.extend(gpu_steps::summaries(dir)?);
         } else if startup::SETS.iter().any(|(name, _)| *name == set) {
@@ -222,7 +224,8 @@ fn present_tables<'a>(
 ) -> Result<Vec<(&'static str, &'a Path)>, SetError> {
     let mut present = Vec::new();
     for (set, path) in [
-        (neuron::SET, neuron::FILE),
+        neuron::SETS[0],
+        neuron::SETS[1],
         (tables::SETS[0], "operators"),
         (tables::SETS[1], "collectives"),
         (gpu_steps::SET, gpu_steps::FILE),

@@ -2,8 +2,12 @@
 //!
 //! `serving_points.csv`. 405B: NVIDIA/AWS multi-node Triton guide, TensorRT-LLM, TP 8 x PP 2, one request at a time; nothing of
 //! it is fitted. Inferentia2: Hugging Face optimum-neuron blog, TGI on Neuron, three replicas of TP 8 behind nginx, GuideLLM;
-//! the fixed and the per-slot host time are fitted on two ITL figures, everything else is predicted. Also
-//! `inf2_guidellm.csv`: one replica under optimum-neuron's vLLM plug-in with a static batch of 32; nothing of it is fitted.
+//! the host's time per compiled row and per slot in use are fitted on two ITL figures, everything else is predicted. Also
+//! `inf2_guidellm.csv`: one replica under optimum-neuron's vLLM plug-in with a static batch of 32; nothing of it is fitted. What each of
+//! its runs varied is the folder of its report in huggingface/optimum-neuron (`benchmark/vllm/results/`), see [`variant`].
+//!
+//! Requests of both draw their tokens: TGI's chat route does so unless the temperature is 0, vLLM takes what a call leaves out from
+//! the model's `generation_config.json`, and GuideLLM sends no temperature.
 
 use std::collections::BTreeMap;
 
@@ -184,9 +188,9 @@ pub fn inf2(source: &Source) -> Result<Vec<Case>, SetError> {
             "[model]\nname = \"llama-3.1-8b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"inf2.48xlarge\"\n[layout]\ntp = 8\nreplicas = 3\n\
              [engine]\nkind = \"tgi_neuron\"\nbatch_size = 8\nsequence_length = 16512\n\
-             max_input_tokens = 16000\n\
+             max_input_tokens = 16000\non_device_sampling = false\n\
              [router]\npolicy = \"round_robin\"\n\
-             [[workload]]\narrival = {arrival}\nprompt = {}\nmax_tokens = 512\n\
+             [[workload]]\narrival = {arrival}\n{LLAMA_SAMPLING}\nprompt = {}\nmax_tokens = 512\n\
              output = {{ kind = \"empirical\", file = \"{{dir}}/outputs.csv\", column = \"tokens\", order = \"shuffled\" }}\n\
              [run]\nrequests = {requests}\n",
             prompt.round(),
@@ -279,9 +283,35 @@ struct GuideRow {
     load_mode: String,
     input_tokens: u32,
     output_tokens: u32,
+    achieved_rps: Option<f64>,
     ttft_mean_ms: f64,
     itl_mean_ms: f64,
     output_tok_s: f64,
+}
+
+/// What Llama 3's `generation_config.json` says of sampling.
+const LLAMA_SAMPLING: &str = "sampling = { temperature = 0.6, top_p = 0.9 }";
+
+/// What the run of this date had otherwise than the plug-in's defaults, as keys of `[engine]`, by the folder of its report: `chunked-8b-v2`,
+/// `std-8b-v2`, `std-8b-ods-true`; `hybrid-ods-8b` has the defaults. `std`: no chunks. Without `ods` the host chooses the tokens. Other runs
+/// are taken to have the defaults.
+fn variant(date: &str) -> &'static str {
+    match date {
+        "2026-03-03-14-11-21" => "on_device_sampling = false\n",
+        "2026-03-03-14-07-33" => "on_device_sampling = false\ncontext_chunk = 0\n",
+        "2026-03-03-15-22-15" => "context_chunk = 0\n",
+        _ => "",
+    }
+}
+
+impl GuideRow {
+    /// Tokens of an answer: those that came, where the rate of requests is told. Fewer came than were asked for, since answers end by themselves.
+    fn tokens(&self) -> u32 {
+        match self.achieved_rps.filter(|rate| *rate > 0.0) {
+            Some(rate) => (self.output_tok_s / rate).round().max(2.0) as u32,
+            None => self.output_tokens,
+        }
+    }
 }
 
 /// optimum-neuron's vLLM plug-in.
@@ -296,13 +326,14 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
         let scenario = format!(
             "[model]\nname = \"llama-3.1-8b\"\nweights = \"bf16\"\n\
              [hardware]\ninstance = \"inf2.48xlarge\"\n[layout]\ntp = 8\n\
-             [engine]\nkind = \"tgi_neuron\"\nserver = \"optimum_vllm\"\nbatch_size = {}\nsequence_length = {}\n\
-             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n\
+             [engine]\nkind = \"tgi_neuron\"\nserver = \"optimum_vllm\"\nbatch_size = {}\nsequence_length = {}\n{}\
+             [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\n{LLAMA_SAMPLING}\nprompt = {}\noutput = {}\n\
              [run]\nrequests = {}\n",
             r.max_batch,
             r.seq_len,
+            variant(&r.date),
             r.input_tokens,
-            r.output_tokens,
+            r.tokens(),
             if synchronous { 8 } else { 4 * users },
         );
         let m = |metric, path, value| Measured {

@@ -2,5 +2,6 @@
 //!
 //! They are one program, since each program of tests takes long to link.
 
+mod neuron;
 mod operators;
 mod validate;

@@ -19,7 +19,8 @@ impl Engine for TgiNeuronParams {
         s.block_size = p.sequence_length;
         s.max_num_batched_tokens = match p.server {
             NeuronServer::Tgi => p.context_buckets.iter().copied().max(),
-            NeuronServer::OptimumVllm => Some(p.context_chunk),
+            NeuronServer::OptimumVllm if p.context_chunk > 0 => Some(p.context_chunk),
+            NeuronServer::OptimumVllm => p.context_buckets.iter().copied().max(),
         }
         .unwrap_or(p.sequence_length);
         Ok(())
@@ -47,10 +48,9 @@ impl Engine for TgiNeuronParams {
                 .saturating_mul(params.batch_size),
             overlap: None,
             kernels: Kernels {
-                // TGI's server selects tokens slot by slot on the CPU, the plug-in on the device.
-                sampler: match params.server {
-                    NeuronServer::Tgi => Sampler::Sort,
-                    NeuronServer::OptimumVllm => Sampler::Compiled,
+                sampler: match params.on_device_sampling {
+                    true => Sampler::Compiled,
+                    false => Sampler::Sort,
                 },
                 ..Kernels::default()
             },

@@ -45,6 +45,9 @@ fn default_batched_tokens() -> u32 {
 fn default_context_chunk() -> u32 {
     1024
 }
+fn default_on_device() -> bool {
+    true
+}
 
 /// What the model was compiled for, and the router's options by their own names in lower case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,9 +84,14 @@ pub struct TgiNeuronParams {
     /// vLLM: token budget of a step [tokens], raised to `sequence_length` (default 2048).
     #[serde(default = "default_batched_tokens")]
     pub max_num_batched_tokens: u32,
-    /// vLLM: prompts are encoded in chunks of this length when rows are longer [tokens] (default 1024).
+    /// vLLM: prompts are encoded in chunks of this length when rows are longer [tokens] (default 1024; 0: whole, in the context buckets, as
+    /// before March 2026).
     #[serde(default = "default_context_chunk")]
     pub context_chunk: u32,
+    /// Whether the compiled graph chooses the tokens (default, as optimum-neuron exports models since July 2025). False: the host does, from the logits
+    /// of all rows.
+    #[serde(default = "default_on_device")]
+    pub on_device_sampling: bool,
 }
 
 impl TgiNeuronParams {
@@ -102,6 +110,7 @@ impl TgiNeuronParams {
             max_waiting_tokens: default_waiting_tokens(),
             max_num_batched_tokens: default_batched_tokens(),
             context_chunk: default_context_chunk(),
+            on_device_sampling: default_on_device(),
         }
     }
 
@@ -117,9 +126,6 @@ impl TgiNeuronParams {
                 "sequence_length",
                 format!("must be at least 2 tokens, got {s}"),
             );
-        }
-        if self.context_chunk == 0 {
-            return err("context_chunk", "must be at least 1 token, got 0".into());
         }
         let mut p = self.clone();
         let max_input = match self.server {
@@ -219,12 +225,16 @@ impl TgiNeuron {
         let p = &self.params;
         let mut stats = BatchStats::default();
         let new = || plan.entries.iter().filter(|e| !e.decode);
-        let chunked = p.server == NeuronServer::OptimumVllm && p.sequence_length > p.context_chunk;
+        let chunked = p.server == NeuronServer::OptimumVllm
+            && p.context_chunk > 0
+            && p.sequence_length > p.context_chunk;
         if chunked {
             for e in new() {
+                // A chunk's graph goes over the whole row, whatever of it there is yet.
+                let rest = p.sequence_length - p.context_chunk;
                 let chunks = e.tokens.div_ceil(p.context_chunk);
                 for i in 0..chunks {
-                    stats.add_prefill(p.context_chunk, i * p.context_chunk, i + 1 == chunks);
+                    stats.add_prefill(p.context_chunk, rest, i + 1 == chunks);
                 }
             }
         } else {
@@ -612,7 +622,7 @@ mod tests {
         assert_eq!((s.decode_seqs, s.decode_ctx_sum), (4, 4 * 4096));
         // Two chunks of 1024 and one: 3 encodings, 2 of which end a prompt.
         assert_eq!((s.prefill_seqs, s.prefill_tokens), (3, 3 * 1024));
-        assert_eq!(s.prefill_pairs, 1024 * 1024 + 3 * (1024 * 1025 / 2));
+        assert_eq!(s.prefill_pairs, 3 * (1024 * 3072 + 1024 * 1025 / 2));
         assert_eq!(s.sampled_seqs, 1 + 2);
     }
 
@@ -620,6 +630,15 @@ mod tests {
     fn the_vllm_plug_in_encodes_whole_rows_when_they_are_short_2_5() {
         let r = go(&vllm(4, 512), &[req(0, 100, 2)]);
         assert_eq!(r.rows[0].plan.stats.prefill_tokens, 512);
+    }
+
+    #[test]
+    fn the_vllm_plug_in_without_chunks_encodes_whole_rows_2_5() {
+        let mut p = vllm(4, 4096);
+        p.context_chunk = 0;
+        let r = go(&p, &[req(0, 100, 2)]);
+        let s = r.rows[0].plan.stats;
+        assert_eq!((s.prefill_seqs, s.prefill_tokens), (1, 4096));
     }
 
     #[test]
