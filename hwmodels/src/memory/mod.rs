@@ -620,7 +620,11 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
         let hidden = f64::from(m.hidden);
         // TensorRT-LLM's workspace is two buffers that share what is never held at once: the gathered row, the product and the down-projected row in
         // 16 bits; gate and up, or that row again (`CutlassMoeFCRunner::getWorkspaceDeviceBufferSizes`). It counts all chosen experts, wherever they are.
-        let other = if engine == EngineKind::TrtLlm { hidden } else { inner };
+        let other = if engine == EngineKind::TrtLlm {
+            hidden
+        } else {
+            inner
+        };
         let routed = top_k * ((gate * inner).max(hidden) + other);
         // The expert kernels see the tokens of all data-parallel ranks, as many at a time as a chunk holds.
         let gathered = tokens * f64::from(layout.dp.max(1));
@@ -629,7 +633,11 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
             _ => gathered.min(tokens.max(VLLM_EXPERT_CHUNK)),
         };
         // TensorRT-LLM holds what the experts make of the gathered tokens beside them, until it is scattered.
-        let held = if engine == EngineKind::TrtLlm { 2.0 } else { 1.0 };
+        let held = if engine == EngineKind::TrtLlm {
+            2.0
+        } else {
+            1.0
+        };
         let rows = if layout.dp > 1 && tokens > 0.0 {
             routed * at_once / tokens + held * hidden * gathered / tokens
         } else {

@@ -328,7 +328,16 @@ fn tensorrt_llm_sets_aside_room_for_the_experts_of_all_ranks_tokens() {
     let c = Catalog::builtin();
     let m = c.model("qwen3-235b-a22b").unwrap();
     let activation = |dp: u32, engine: EngineKind| {
-        forward_peak(m, Layout { dp, ep: dp, ..layout }, 8192.0, engine)
+        forward_peak(
+            m,
+            Layout {
+                dp,
+                ep: dp,
+                ..layout
+            },
+            8192.0,
+            engine,
+        )
     };
     let row = 4096.0 * 2.0;
     let gathered = 65_536.0 * (8.0 * 2.0 * row + 2.0 * row);

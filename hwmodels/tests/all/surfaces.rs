@@ -1,8 +1,8 @@
 //! The shipped surfaces stay within physics: no kernel beats the data sheet, more work takes no less time, and nothing goes wild outside the tables.
 
 use hwmodels::ops::{
-    Cache, DecodeShape, Kernels, MoeShape, OpShape, OperatorModel, PrefillShape, PrefillWork, Routing,
-    Span,
+    Cache, DecodeShape, Kernels, MoeShape, OpShape, OperatorModel, PrefillShape, PrefillWork,
+    Routing, Span,
 };
 use hwmodels::profiles::{self, Choice};
 use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
@@ -211,7 +211,9 @@ fn every_table_of_experts_has_curves() {
     let mut with_curves = 0;
     for p in profiles::builtin() {
         for (name, shapes) in &p.shapes {
-            let curves = shapes.curves().unwrap_or_else(|e| panic!("{} {name}: {e}", p.name));
+            let curves = shapes
+                .curves()
+                .unwrap_or_else(|e| panic!("{} {name}: {e}", p.name));
             assert!(!curves.is_empty(), "{} {name}", p.name);
             assert!(shapes.fitted_p90 < 12.0, "{} {name}", p.name);
             with_curves += 1;
