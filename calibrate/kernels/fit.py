@@ -11,6 +11,9 @@ ln(measured / formula) over the logarithms of two to four quantities of the shap
 pulled towards straightness, each row counted by how close it lies (towards least absolute deviations). Every third
 shape is held out with all its rows; the errors printed and stored are those of the held-out shapes, of a fit that has
 not seen them. The surfaces written are fitted on the same rows: the held-out ones stay out.
+
+Experts are tuned for each shape, and neighbours say little of it (a configuration chosen for one width is not that of the
+next). So every shape of experts in the tables has a curve of its own besides, over the tokens of a step, fitted on all rows.
 """
 
 import argparse
@@ -38,8 +41,11 @@ ENGINES = {"vllm": "vllm_v1", "trtllm": "trt_llm", "sglang": "sglang"}
 # ln of the largest factor that a surface may hold.
 MOST = np.log(20.0)
 
-# Held-out 90th percentile beyond which a table is no basis: whole shapes of it lie far from their neighbours [%].
-UNUSABLE = 45.0
+# Tokens of a step at which the curve of a known shape of experts has its knots, as logarithms to base 2.
+TOKEN_KNOTS = np.array([0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14], float)
+
+# How much longer than a larger shape of the same experts (or than its share of the work of a smaller one) a kernel may take that was tuned.
+UNTUNED = 1.4
 
 # Knots by quantity.
 POWERS = lambda lo, hi, step=1: np.arange(lo, hi + 0.5, step).astype(float)
@@ -112,8 +118,10 @@ def fill(axes, values, a):
 class Family:
     """Rows of one surface: lines for kernel_base, quantities, measured seconds and the shape that splits them."""
 
-    def __init__(self, name, lines, quantities, seconds, shapes, axes, smooth=1e-3):
+    def __init__(self, name, lines, quantities, seconds, shapes, axes, smooth=1e-3, known=None, tokens=None):
         self.name, self.lines, self.smooth = name, list(lines), smooth
+        # For curves of their own: what tells a shape from all others, and the tokens of each row.
+        self.known, self.tokens = (list(known), np.asarray(tokens, float)) if known is not None else (None, None)
         self.points = np.log2(np.column_stack(quantities).astype(float))
         self.seconds = np.asarray(seconds, float)
         self.shapes = list(shapes)
@@ -237,6 +245,35 @@ def mla(data, system, engine):
 MOE = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "w4a16_mxfp4": "mxfp4", "int4_wo": "int4"}
 
 
+def tuned(table):
+    """Rows of TensorRT-LLM's experts without those of kernels that its tuner cannot have chosen.
+
+    Splitting experts over more ranks leaves each less to do. A shape that takes far longer than one of the same experts with more work, or than its
+    multiple of one with less, ran a kernel that was not tuned (up to seven times as long, other shapes on other chips); the engine tunes when it starts.
+    """
+    kept = []
+    for _, t in table.groupby(["hidden_size", "inter_size", "topk", "num_experts"]):
+        times = t.pivot_table(index="num_tokens", columns=["moe_tp_size", "moe_ep_size"], values="latency", aggfunc="min")
+        layouts, values = list(times.columns), times.to_numpy()
+        bad = np.zeros(values.shape, bool)
+        for i, (tp, ep) in enumerate(layouts):
+            for j, (other_tp, other_ep) in enumerate(layouts):
+                if i == j:
+                    continue
+                if other_tp <= tp and other_ep <= ep:
+                    bound = values[:, j]
+                elif other_tp >= tp and other_ep >= ep:
+                    bound = values[:, j] * (other_tp * other_ep) / (tp * ep)
+                else:
+                    continue
+                bad[:, i] |= values[:, i] > UNTUNED * bound
+        bad |= bad.mean(axis=0) > 0.34
+        left = pd.DataFrame(~bad, index=times.index, columns=times.columns).stack([0, 1], future_stack=True).rename("kept").reset_index()
+        t = t.merge(left, on=["num_tokens", "moe_tp_size", "moe_ep_size"])
+        kept.append(t[t.kept].drop(columns="kept"))
+    return pd.concat(kept) if kept else table
+
+
 def moe(data, system, engine):
     table, version = read(data, system, "moe", engine, "moe_perf")
     if table is None:
@@ -249,6 +286,8 @@ def moe(data, system, engine):
         key = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
         t = table[table.moe_dtype == dtype].groupby(key, as_index=False).latency.min()
         t = t[t.inter_size // t.moe_tp_size >= 64]
+        if engine == "trtllm" and len(t):
+            t = tuned(t)
         # vLLM's table of experts with one scale a tensor was taken without FlashInfer's tuning: 16 tokens take longer in it than 2048.
         if len(t) < 100 or (engine, name) == ("vllm", "fp8"):
             continue
@@ -258,7 +297,8 @@ def moe(data, system, engine):
         yield version, Family(
             "moe." + name,
             (f"moe {name} {h} {i} {k} {e} {tp} {ep} {n} 0" for n, h, i, k, e, tp, ep in zip(*(t[c] for c in key))),
-            quantities, t.latency / 1e3, zip(t.hidden_size, t.inter_size, t.num_experts, t.moe_tp_size, t.moe_ep_size), axes, 1e-3)
+            quantities, t.latency / 1e3, zip(t.hidden_size, t.inter_size, t.num_experts, t.moe_tp_size, t.moe_ep_size), axes, 1e-3,
+            zip(t.hidden_size, t.inter_size // t.moe_tp_size, t.num_experts, t.moe_ep_size, t.topk), t.num_tokens)
 
 
 # Formats of the states of linear attention as each engine was timed: no faster than device memory is with these.
@@ -293,6 +333,28 @@ def linear(data, system, engine):
         yield version, Family(op, lines, quantities, t.latency / 1e3, zip(k, v, b), axes)
 
 
+def curves(f, y):
+    """ln(measured / formula) of each known shape at TOKEN_KNOTS, and how far the rows are from their curve [%]."""
+    x, by_shape, fitted = np.log2(f.tokens), {}, np.zeros(len(y))
+    rows = {}
+    for i, key in enumerate(f.known):
+        rows.setdefault(tuple(int(k) for k in key), []).append(i)
+    for key, i in sorted(rows.items()):
+        if len(i) < 6:
+            continue
+        a = design([TOKEN_KNOTS], x[i][:, None])
+        w = np.ones(len(i))
+        for _ in range(6):
+            aw = a.multiply(w[:, None]).tocsr()
+            z = spsolve((a.T @ aw + 1e-4 * sp.identity(len(TOKEN_KNOTS))).tocsc(), aw.T @ y[i])
+            w = 1 / np.sqrt(1 + ((y[i] - a @ z) / 0.03) ** 2)
+        by_shape[key] = np.clip(fill([TOKEN_KNOTS], z, a), -MOST, MOST)
+        fitted[i] = a @ by_shape[key]
+    seen = np.isin(np.arange(len(y)), [i for key in by_shape for i in rows[key]])
+    off = np.abs(np.exp(fitted[seen] - y[seen]) - 1) * 100
+    return by_shape, (np.median(off), np.percentile(off, 90)) if len(off) else (0.0, 0.0)
+
+
 FAMILIES = {"gemm": gemm, "attention": attention, "mla": mla, "moe": moe, "linear": linear}
 
 
@@ -301,7 +363,7 @@ def errors(predicted, measured):
     return np.median(e), np.percentile(e, 90), len(e)
 
 
-def toml(system, engine, versions, fitted):
+def toml(system, engine, versions, fitted, known):
     accelerator = SYSTEMS[system]
     lines = [
         f'name = "{system}.{engine}.kernels"',
@@ -337,6 +399,17 @@ def toml(system, engine, versions, fitted):
             f"held_out_rows = {f['n']}",
             "",
         ]
+    for k in known:
+        lines += [
+            f'[shapes."{k["name"]}"]',
+            "tokens = [" + ", ".join(f"{x:.1f}" for x in TOKEN_KNOTS) + "]",
+            'curves = """',
+            *(" ".join(map(str, key)) + ": " + " ".join(str(int(v)) for v in np.round(curve * 100)) for key, curve in k["curves"].items()),
+            '"""',
+            f"fitted_median = {k['off'][0]:.2f}",
+            f"fitted_p90 = {k['off'][1]:.2f}",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -352,7 +425,7 @@ def main():
     print(f"{'system':9} {'engine':7} {'surface':18} {'rows':>6} {'formula':>8} {'median':>7} {'p90':>6} {'held out':>8} {'knots':>6}")
     for system in args.system or SYSTEMS:
         for engine in args.engine or ENGINES:
-            fitted, versions = [], set()
+            fitted, known, versions = [], [], set()
             for family in args.family or FAMILIES:
                 for version, f in FAMILIES[family](args.data, system, engine):
                     base = base_times(args.base, SYSTEMS[system], ENGINES[engine], f.lines)
@@ -362,16 +435,24 @@ def main():
                     values = solve(f.axes, f.points[~out], y[~out], f.smooth)
                     predicted = base * np.exp(design(f.axes, f.points) @ values)
                     median, p90, n = errors(predicted[out], f.seconds[out])
-                    plain = errors(base[out], f.seconds[out])[0]
-                    print(f"{system:9} {engine:7} {f.name:18} {len(y):6} {plain:8.1f} {median:7.2f} {p90:6.2f} {n:8} {len(values):6}", flush=True)
-                    if p90 > UNUSABLE:
+                    plain, plain_p90, _ = errors(base[out], f.seconds[out])
+                    own = ""
+                    if f.known:
+                        by_shape, off = curves(f, y)
+                        known.append({"name": f.name, "curves": by_shape, "off": off})
+                        versions.add(version)
+                        own = f"  {len(by_shape)} shapes with curves of their own: {off[0]:.2f} {off[1]:.2f}"
+                    print(f"{system:9} {engine:7} {f.name:18} {len(y):6} {plain:8.1f} {median:7.2f} {p90:6.2f} {n:8} {len(values):6}{own}", flush=True)
+                    # Where whole shapes lie far from their neighbours, the formula may be nearer to a shape that was not measured.
+                    if median > plain or p90 > plain_p90:
+                        print(f"{'':17} {f.name}: the formula stands ({plain:.2f} {plain_p90:.2f})")
                         continue
                     versions.add(version)
                     fitted.append({"name": f.name, "axes": f.axes, "values": values, "median": median, "p90": p90, "n": n, "rows": int((~out).sum())})
-            if args.out and fitted:
+            if args.out and (fitted or known):
                 path = os.path.join(args.out, f"{system.replace('_', '-')}.{engine}.kernels.toml")
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write(toml(system, engine, versions, fitted))
+                    file.write(toml(system, engine, versions, fitted, known))
 
 
 if __name__ == "__main__":

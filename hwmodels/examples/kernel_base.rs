@@ -245,6 +245,7 @@ fn main() -> Result<(), Failure> {
     let mut resolved = profiles::resolve(&chip.name, relative, engine, &Choice::Auto)?;
     if rest.is_empty() {
         resolved.profile.surfaces.clear();
+        resolved.profile.shapes.clear();
     }
     let kernels = match engine {
         EngineKind::TrtLlm => Kernels::trt_llm(),

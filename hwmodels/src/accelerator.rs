@@ -48,6 +48,10 @@ pub struct Accelerator {
     pub scale_up_bandwidth: Option<f64>,
     /// Peak of the host link per direction [bytes/s].
     pub host_bandwidth: f64,
+    /// Whether the driver lets devices reach each other's memory over PCIe. GeForce cards may not: even two of them below one switch stage through
+    /// the host.
+    #[serde(default = "yes")]
+    pub peer_access: bool,
     /// MIG profiles that the device can be cut into, e.g. `3g.20gb`; the last one is the whole device. Empty: it has no MIG.
     #[serde(default)]
     pub mig: Vec<String>,
@@ -121,6 +125,8 @@ pub(crate) struct AcceleratorEntry {
     scale_up_link: Option<String>,
     scale_up_bandwidth: Option<BytesPerSec>,
     host_bandwidth: BytesPerSec,
+    #[serde(default = "yes")]
+    peer_access: bool,
     #[serde(default)]
     mig: Vec<String>,
     #[serde(default)]
@@ -130,6 +136,10 @@ pub(crate) struct AcceleratorEntry {
 
 fn one() -> u32 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl AcceleratorEntry {
@@ -192,6 +202,7 @@ impl AcceleratorEntry {
             scale_up_link: self.scale_up_link,
             scale_up_bandwidth: self.scale_up_bandwidth.map(BytesPerSec::bytes_per_sec),
             host_bandwidth: self.host_bandwidth.bytes_per_sec(),
+            peer_access: self.peer_access,
             mig: self.mig,
             recalled: self.recalled,
             source: self.source,

@@ -288,11 +288,17 @@ impl Catalog {
     }
 
     /// Adds a machine of `count` accelerators under `name`: joined by the accelerator's own link, else over PCIe through
-    /// the host; nothing is known of its processors, its network and its price.
+    /// the host, which stages by `host_path`; nothing is known of its processors, its network and its price.
     ///
     /// # Errors
     /// An unknown accelerator.
-    pub fn add_machine(&mut self, name: &str, accelerator: &str, count: u32) -> Result<(), Error> {
+    pub fn add_machine(
+        &mut self,
+        name: &str,
+        accelerator: &str,
+        count: u32,
+        host_path: HostPath,
+    ) -> Result<(), Error> {
         let chip = self.accelerator(accelerator)?;
         let host_link = match chip.host_bandwidth {
             b if b > 48e9 => "pcie5-host",
@@ -306,7 +312,7 @@ impl Catalog {
             accelerator: chip.name.clone(),
             devices: count,
             intra_link: (count > 1).then(|| link.to_owned()),
-            host_path: HostPath::Own,
+            host_path,
             // Servers hold four devices to a socket.
             sockets: count.div_ceil(4).max(1),
             network_link: "ena".to_owned(),

@@ -341,6 +341,7 @@ fn fabric(
         memory_bandwidth: chip.memory_bandwidth,
         devices_per_node: ranks,
         host_path: instance.host_path,
+        paired_access: chip.peer_access,
         sockets: instance.sockets,
         network,
     })

@@ -398,6 +398,7 @@ impl Placement {
             memory_bandwidth: self.accelerator.memory_bandwidth,
             devices_per_node: self.node_ranks,
             host_path: self.instance.host_path,
+            paired_access: self.accelerator.peer_access,
             sockets: self.instance.sockets,
             network: self.network.as_ref().and_then(|n| {
                 Some(Network {

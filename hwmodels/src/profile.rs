@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineKind;
 use crate::evidence::Evidence;
+use crate::ops::known::KnownShapes;
 use crate::ops::surface::Surface;
 
 /// One calibrated number.
@@ -157,6 +158,9 @@ pub struct Profile {
     /// What measured kernels take over what the formulas with these numbers say, by operator and format.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub surfaces: BTreeMap<String, Surface>,
+    /// The same for each shape of experts that was measured itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shapes: BTreeMap<String, KnownShapes>,
 }
 
 impl Profile {

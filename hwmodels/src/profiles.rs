@@ -89,6 +89,10 @@ const FILES: &[(&str, &str)] = &[
         "inferentia2.toml",
         include_str!("../data/profiles/inferentia2.toml"),
     ),
+    (
+        "rtx4090.toml",
+        include_str!("../data/profiles/rtx4090.toml"),
+    ),
     ("tgi.toml", include_str!("../data/profiles/tgi.toml")),
     (
         "tgi-neuron.toml",
@@ -186,6 +190,9 @@ impl Resolved {
         self.profile
             .surfaces
             .extend(p.surfaces.iter().map(|(k, v)| (k.clone(), v.clone())));
+        self.profile
+            .shapes
+            .extend(p.shapes.iter().map(|(k, v)| (k.clone(), v.clone())));
         for v in &p.validations {
             // Profiles fitted together carry the same validations.
             if !self.profile.validations.contains(v) {
@@ -329,6 +336,9 @@ pub fn load(files: &dyn Files, path: &Path) -> Result<Profile, Error> {
 fn check(profile: &Profile) -> Result<(), String> {
     for (name, surface) in &profile.surfaces {
         (surface.grid()).map_err(|e| format!("surfaces.\"{name}\": {e}"))?;
+    }
+    for (name, shapes) in &profile.shapes {
+        (shapes.curves()).map_err(|e| format!("shapes.\"{name}\": {e}"))?;
     }
     for (name, p) in &profile.params {
         if !(p.value.is_finite() && p.min <= p.value && p.value <= p.max) {

@@ -145,7 +145,12 @@ impl Case {
     pub fn accelerator(&self) -> Option<String> {
         let scenario = Scenario::parse(&self.scenario, self.set, &[]).ok()?;
         let catalog = Catalog::builtin();
-        let instance = catalog.instance(&scenario.hardware?.instance).ok()?;
+        let hardware = scenario.hardware?;
+        if let Some(machine) = hardware.machine {
+            let chip = catalog.accelerator(&machine.accelerator).ok()?;
+            return Some(chip.name.clone());
+        }
+        let instance = catalog.instance(&hardware.instance).ok()?;
         Some(instance.accelerator.clone())
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use hwmodels::catalog::Catalog;
 use hwmodels::deployment::{DeploymentSpec, Graphs, deploy};
+use hwmodels::ops::collective::HostPath;
 use hwmodels::ops::{Kernels, Routing};
 use hwmodels::profiles::Choice;
 use hwmodels::{BatchStats, Dtype, EngineKind, Error, Layout};
@@ -45,8 +46,8 @@ fn all() -> Result<Vec<Row>, Error> {
         let sheet = format!("{chip} by its data sheet");
         catalog.add_unmeasured(chip, &sheet)?;
         let (own, bare) = (format!("8 x {chip}"), format!("8 x {sheet}"));
-        catalog.add_machine(&own, chip, 8)?;
-        catalog.add_machine(&bare, &sheet, 8)?;
+        catalog.add_machine(&own, chip, 8, HostPath::Own)?;
+        catalog.add_machine(&bare, &sheet, 8, HostPath::Own)?;
         for engine in [EngineKind::VllmV1, EngineKind::TrtLlm] {
             for (model, tp) in MODELS {
                 for weights in formats {

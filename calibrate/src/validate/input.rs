@@ -36,12 +36,28 @@ const fn file(
 }
 
 /// Every file that a set is read from.
-pub const FILES: [DataFile; 26] = [
+pub const FILES: [DataFile; 29] = [
     file(
         "jumpstart_tgi.csv",
         &["jumpstart"],
         &["throughput_tok_s", "latency_ms_per_token"],
     ),
+    file(
+        "serving2/tgi_g5.csv",
+        &["tgi_g5"],
+        &[
+            "num_accel",
+            "concurrency",
+            "output_tokens_corrected",
+            "e2e_mean_s",
+        ],
+    ),
+    file(
+        "serving2/vllm_pcie.csv",
+        &["vllm_pcie"],
+        &["tp", "request_rate", "mean_tpot_ms", "p50_itl_ms"],
+    ),
+    file("traces/lengths_sharegpt_v3.csv.gz", &["vllm_pcie"], &[]),
     file(
         "vllm_h100_requests/experiments.csv",
         &["vllm_requests"],

@@ -20,8 +20,10 @@ pub mod serving_points;
 pub mod sglang_disagg;
 pub mod startup;
 pub mod tables;
+pub mod tgi_g5;
 pub mod trtllm;
 pub mod vllm;
+pub mod vllm_pcie;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -53,11 +55,13 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The serving sets, by the name users select them by.
-pub const SETS: [(&str, Loader); 16] = [
+pub const SETS: [(&str, Loader); 18] = [
     ("jumpstart", jumpstart::cases),
+    ("tgi_g5", tgi_g5::cases),
     ("vllm_requests", vllm::request_cases),
     ("vllm_requests_moe", vllm::mixture_cases),
     ("vllm_rate_sweep", vllm::sweep_cases),
+    ("vllm_pcie", vllm_pcie::cases),
     ("qwen3_32b", qwen3::cases),
     ("sglang_qwen3_32b", aiconfigurator::sglang_qwen3_32b),
     ("sglang_deepseek_r1_disagg", sglang_disagg::cases),

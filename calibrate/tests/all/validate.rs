@@ -120,17 +120,55 @@ fn a_folder_without_measurements_is_refused_with_the_files_that_it_may_hold() {
     }
 }
 
-#[test]
-fn vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand() {
-    let Some(dir) = std::env::var_os("SERVETWIN_MEASURED") else {
+/// The folder of measurements, or `None` with a line that says that `test` was skipped.
+fn measured(test: &str) -> Option<Source> {
+    let dir = std::env::var_os("SERVETWIN_MEASURED");
+    if dir.is_none() {
+        let line = format!("SKIPPED, no measurements (SERVETWIN_MEASURED): {test}\n");
         // Past the test harness, which keeps what passing tests print to itself.
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"SKIPPED, no measurements (SERVETWIN_MEASURED): vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand\n",
-        );
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    }
+    dir.map(|dir| Source::Folder(dir.into()))
+}
+
+#[test]
+fn devices_without_nvlink_are_predicted_without_a_fit_where_the_measurements_are_at_hand() {
+    let test =
+        "devices_without_nvlink_are_predicted_without_a_fit_where_the_measurements_are_at_hand";
+    let Some(source) = measured(test) else {
         return;
     };
-    let source = Source::Folder(dir.into());
+    let report = validate(&source, &["tgi_g5", "vllm_pcie"]);
+    let e = predicted(&report, "tgi_g5", "e2e_mean_ms");
+    assert!(e.n == 25 && e.median_ape <= 20.0, "{e:?}");
+    let e = predicted(&report, "vllm_pcie", "tpot_mean_ms");
+    assert!(e.n == 20 && e.median_ape <= 20.0, "{e:?}");
+    // One device: nothing of its host is in the step.
+    let alone = report
+        .rows
+        .iter()
+        .filter(|r| r.set == "vllm_pcie" && r.metric == "itl_p50_ms" && r.case.contains(" tp1 "));
+    let mut rows = 0;
+    for row in alone {
+        rows += 1;
+        let off = row.predicted.map_or(f64::NAN, |p| p / row.measured - 1.0);
+        assert!(off.abs() < 0.12, "{}: {off}", row.case);
+    }
+    assert_eq!(rows, 10);
+    assert!(
+        report
+            .rows
+            .iter()
+            .all(|r| !r.fitted && r.accelerator.is_some())
+    );
+}
+
+#[test]
+fn vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand() {
+    let test = "vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand";
+    let Some(source) = measured(test) else {
+        return;
+    };
     let report = validate(&source, &["vllm_requests", "vllm_rate_sweep"]);
     let within = |set: &str, metric: &str, bar: f64| {
         let e = predicted(&report, set, metric);

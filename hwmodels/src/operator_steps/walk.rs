@@ -445,13 +445,10 @@ impl LayerWalk {
         if m.linear.is_some() {
             note("linear attention", self.ops.evidence(&OpShape::Linear));
         }
-        if m.moe.is_some() {
+        if let Some(moe) = &m.moe {
             note(
                 "expert",
-                self.ops.evidence(&OpShape::Moe {
-                    weights: self.weights,
-                    ep: self.layout.ep,
-                }),
+                self.ops.evidence(&OpShape::Moe(self.experts(moe))),
             );
         }
         weak.into_iter().collect()

@@ -51,6 +51,16 @@ pub struct OpTime {
 }
 
 impl OpTime {
+    /// `factor` times as long: what binds stays what binds.
+    #[inline]
+    pub fn times(self, factor: f64) -> OpTime {
+        OpTime {
+            seconds: self.seconds * factor,
+            compute: self.compute * factor,
+            memory: self.memory * factor,
+        }
+    }
+
     /// True when memory traffic asks for at least as much time as arithmetic.
     #[inline]
     pub fn memory_bound(&self) -> bool {

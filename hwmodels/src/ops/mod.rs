@@ -22,6 +22,7 @@ mod device;
 pub mod elementwise;
 pub mod gemm;
 mod kernels;
+pub mod known;
 mod model;
 pub mod moe;
 mod param;

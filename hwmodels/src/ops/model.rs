@@ -7,7 +7,7 @@ use super::attention::{
 use super::device::{Device, OpTime};
 use super::kernels::{Kernels, Products};
 use super::moe::{self, Experts, MoeShape, Routing};
-use super::surfaces::Surfaces;
+use super::surfaces::{ExpertTimes, Surfaces};
 use super::{delta_rule, elementwise, gemm, sampling};
 use crate::linear_attention::LinearAttention;
 use crate::{Accelerator, Dtype, Evidence, Profile};
@@ -46,13 +46,8 @@ pub enum OpShape {
     },
     /// Linear attention.
     Linear,
-    /// Routed experts whose weights have this format.
-    Moe {
-        /// Format of the expert weights.
-        weights: Dtype,
-        /// Ranks that the experts are spread over.
-        ep: u32,
-    },
+    /// Routed experts of this shape.
+    Moe(MoeShape),
 }
 
 /// Operator times of one accelerator under one profile.
@@ -327,13 +322,22 @@ impl OperatorModel {
             routing,
         );
         let of = moe::quantities(shape, f64::from(tokens));
-        let surface = self.surfaces.moe(
+        let flops = 6.0 * of[0] * of[1] * of[2] * of[3];
+        self.expert_times(shape, arithmetic).scale(
+            time,
+            shape,
+            f64::from(tokens),
+            self.floor(0.0, flops, arithmetic),
+        )
+    }
+
+    /// What was measured of experts like `shape`.
+    fn expert_times(&self, shape: &MoeShape, arithmetic: Arithmetic) -> &ExpertTimes {
+        self.surfaces.moe(
             self.kernels.experts.measured_as(shape.weights),
             arithmetic,
             shape.block_scales,
-        );
-        let flops = 6.0 * of[0] * of[1] * of[2] * of[3];
-        surface.scale(time, of, self.floor(0.0, flops, arithmetic))
+        )
     }
 
     /// Time of `kernels` element-wise kernels that move `bytes` bytes in total.
@@ -375,9 +379,9 @@ impl OperatorModel {
                     Evidence::Analytic
                 };
             }
-            OpShape::Moe { weights, .. } => {
-                let surface = self.surfaces.moe(weights, arithmetic(weights), false);
-                surface.is_some().then_some(Evidence::Fitted)
+            OpShape::Moe(ref shape) => {
+                let a = Arithmetic::of(&self.device, shape.weights, shape.activations);
+                self.expert_times(shape, a).evidence(shape)
             }
         };
         if let Some(evidence) = surfaced {
@@ -406,9 +410,9 @@ impl OperatorModel {
                 )
             }
             OpShape::Linear => return Evidence::Analytic,
-            OpShape::Moe { weights, ep } => {
-                let a = Arithmetic::of(&self.device, weights, weights);
-                let prefix = moe::prefix(a, self.experts(ep));
+            OpShape::Moe(ref shape) => {
+                let a = Arithmetic::of(&self.device, shape.weights, shape.activations);
+                let prefix = moe::prefix(a, self.experts(shape.ep));
                 (format!("{prefix}.bandwidth_efficiency"), vec![])
             }
         };

@@ -2,6 +2,8 @@
 
 use super::arithmetic::Arithmetic;
 use super::device::OpTime;
+use super::known::Curves;
+use super::moe::{self, MoeShape};
 use super::surface::Grid;
 use crate::{Dtype, Evidence, Profile};
 
@@ -40,12 +42,7 @@ impl Maybe {
         let (Some(grid), true) = (&self.0, time.seconds > 0.0) else {
             return time;
         };
-        let ratio = grid.ratio(&quantities).max(floor / time.seconds);
-        OpTime {
-            seconds: time.seconds * ratio,
-            compute: time.compute * ratio,
-            memory: time.memory * ratio,
-        }
+        time.times(grid.ratio(&quantities).max(floor / time.seconds))
     }
 }
 
@@ -61,17 +58,55 @@ pub(super) struct Surfaces {
     mla_prefill: Maybe,
     linear_decode: Maybe,
     linear_prefill: Maybe,
-    moe_bf16: Maybe,
-    moe_fp8: Maybe,
-    moe_fp8_block: Maybe,
-    moe_mxfp4: Maybe,
-    moe_int4: Maybe,
+    moe_bf16: ExpertTimes,
+    moe_fp8: ExpertTimes,
+    moe_fp8_block: ExpertTimes,
+    moe_mxfp4: ExpertTimes,
+    moe_int4: ExpertTimes,
     none: Maybe,
+    no_experts: ExpertTimes,
+}
+
+/// What is known of experts in one format: a surface, and the shapes that were measured themselves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ExpertTimes {
+    surface: Maybe,
+    known: Curves,
+}
+
+impl ExpertTimes {
+    fn of(profile: &Profile, name: &str) -> ExpertTimes {
+        // Profiles are checked when they are read.
+        let known = profile.shapes.get(name).and_then(|s| s.curves().ok());
+        ExpertTimes {
+            surface: Maybe::of(profile, name),
+            known: known.unwrap_or_default(),
+        }
+    }
+
+    /// Whether any experts in this format were measured.
+    fn is_some(&self) -> bool {
+        self.surface.is_some() || !self.known.is_empty()
+    }
+
+    /// How well `shape` is known; `None` where nothing was measured.
+    pub fn evidence(&self, shape: &MoeShape) -> Option<Evidence> {
+        (self.surface.is_some() || self.known.knows(shape)).then_some(Evidence::Fitted)
+    }
+
+    /// `time` times what was measured of `shape`, or of shapes around it, over what the formula says; no less than `floor` [s].
+    pub fn scale(&self, time: OpTime, shape: &MoeShape, tokens: f64, floor: f64) -> OpTime {
+        match self.known.ratio(shape, tokens) {
+            Some(ratio) if time.seconds > 0.0 => time.times(ratio.max(floor / time.seconds)),
+            _ => (self.surface).scale(time, moe::quantities(shape, tokens), floor),
+        }
+    }
 }
 
 impl Surfaces {
     pub fn new(profile: &Profile) -> Surfaces {
         let of = |name: &str| Maybe::of(profile, name);
+        let experts = |name: &str| ExpertTimes::of(profile, name);
         let heads = |op: &str, kv: &str| HEAD_DIMS.map(|dim| of(&format!("{op}.{kv}.d{dim}")));
         let pair = |op: &str| ["kv16", "kv8"].map(|kv| heads(op, kv));
         Surfaces {
@@ -84,12 +119,13 @@ impl Surfaces {
             mla_prefill: of("mla_prefill"),
             linear_decode: of("linear_decode"),
             linear_prefill: of("linear_prefill"),
-            moe_bf16: of("moe.bf16"),
-            moe_fp8: of("moe.fp8"),
-            moe_fp8_block: of("moe.fp8_block"),
-            moe_mxfp4: of("moe.mxfp4"),
-            moe_int4: of("moe.int4"),
+            moe_bf16: experts("moe.bf16"),
+            moe_fp8: experts("moe.fp8"),
+            moe_fp8_block: experts("moe.fp8_block"),
+            moe_mxfp4: experts("moe.mxfp4"),
+            moe_int4: experts("moe.int4"),
             none: Maybe::default(),
+            no_experts: ExpertTimes::default(),
         }
     }
 
@@ -153,16 +189,16 @@ impl Surfaces {
     }
 
     /// Of routed experts.
-    pub fn moe(&self, weights: Dtype, arithmetic: Arithmetic, block_scales: bool) -> &Maybe {
+    pub fn moe(&self, weights: Dtype, arithmetic: Arithmetic, block_scales: bool) -> &ExpertTimes {
         match (weights, arithmetic) {
             (Dtype::Mxfp4, _) => &self.moe_mxfp4,
             (Dtype::Int4, _) => &self.moe_int4,
             (_, Arithmetic::Bf16) => &self.moe_bf16,
-            (_, Arithmetic::Fp8) if block_scales && self.moe_fp8_block.0.is_some() => {
+            (_, Arithmetic::Fp8) if block_scales && self.moe_fp8_block.is_some() => {
                 &self.moe_fp8_block
             }
             (_, Arithmetic::Fp8) => &self.moe_fp8,
-            _ => &self.none,
+            _ => &self.no_experts,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hwmodels::Dtype;
+use hwmodels::ops::collective::HostPath;
 use hwmodels::units::{Secs, UsdPerHour};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,10 @@ pub struct HardwareFile {
     /// How many of `accelerator` the machine has, 1 to 1024. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
+    /// How bytes between devices of such a machine travel through the host, where these have no link and do not reach each other: "own" where each has
+    /// a root port, or "shared", as rented virtual machines show it. Default: "own".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<HostPath>,
     /// MIG profile that every accelerator is cut into, e.g. "3g.20gb": each part is a device of its own, without a link to others, so a replica
     /// takes one. Default: they are whole.
     #[serde(skip_serializing_if = "Option::is_none")]

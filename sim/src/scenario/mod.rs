@@ -53,6 +53,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hwmodels::files::{Disk, Files};
+use hwmodels::ops::collective::HostPath;
 use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
@@ -223,6 +224,8 @@ pub struct Machine {
     pub accelerator: String,
     /// How many it has.
     pub count: u32,
+    /// How bytes between them travel through the host.
+    pub host_path: HostPath,
 }
 
 /// A step time of constant terms (see [`hwmodels::LinearStep`]).

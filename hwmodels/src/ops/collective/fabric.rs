@@ -141,7 +141,7 @@ pub enum HostPath {
     /// carries, unless the ring crosses sockets.
     #[default]
     Own,
-    /// One path for all devices of the node, as virtual machines with passed-through devices show it.
+    /// One path for all devices of the node, as virtual machines with passed-through devices show it, rented ones among them.
     Shared,
 }
 
@@ -158,6 +158,8 @@ pub struct Fabric {
     pub devices_per_node: u32,
     /// How staged bytes travel where devices have no peer access ([`LinkClass::PcieHost`]).
     pub host_path: HostPath,
+    /// Whether two devices of such a node may reach each other without the host all the same, below one switch.
+    pub paired_access: bool,
     /// CPU sockets that the node's devices are spread over, >= 1.
     pub sockets: u32,
     /// Network between nodes, or `None` where the replica stays on one.
@@ -173,6 +175,7 @@ impl Fabric {
             memory_bandwidth,
             devices_per_node: devices_per_node.max(1),
             host_path: HostPath::Own,
+            paired_access: true,
             sockets: 1,
             network: None,
         }

@@ -48,13 +48,17 @@ pub(super) struct Staging {
 /// of the 35 GB/s that four on one socket have (sources 9.5).
 const OWN_CROSSING: f64 = 0.8;
 
+/// Part of its own link's rate that a rank keeps at most where it stages on a shared path: what each of four has. NCCL's kernels read host memory a cache line
+/// at a time, so a rank alone is no faster: two RTX 5070 Ti all-reduce 20 MB at 1.9 GB/s over links that copy 26 (sources 9.5).
+const STAGED_SHARE: f64 = 0.25;
+
 impl Staging {
     /// Part of its own link's rate that each of `ranks` ranks on a node keeps.
     fn share(&self, fabric: &Fabric, ranks: f64) -> f64 {
         // Ranks are placed side by side: they need the second socket when they outnumber the first one's devices.
         let crosses = ranks > f64::from(fabric.devices_per_node.div_ceil(fabric.sockets.max(1)));
         let (part, crossing) = match fabric.host_path {
-            HostPath::Shared => ((self.shared_links / ranks).min(1.0), self.crossing),
+            HostPath::Shared => ((self.shared_links / ranks).min(STAGED_SHARE), self.crossing),
             HostPath::Own => (1.0, OWN_CROSSING),
         };
         part * if crosses { crossing } else { 1.0 }
@@ -68,11 +72,12 @@ impl CollectiveModel {
     }
 
     /// Rate that one rank keeps when `ranks` of a node communicate at once [bytes/s]. Two devices below one switch
-    /// reach each other without the host also where the rest does not (measured on L40S).
+    /// reach each other without the host also where the rest does not (measured on L40S), if their driver lets them.
     pub(super) fn bandwidth(&self, efficiency: f64, ranks: f64) -> f64 {
         let own = self.fabric.link_bandwidth;
+        let pair = ranks <= 2.0 && self.fabric.paired_access;
         let kept = match &self.staging {
-            Some(s) if ranks > 2.0 => own * s.share(&self.fabric, ranks),
+            Some(s) if !pair => own * s.share(&self.fabric, ranks),
             _ => own,
         };
         kept * efficiency

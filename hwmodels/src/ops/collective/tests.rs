@@ -229,6 +229,42 @@ fn the_hosts_topology_decides_what_staging_costs() {
 }
 
 #[test]
+fn a_pair_without_peer_access_stages_like_more_ranks_do() {
+    let pair = |paired_access, host_path| {
+        let fabric = Fabric {
+            host_path,
+            paired_access,
+            ..Fabric::single_node(LinkClass::PcieHost, 8, 1e12)
+        };
+        let m = CollectiveModel::new(&fabric, &Profile::default());
+        let time = |bytes, n| {
+            m.all_reduce(
+                bytes,
+                Group::within_node(n),
+                AllReduceImpl::Nccl,
+                Launch::Graph,
+            )
+        };
+        // Bus bandwidth of a prefill's message, and time of a decode's.
+        let bus = |n: u32| 2.0 * (f64::from(n) - 1.0) / f64::from(n) * 20e6 / time(20e6, n);
+        (bus(2), bus(4), time(8192.0, 2))
+    };
+    let shared = HostPath::Shared;
+    let (peers, four, short) = pair(true, shared);
+    let (staged, same, staged_short) = pair(false, shared);
+    assert!(
+        peers > 15e9 && (4e9..6e9).contains(&staged),
+        "{peers} {staged}"
+    );
+    // A rank alone is no faster than one of four, and the rest of the ring is the same.
+    assert!(same == four && staged < 1.1 * four);
+    // Short messages are their hops' time: 8.4 us for two RTX 4090 that stage (tinygrad/open-gpu-kernel-modules issue 45).
+    assert!(staged_short < 1.5 * short && (5e-6..15e-6).contains(&staged_short));
+    // With a root port each, staging keeps the link's rate.
+    assert_eq!(pair(false, HostPath::Own), pair(true, HostPath::Own));
+}
+
+#[test]
 fn a_fabric_never_measured_takes_its_relatives_fit() {
     let five = Fabric::single_node(LinkClass::NvLink5, 8, 7.7e12);
     let five = CollectiveModel::new(&five, &Profile::default());

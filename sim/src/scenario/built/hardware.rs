@@ -217,7 +217,7 @@ impl Scenario {
         let at = |path: &'static str| move |e: Error| self.places.error(path, e.to_string());
         if let Some(m) = &hardware.machine {
             catalog
-                .add_machine(&hardware.instance, &m.accelerator, m.count)
+                .add_machine(&hardware.instance, &m.accelerator, m.count, m.host_path)
                 .map_err(at("hardware.accelerator"))?;
         }
         let Some(profile) = &hardware.mig else {

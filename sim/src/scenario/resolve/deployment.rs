@@ -119,6 +119,12 @@ impl Checker<'_, '_> {
                     "counts the devices of `accelerator`, which is missing; an instance type has its own number",
                 );
             }
+            if h.host_path.is_some() {
+                return self.fail(
+                    "hardware.host_path",
+                    "is of a machine that `accelerator` describes, which is missing; an instance type has its own",
+                );
+            }
             return Ok(None);
         };
         for (key, given) in [
@@ -135,6 +141,7 @@ impl Checker<'_, '_> {
         Ok(Some(Machine {
             accelerator: self.text(accelerator.clone(), "hardware.accelerator")?,
             count: self.whole(h.count.unwrap_or(1), 1, 1024, "hardware.count")?,
+            host_path: h.host_path.unwrap_or_default(),
         }))
     }
 
@@ -146,6 +153,7 @@ impl Checker<'_, '_> {
             ("instance", h.instance.is_some()),
             ("accelerator", h.accelerator.is_some()),
             ("count", h.count.is_some()),
+            ("host_path", h.host_path.is_some()),
             ("price_date", h.price_date.is_some()),
             ("profile", h.profile.is_some()),
             ("catalog", h.catalog.is_some()),

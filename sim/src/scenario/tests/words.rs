@@ -227,6 +227,23 @@ fn a_machine_of_ones_own_needs_an_accelerator_and_a_count() {
         &["hardware={ accelerator = \"H100\", count = 0 }"],
         &["hardware.count: must be >= 1, got 0"],
     );
+    refused_with(
+        &["hardware={ instance = \"g5.2xlarge\", host_path = \"shared\" }"],
+        &["hardware.host_path: is of a machine that `accelerator` describes"],
+    );
+}
+
+#[test]
+fn a_rented_machine_stages_slower_than_one_with_a_root_port_for_each_device() {
+    let step = |more: &str| {
+        let hardware = format!("hardware={{ accelerator = \"RTX4090\", count = 2{more} }}");
+        let s = with(&[&hardware, "layout.tp=2", "workload[0].prompt=1000"]).unwrap();
+        assert_eq!(parse(&s.show(), &[]).unwrap(), s);
+        let report = crate::report::RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
+        crate::report::expect::number(&report, "ttft_ms.mean").unwrap()
+    };
+    assert_eq!(step(""), step(", host_path = \"own\""));
+    assert!(step(", host_path = \"shared\"") > 1.2 * step(""));
 }
 
 #[test]
