@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use sim::metrics::Metric;
 use sim::record::RequestRow;
 use sim::request::Outcome;
-use store::{FAN_OUT, Packable, Packed, Packer, Record, Rows, Transfer};
+use store::{FAN_OUT, Packable, Packed, Packer, Record, Transfer};
 
 use crate::spread::Spread;
 
@@ -94,8 +94,6 @@ impl Row {
 pub struct RunData {
     /// The record.
     pub record: Record,
-    /// Indices of the requests, by replica.
-    by_replica: OnceLock<Vec<Packed<u32>>>,
     /// By replica: rows of its requests.
     rows: Vec<OnceLock<Vec<Row>>>,
     /// Indices of the requests by id.
@@ -149,7 +147,6 @@ impl RunData {
         let rows = vec![OnceLock::new(); record.info.replicas.len()];
         RunData {
             record,
-            by_replica: OnceLock::new(),
             rows,
             by_id: OnceLock::new(),
             spreads: Default::default(),
@@ -160,13 +157,17 @@ impl RunData {
 
     /// Makes now what takes long to make: views then need not wait for it.
     pub fn prepare(&self) {
+        // One place for all that is sorted: what comes and goes in large pieces may stay with the process.
+        let mut place = Vec::with_capacity(self.record.requests.len());
         for metric in METRICS {
-            self.spread(metric);
+            self.spread_in(metric, &mut place);
             self.slowest(metric, 0..u64::MAX, 1);
         }
-        self.by_id();
-        for replica in 0..self.replicas() {
-            self.rows(replica);
+        self.by_id_in(&mut place);
+        drop(place);
+        let of = by_replica(&self.record, self.by_id());
+        for (rows, of) in self.rows.iter().zip(&of) {
+            rows.get_or_init(|| rows_of(&self.record, of.iter().collect()));
         }
     }
 
@@ -176,17 +177,24 @@ impl RunData {
             return &[];
         };
         rows.get_or_init(|| {
-            let of = self.by_replica.get_or_init(|| by_replica(&self.record));
-            rows_of(&self.record, of[replica].all())
+            let served = |i: &u32| self.record.requests.replica(*i as usize) as usize == replica;
+            rows_of(&self.record, self.by_id().iter().filter(served).collect())
         })
     }
 
     fn by_id(&self) -> &Packed<u32> {
+        self.by_id_in(&mut Vec::new())
+    }
+
+    /// The same, sorted in `place`.
+    fn by_id_in(&self, place: &mut Vec<u64>) -> &Packed<u32> {
         self.by_id.get_or_init(|| {
             let requests = &self.record.requests;
-            let mut all: Vec<u32> = (0..requests.len() as u32).collect();
-            all.sort_unstable_by_key(|i| requests.id(*i as usize));
-            all.into_iter().collect()
+            let with_id = |i: usize| u64::from(requests.id(i)) << 32 | i as u64;
+            place.clear();
+            place.extend((0..requests.len()).map(with_id));
+            place.sort_unstable();
+            place.iter().map(|both| *both as u32).collect()
         })
     }
 
@@ -232,9 +240,14 @@ impl RunData {
 
     /// How a metric is spread over the measured requests; of those that no request has, nothing.
     pub fn spread(&self, metric: Metric) -> Spread {
+        self.spread_in(metric, &mut Vec::new())
+    }
+
+    /// The same, sorted in `place`.
+    fn spread_in(&self, metric: Metric, place: &mut Vec<u64>) -> Spread {
         let made = || {
-            let values = self.values(metric);
-            Spread::of(&values, self.limit(metric))
+            self.values_in(metric, place);
+            Spread::of(place, self.limit(metric))
         };
         match METRICS.iter().position(|m| *m == metric) {
             Some(i) => self.spreads[i].get_or_init(made).clone(),
@@ -248,11 +261,17 @@ impl RunData {
 
     /// The values of a metric over the measured requests, ascending [ns].
     pub fn values(&self, metric: Metric) -> Vec<u64> {
+        let mut values = Vec::new();
+        self.values_in(metric, &mut values);
+        values
+    }
+
+    fn values_in(&self, metric: Metric, place: &mut Vec<u64>) {
         let all = self.record.requests.iter();
         let measured = all.filter(|r| r.arrival.0 >= self.record.info.warmup);
-        let mut values: Vec<u64> = measured.filter_map(|r| Some(metric.of(&r)?.0)).collect();
-        values.sort_unstable();
-        values
+        place.clear();
+        place.extend(measured.filter_map(|r| Some(metric.of(&r)?.0)));
+        place.sort_unstable();
     }
 
     /// The limit of the objective on a metric [ns].
@@ -301,28 +320,31 @@ impl RunData {
     }
 }
 
-/// Indices of the requests of each replica.
-fn by_replica(record: &Record) -> Vec<Packed<u32>> {
+/// Indices of the requests of each replica, by id as `by_id` has them.
+fn by_replica(record: &Record, by_id: &Packed<u32>) -> Vec<Packed<u32>> {
     let mut all: Vec<Packer<u32>> = Vec::new();
     all.resize_with(record.info.replicas.len(), Packer::default);
-    for i in 0..record.requests.len() {
-        if let Some(list) = all.get_mut(record.requests.replica(i) as usize) {
-            list.push(i as u32);
+    for i in by_id {
+        if let Some(list) = all.get_mut(record.requests.replica(i as usize) as usize) {
+            list.push(i);
         }
     }
     all.into_iter().map(Packer::finish).collect()
 }
 
-/// Rows of the requests `list` of a replica: each goes into the lowest row that is free when it arrives.
-fn rows_of(record: &Record, list: Rows<'_, u32>) -> Vec<Row> {
+/// Rows of the requests `list` of a replica, by id: each goes into the lowest row that is free when it arrives.
+fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
     let (end, all) = (record.info.end, &record.requests);
-    let sent = |i: u32| (all.arrival(i as usize), all.id(i as usize), i);
-    let mut list: Vec<(u64, u32, u32)> = list.iter().map(sent).collect();
-    list.sort_unstable();
+    let sent = |i: &u32| all.arrival(*i as usize);
+    // Ids count in the order of arrival, but for tables from elsewhere.
+    if !list.is_sorted_by_key(sent) {
+        list.sort_by_cached_key(sent);
+    }
     let mut rows: Vec<Packer<u32>> = Vec::new();
     let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let mut free: BTreeSet<usize> = BTreeSet::new();
-    for (arrival, _, i) in list {
+    for i in list {
+        let arrival = all.arrival(i as usize);
         while busy.peek().is_some_and(|Reverse((end, _))| *end <= arrival) {
             if let Some(Reverse((_, r))) = busy.pop() {
                 free.insert(r);

@@ -16,8 +16,8 @@ include!(concat!(env!("OUT_DIR"), "/page.rs"));
 pub fn write(page: &[(&str, &[u8])], dir: &Path) -> Result<String, String> {
     if page.is_empty() {
         return Err(
-            "this servetwin-viewer was built without the page; in the repository, `viewer/web/build.sh --program` builds the page, and the \
-             program with it (docs/viewer.md)"
+            "this servetwin-viewer was built without the page\n\
+             In the repository, `viewer/web/build.sh --program` builds the page, and the program with it: docs/viewer.md."
                 .to_owned(),
         );
     }

@@ -263,6 +263,17 @@ impl<T: Packable> Default for Packer<T> {
 }
 
 impl<T: Packable> Packer<T> {
+    /// For about so many rows. What is known of them is set aside at once: what grows later would lie between what is freed meanwhile, and
+    /// keep that from the system.
+    pub fn for_rows(rows: usize) -> Packer<T> {
+        let mut packer = Packer::default();
+        let (blocks, n) = (rows.div_ceil(BLOCK), T::Numbers::default().as_ref().len());
+        packer.packed.begins.reserve_exact(blocks);
+        packer.packed.least.reserve_exact(blocks * n);
+        packer.packed.bits.reserve_exact(blocks * (n + 1));
+        packer
+    }
+
     /// Takes in the next row.
     pub fn push(&mut self, row: T) {
         self.open.push(row.numbers());

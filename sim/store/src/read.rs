@@ -98,7 +98,7 @@ impl<R: Read + Seek> Reader<R> {
     /// [`StoreError`].
     pub fn requests(&mut self) -> Result<Packed<RequestRow>, StoreError> {
         let (replicas, streams) = (self.info.replicas.len(), self.info.streams.len());
-        let mut rows = Packer::default();
+        let mut rows = Packer::for_rows(at_most(self.info.request_rows));
         self.table("requests", self.info.request_rows, |r: RequestRow| {
             let known = r.replica == NO_REPLICA || (r.replica as usize) < replicas;
             if !known || usize::from(r.stream) >= streams.max(1) {
@@ -125,7 +125,7 @@ impl<R: Read + Seek> Reader<R> {
             return Err(StoreError::Missing(place));
         };
         let replicas = self.info.replicas.len();
-        let (mut rows, mut last) = (Packer::default(), (0, 0));
+        let (mut rows, mut last) = (Packer::for_rows(at_most(*n)), (0, 0));
         self.table(&place, *n, |r: StepSpan| {
             if r.replica as usize >= replicas {
                 return Err(format!("names replica {} of {replicas}", r.replica));
@@ -140,13 +140,23 @@ impl<R: Read + Seek> Reader<R> {
         Ok(StepLevel::new(rows.finish(), replicas))
     }
 
+    /// All levels of the steps. The smallest is read first: what is needed meanwhile for the largest then lies above all that stays, and
+    /// goes back to the system.
+    fn all_steps(&mut self) -> Result<Vec<StepLevel>, StoreError> {
+        let levels = (0..self.levels()).rev().map(|level| self.steps(level));
+        let mut levels: Vec<StepLevel> = levels.collect::<Result<_, _>>()?;
+        levels.reverse();
+        Ok(levels)
+    }
+
     /// KV that went from one replica to another, by request.
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn transfers(&mut self) -> Result<Packed<Transfer>, StoreError> {
         let replicas = self.info.replicas.len();
-        let (mut rows, mut last) = (Packer::default(), (0, 0));
+        let mut rows = Packer::for_rows(at_most(self.info.transfer_rows));
+        let mut last = (0, 0);
         self.table("transfers", self.info.transfer_rows, |t: Transfer| {
             if t.from.max(t.to) as usize >= replicas {
                 return Err("names a replica that is not there".to_owned());
@@ -192,9 +202,7 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// [`StoreError`].
     pub fn all(mut self) -> Result<Record, StoreError> {
-        let steps = (0..self.levels())
-            .map(|l| self.steps(l))
-            .collect::<Result<_, _>>()?;
+        let steps = self.all_steps()?;
         Ok(Record {
             report: self.report()?,
             requests: self.requests()?,
@@ -293,6 +301,11 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
+/// `rows`, as far as a table may have them.
+fn at_most(rows: u64) -> usize {
+    usize::try_from(rows).map_or(MAX_ROWS, |rows| rows.min(MAX_ROWS))
+}
+
 /// Reads a whole record.
 ///
 /// # Errors
@@ -328,15 +341,7 @@ fn side_by_side<R: Read + Seek + Send>(
     mut reader: Reader<R>,
     mut other: Reader<R>,
 ) -> Result<Record, StoreError> {
-    let (requests, steps) = rayon::join(
-        || other.requests(),
-        || {
-            let levels = 0..reader.levels();
-            levels
-                .map(|l| reader.steps(l))
-                .collect::<Result<Vec<_>, _>>()
-        },
-    );
+    let (requests, steps) = rayon::join(|| other.requests(), || reader.all_steps());
     Ok(Record {
         report: reader.report()?,
         requests: requests?,

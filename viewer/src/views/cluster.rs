@@ -28,7 +28,8 @@ pub struct Now {
 /// Replica `replica` at `at` [ns].
 pub fn at(run: &RunData, replica: usize, at: u64) -> Now {
     let steps = run.record.steps.first();
-    let span: Option<StepSpan> = steps.and_then(|l| l.within(replica, at..at + 1).iter().last());
+    let span: Option<StepSpan> =
+        steps.and_then(|l| l.within(replica, at..at + 1).iter().next_back());
     let blocks = run.record.info.replicas[replica].kv_blocks;
     let mut events = run.record.info.events.iter();
     let last = events.rfind(|e| e.replica as usize == replica && e.at <= at);

@@ -67,13 +67,13 @@ pub fn chart(run: &RunData) -> Chart {
             let most = s.parts.iter().copied().fold(0.0, f32::max);
             most > 0.0 && s.parts.iter().position(|p| *p == most) == Some(i)
         };
-        let mut points: Vec<[f64; 2]> = chosen.iter().filter(bound).map(|s| point(s)).collect();
+        let mut points: Vec<[f64; 2]> = chosen.iter().filter(bound).map(point).collect();
         if !points.is_empty() {
             points.sort_by(|a, b| a[0].total_cmp(&b[0]));
             lines.push(Line::new(*name, color, points).join(Join::Dots));
         }
     }
-    let most = chosen.iter().map(|s| tokens(s)).fold(1.0, f64::max);
+    let most = chosen.iter().map(tokens).fold(1.0, f64::max);
     if let Some(seconds) = weights_seconds(&chosen) {
         let at = |n: f64| [n, n / seconds];
         lines.insert(
