@@ -61,14 +61,12 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.to_owned()));
-    if args.web {
-        if args.file.len() > 1 {
-            return Err(BadInput(
-                "--web opens one file; drop the others on the page, or use the viewer's own window"
-                    .to_owned(),
-            )
-            .into());
-        }
+    if args.web && args.file.len() > 1 {
+        return Err(BadInput(
+            "--web opens one file; drop the others on the page, or use the viewer's own window"
+                .to_owned(),
+        )
+        .into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let program = found(beside.as_deref(), std::env::split_paths(&path));
