@@ -1,7 +1,10 @@
-//! Lists the shipped scenarios, so that they are in the program.
+//! Lists the shipped scenarios, so that they are in the program; and the files of the page, where they are to be in it too.
 
 use std::path::Path;
 use std::{env, fs};
+
+/// Files that make the page, as viewer/web/build.sh writes them.
+const PAGE: [&str; 4] = ["index.html", "viewer.js", "viewer_bg.wasm", "worker.js"];
 
 fn main() {
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo says where");
@@ -33,6 +36,43 @@ fn main() {
     );
     let out = env::var("OUT_DIR").expect("cargo says where");
     fs::write(Path::new(&out).join("shipped.rs"), text).expect("the folder can be written");
+    let page = page(&Path::new(&here).join(".."));
+    let text = format!(
+        "/// Name and gzip form of the files of the page; none where the program was built without them.\n\
+         pub const PAGE: &[(&str, &[u8])] = &[\n{}];\n",
+        page.concat()
+    );
+    fs::write(Path::new(&out).join("page.rs"), text).expect("the folder can be written");
+}
+
+/// The files of the page as entries of a list, from the folder that SERVETWIN_PAGE names (from the repository's root); none where it is not set.
+fn page(root: &Path) -> Vec<String> {
+    println!("cargo::rerun-if-env-changed=SERVETWIN_PAGE");
+    let dir = env::var_os("SERVETWIN_PAGE").filter(|dir| !dir.is_empty());
+    // The page holds the same crate, and carries no page itself.
+    let wasm = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "wasm32");
+    let Some(dir) = dir.filter(|_| !wasm) else {
+        return Vec::new();
+    };
+    let entry = |name: &&str| {
+        let file = root.join(&dir).join(format!("{name}.gz"));
+        println!("cargo::rerun-if-changed={}", file.display());
+        match fs::canonicalize(&file) {
+            Ok(file) => Some(format!(
+                "    ({name:?}, include_bytes!({:?})),\n",
+                file.display()
+            )),
+            Err(e) => {
+                println!(
+                    "cargo::error=SERVETWIN_PAGE names no folder with the page: {}: {e}; `viewer/web/build.sh --program` builds the page, and the \
+                     program with it",
+                    file.display()
+                );
+                None
+            }
+        }
+    };
+    PAGE.iter().filter_map(entry).collect()
 }
 
 /// The traces that scenarios name, as entries of a list.

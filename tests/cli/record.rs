@@ -156,62 +156,126 @@ fn get(address: &str, path: &str, accepts: &str) -> (String, Vec<u8>) {
     (head.to_lowercase(), all[end + 4..].to_vec())
 }
 
-#[test]
-fn the_page_of_the_viewer_is_served_with_the_file_that_is_named() {
-    use std::io::BufRead as _;
-    let dir = tempfile::tempdir().unwrap();
-    let page = dir.path().join("page");
-    let folder = page.to_str().unwrap();
-    let refused = servetwin(&["view", "--web", "--files", folder]);
-    assert_refused(&refused, "there is no index.html");
-    assert_refused(&refused, "viewer/web/build.sh");
+/// A page that is served, until it is dropped.
+struct Served {
+    child: std::process::Child,
+    address: String,
+    query: String,
+}
+
+impl Served {
+    /// Starts `command`, and reads the address that it prints.
+    fn start(command: &mut std::process::Command) -> Served {
+        use std::io::BufRead as _;
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        std::io::BufReader::new(out).read_line(&mut line).unwrap();
+        let rest = line.trim().strip_prefix("http://");
+        let (address, query) = rest
+            .and_then(|rest| rest.split_once('/'))
+            .expect("it prints its address");
+        Served {
+            child,
+            address: address.to_owned(),
+            query: query.to_owned(),
+        }
+    }
+
+    /// Checks what a path gives; its head.
+    fn gives(&self, path: &str, accepts: &str, kind: &str, body: &str) -> String {
+        let (head, bytes) = get(&self.address, path, accepts);
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        assert!(head.contains(&format!("content-type: {kind}")), "{head}");
+        assert_eq!(String::from_utf8(bytes).unwrap(), body, "{path}");
+        head
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder with small files in place of the page's, in `dir`.
+fn stand_in(dir: &std::path::Path) -> std::path::PathBuf {
+    let page = dir.join("page");
     std::fs::create_dir(&page).unwrap();
     for name in ["index.html", "viewer.js", "viewer_bg.wasm", "worker.js"] {
         std::fs::write(page.join(name), name).unwrap();
     }
     std::fs::write(page.join("viewer.js.gz"), "squeezed").unwrap();
+    page
+}
+
+#[test]
+fn the_page_of_the_viewer_is_served_with_the_file_that_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("page");
+    let refused = servetwin(&["view", "--web", "--files", missing.to_str().unwrap()]);
+    assert_refused(&refused, "there is no index.html");
+    assert_refused(&refused, "viewer/web/build.sh");
+    let page = stand_in(dir.path());
     let record = dir.path().join("a run.servetwin");
     std::fs::write(&record, "rows").unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"))
-        .args(["view", "--web", "--files", folder, record.to_str().unwrap()])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let out = child.stdout.take().unwrap();
-    std::io::BufReader::new(out).read_line(&mut line).unwrap();
-    let (address, query) = line
-        .trim()
-        .strip_prefix("http://")
-        .and_then(|rest| rest.split_once('/'))
-        .expect("it prints its address");
-    assert_eq!(query, "?file=open/a%2520run.servetwin");
-    let is = |path: &str, accepts: &str, kind: &str, body: &str| {
-        let (head, bytes) = get(address, path, accepts);
-        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
-        assert!(head.contains(&format!("content-type: {kind}")), "{head}");
-        assert_eq!(String::from_utf8(bytes).unwrap(), body, "{path}");
-        head
-    };
-    is("/", "", "text/html", "index.html");
-    is(
-        "/viewer_bg.wasm",
-        "gzip",
-        "application/wasm",
-        "viewer_bg.wasm",
-    );
-    let head = is("/viewer.js", "gzip, br", "text/javascript", "squeezed");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_servetwin"));
+    command.args(["view", "--web", "--files", page.to_str().unwrap()]);
+    let served = Served::start(command.arg(&record));
+    assert_eq!(served.query, "?file=open/a%2520run.servetwin");
+    served.gives("/", "", "text/html", "index.html");
+    let wasm = "viewer_bg.wasm";
+    served.gives("/viewer_bg.wasm", "gzip", "application/wasm", wasm);
+    let head = served.gives("/viewer.js", "gzip, br", "text/javascript", "squeezed");
     assert!(head.contains("content-encoding: gzip"), "{head}");
-    is("/viewer.js", "", "text/javascript", "viewer.js");
+    served.gives("/viewer.js", "", "text/javascript", "viewer.js");
     let file = "/open/a%20run.servetwin";
-    is(file, "", "application/octet-stream", "rows");
+    served.gives(file, "", "application/octet-stream", "rows");
     for path in ["/open/other", "/../Cargo.toml", "/page/index.html"] {
-        assert!(
-            get(address, path, "").0.starts_with("http/1.1 404"),
-            "{path}"
-        );
+        let (head, _) = get(&served.address, path, "");
+        assert!(head.starts_with("http/1.1 404"), "{path}");
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+}
+
+#[test]
+fn a_page_that_is_built_into_the_viewer_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = stand_in(dir.path());
+    // The program alone, with a stand-in for the viewer on PATH.
+    let program = dir.path().join("servetwin");
+    std::fs::copy(env!("CARGO_BIN_EXE_servetwin"), &program).unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let view = || {
+        let mut command = std::process::Command::new(&program);
+        command.args(["view", "--web"]).env("PATH", &path);
+        command
+    };
+    assert_refused(&view().output().unwrap(), "viewer/web/build.sh --program");
+    let viewer = |script: &str| {
+        let file = bin.join("servetwin-viewer");
+        std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    };
+    viewer("echo 'error: built without the page' >&2; exit 1");
+    let refused = view().output().unwrap();
+    assert_refused(&refused, "no page to serve (built without the page)");
+    assert_refused(&refused, "viewer/web/build.sh --program");
+    viewer(&format!(
+        "[ \"$1\" = --write-page ] && cp {}/* \"$2\"",
+        page.display()
+    ));
+    let served = Served::start(&mut view());
+    served.gives("/", "", "text/html", "index.html");
+    let head = served.gives("/viewer.js", "gzip", "text/javascript", "squeezed");
+    assert!(head.contains("content-encoding: gzip"), "{head}");
+    served.gives("/viewer.js", "", "text/javascript", "viewer.js");
+    served.gives("/viewer_bg.wasm", "", "application/wasm", "viewer_bg.wasm");
 }

@@ -10,7 +10,7 @@ use sim::kernel::time::SimTime;
 use sim::record::RequestRow;
 use sim::report::RunReport;
 use sim::request::Outcome;
-use store::{Bin, Info, Rates, Record, Replica, Stat, StepLevel, StepSpan, build_levels};
+use store::{Bin, Info, Rates, Record, Replica, Stat, StepSpan, build_levels};
 use viewer::App;
 use viewer::jobs::{Doc, Source};
 use viewer::run_data::RunData;
@@ -49,25 +49,23 @@ fn record() -> Record {
     requests.sort_by_key(|r| (r.end, r.id));
     let per_replica = STEPS / u64::from(REPLICAS);
     let length = end / per_replica;
-    let steps = (0..REPLICAS)
-        .flat_map(|replica| {
-            (0..per_replica).map(move |i| StepSpan {
-                replica,
-                steps: 1,
-                start: i * length,
-                end: i * length + length * 9 / 10,
-                busy: length * 9 / 10,
-                parts: [0.004, 0.001, 0.0005 * (i % 20) as f32, 0.0, 0.0005, 0.0],
-                prefill_tokens: if i % 5 == 0 { 500 } else { 0 },
-                decode_tokens: 60 + i % 40,
-                running: Stat::of(60 + i % 40),
-                waiting: Stat::of(i % 7),
-                kv_blocks: Stat::of(4000 + i % 3000),
-                ..StepSpan::default()
-            })
+    let steps = (0..REPLICAS).flat_map(|replica| {
+        (0..per_replica).map(move |i| StepSpan {
+            replica,
+            steps: 1,
+            start: i * length,
+            end: i * length + length * 9 / 10,
+            busy: length * 9 / 10,
+            parts: [0.004, 0.001, 0.0005 * (i % 20) as f32, 0.0, 0.0005, 0.0],
+            prefill_tokens: if i % 5 == 0 { 500 } else { 0 },
+            decode_tokens: 60 + i % 40,
+            running: Stat::of(60 + i % 40),
+            waiting: Stat::of(i % 7),
+            kv_blocks: Stat::of(4000 + i % 3000),
+            ..StepSpan::default()
         })
-        .collect();
-    let levels = build_levels(StepLevel::new(steps, REPLICAS as usize));
+    });
+    let levels = build_levels(steps, REPLICAS as usize);
     let replica = |i| Replica {
         name: format!("bench/{i}"),
         devices: 1,
@@ -86,15 +84,15 @@ fn record() -> Record {
             request_rows: REQUESTS.into(),
             request_stride: 1,
             steps: STEPS,
-            step_rows: levels.iter().map(|l| l.rows.len() as u64).collect(),
+            step_rows: levels.iter().map(|l| l.rows().len() as u64).collect(),
             step_merge: 1,
             bin_width: 1 << 31,
             ..Info::default()
         },
         report: report(),
-        requests,
+        requests: requests.into_iter().collect(),
         steps: levels,
-        transfers: Vec::new(),
+        transfers: store::Packed::default(),
         rates: Rates {
             width: 1 << 31,
             bins: vec![
@@ -182,13 +180,6 @@ fn memory(what: &str) -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
-/// What the tables of a record take as plain numbers, without compression [bytes].
-fn plain(record: &Record) -> usize {
-    let mut file = Cursor::new(Vec::new());
-    store::write_plain(&mut file, record).expect("memory does not run full");
-    file.into_inner().len()
-}
-
 /// In a process of its own, which has made no record: opens the one in `file` as the application does, and says what it holds more than before.
 fn opened(file: &str) {
     let (ctx, mut app) = (egui::Context::default(), App::default());
@@ -223,7 +214,7 @@ fn opened(file: &str) {
 }
 
 /// Prints what memory a record takes that is open.
-fn held(record: &Record, compressed: &[u8]) {
+fn held(compressed: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("bench.servetwin");
     std::fs::write(&file, compressed).expect("written");
@@ -247,10 +238,9 @@ fn held(record: &Record, compressed: &[u8]) {
         println!("memory: this system does not tell");
         return;
     };
-    let plain = plain(record) as f64 / 1e6;
     println!(
-        "memory for it: {after:.0} MB, while opening {most:.0} MB; its tables have {plain:.0} MB, {:.2} times that is held",
-        after / plain
+        "memory for it: {after:.0} MB, {:.2} times its file; while opening {most:.0} MB",
+        after / (compressed.len() as f64 / 1e6)
     );
 }
 
@@ -262,13 +252,11 @@ fn main() {
     // `cargo test` runs benches too, to see that they run.
     let timed = std::env::args().any(|a| a == "--bench");
     let mut file = Cursor::new(Vec::new());
-    let made = record();
-    store::write(&mut file, &made).expect("memory does not run full");
+    store::write(&mut file, &record()).expect("memory does not run full");
     let bytes = file.into_inner();
     if timed {
-        held(&made, &bytes);
+        held(&bytes);
     }
-    drop(made);
     println!(
         "record of {REQUESTS} requests and {STEPS} steps: {:.1} MB",
         bytes.len() as f64 / 1e6

@@ -267,7 +267,7 @@ impl App {
             self.start(ctx, Task::Open(path.clone().into()), Purpose::Compare, path);
         }
         if !self.jobs.is_empty() {
-            ctx.request_repaint_after_secs(0.1);
+            ctx.request_repaint_after_secs(DIM_AFTER as f32);
         }
     }
 
@@ -392,7 +392,13 @@ impl App {
             if self.at_home && self.state.doc.is_none() && ui.button("Live twin").clicked() {
                 self.state.ask(Action::Show(PaneKind::Live));
             }
-            for job in self.jobs.iter().filter(|j| j.purpose != Purpose::Thumb) {
+            // What is there at once needs no word, and a spinner is painted over and over: that would take its time from the run.
+            let told = |j: &&Job| match j.purpose {
+                Purpose::Thumb => false,
+                Purpose::WhatIf => self.state.dim,
+                _ => true,
+            };
+            for job in self.jobs.iter().filter(told) {
                 ui.separator();
                 ui.spinner();
                 let text = match job.progress() {

@@ -1,7 +1,7 @@
 //! Lanes of the timeline: from rows of a record to boxes on the screen, at most one per four pixels.
 
 use store::resample::level_for;
-use store::{Record, StepLevel, StepSpan};
+use store::{Packed, Record, StepLevel, StepSpan};
 
 use crate::run_data::{Group, PARTS, Row, RunData, parts};
 use crate::time_view::TimeMap;
@@ -180,9 +180,7 @@ pub fn steps(
     };
     let all = level.of(replica);
     let rows = level.within(replica, window);
-    let offset = rows
-        .first()
-        .map_or(0, |f| all.partition_point(|r| r.start < f.start));
+    let offset = rows.first_row() - all.first_row();
     let mut out = Vec::new();
     merge(
         rows.iter().enumerate().map(|(i, s)| {
@@ -190,12 +188,12 @@ pub fn steps(
                 let length = (s.end - s.start).max(1) as f32;
                 (s.start, s.end, (s.busy as f32 / length).min(1.0))
             };
-            let (from, to, share) = stage.map_or_else(whole, |stage| stage.stretch(s));
+            let (from, to, share) = stage.map_or_else(whole, |stage| stage.stretch(&s));
             Piece {
                 x0: map.x(from).max(-1.0),
                 x1: map.x(to).min(width + 1.0),
                 share,
-                weights: step_weights(s, colors),
+                weights: step_weights(&s, colors),
                 count: s.steps,
                 first: (offset + i) as u32,
             }
@@ -206,8 +204,8 @@ pub fn steps(
 }
 
 fn group_of(record: &Record, at: usize, i: u32) -> Group {
-    let r = &record.requests[i as usize];
-    let p = parts(record, r);
+    let r = record.requests.row(i as usize);
+    let p = parts(record, &r);
     Group {
         start: r.arrival.0,
         end: r.arrival.0 + p.iter().sum::<u64>(),
@@ -225,25 +223,23 @@ pub fn requests(run: &RunData, row: &Row, map: &TimeMap, width: f32, out: &mut V
     let all = &run.record.requests;
     let end = run.end();
     let most = (2.0 * width / MIN_PX) as usize;
-    let at = |i: u32| &all[i as usize];
-    let from = row
-        .requests
-        .partition_point(|i| at(*i).end.0.min(end) <= window.start);
-    let to = row
-        .requests
-        .partition_point(|i| at(*i).arrival.0 < window.end);
+    let list = row.requests.all();
+    let from = list.partition_point(|i| all.end_by(row.index(i), end) <= window.start);
+    let to = list.partition_point(|i| all.arrival(row.index(i)) < window.end);
     if to.saturating_sub(from) <= most || row.levels.is_empty() {
         let (from, to) = (from.min(to), to);
-        let groups = row.requests[from..to]
-            .iter()
-            .enumerate()
-            .map(|(n, i)| group_of(&run.record, from + n, *i));
+        let some = list.slice(from..to).iter().enumerate();
+        let groups = some.map(|(n, i)| group_of(&run.record, from + n, i));
         merge_groups(groups, map, width, out);
         return;
     }
-    let inside = |level: &[Group]| {
-        let a = level.partition_point(|g| g.end <= window.start);
-        let b = level.partition_point(|g| g.start < window.end);
+    let inside = |level: &Packed<Group>| {
+        let a = level
+            .all()
+            .partition_point(|i| level.row(i).end <= window.start);
+        let b = level
+            .all()
+            .partition_point(|i| level.row(i).start < window.end);
         a.min(b)..b
     };
     let level = row
@@ -252,7 +248,7 @@ pub fn requests(run: &RunData, row: &Row, map: &TimeMap, width: f32, out: &mut V
         .find(|l| inside(l).len() <= most)
         .or(row.levels.last());
     if let Some(level) = level {
-        merge_groups(level[inside(level)].iter().copied(), map, width, out);
+        merge_groups(level.slice(inside(level)).iter(), map, width, out);
     }
 }
 
@@ -323,7 +319,7 @@ mod tests {
         assert_eq!(count as usize, levels[0].of(0).len());
         assert!(items.windows(2).all(|w| w[1].x0 >= w[0].x0));
         // Zoomed in on a stretch, single steps show.
-        let some = levels[0].of(0)[100];
+        let some = levels[0].of(0).get(100).unwrap();
         view.set(some.start as f64 - 1e7, some.end as f64 + 1e7);
         let (level, items) = steps(levels, 0, &view.map(width), width, StepColors::Phase, None);
         assert_eq!(level, 0);
@@ -359,8 +355,7 @@ mod tests {
     fn requests_show_their_parts_when_there_is_room() {
         let run = small();
         let row = &run.rows(0)[0];
-        let i = row.requests[3] as usize;
-        let r = run.record.requests[i];
+        let r = run.record.requests.row(row.index(3));
         let mut view = TimeView::all(run.end());
         view.set(r.arrival.0 as f64 - 1e6, r.end.0 as f64 + 1e6);
         let mut items = Vec::new();

@@ -34,6 +34,8 @@ pub mod page;
 pub mod picture;
 pub mod recent;
 pub mod run_data;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod site;
 pub mod spread;
 pub mod state;
 pub mod theme;

@@ -87,25 +87,25 @@ pub fn of(run: &RunData, r: &RequestRow) -> Option<Life> {
     let within = |replica, from: u64, to: u64| {
         let window: Range<u64> = from.min(to)..to.saturating_add(1);
         let steps = level.within(replica, window).iter();
-        steps.filter(move |s| s.end > from && s.end <= to)
+        steps.filter(move |s: &StepSpan| s.end > from && s.end <= to)
     };
     let before = within(prefilled_on, r.first_scheduled.0, r.first_token.0);
-    let chunks: Vec<&StepSpan> = before.filter(|s| s.prefill_tokens > 0).collect();
+    let chunks: Vec<StepSpan> = before.filter(|s| s.prefill_tokens > 0).collect();
     // From the end of a step until the client has its token.
     let way = chunks.last().map_or(0, |s| r.first_token.0 - s.end);
     let from = moved.map_or(r.first_token.0 - way, |t| t.ended);
-    let mut steps: Vec<&StepSpan> = within(decoded_on, from, end.saturating_sub(way)).collect();
+    let mut steps: Vec<StepSpan> = within(decoded_on, from, end.saturating_sub(way)).collect();
     let tokens = r.output_tokens.saturating_sub(1);
     if moved.is_some() && r.preemptions == 0 {
         // It comes while steps are under way, and is in all from then on: the last ones are its own.
         let decodes = steps.iter().filter(|s| s.decode_tokens > 0).count();
         let others = decodes.saturating_sub(tokens as usize);
-        let own = |s: &&StepSpan| s.decode_tokens > 0;
+        let own = |s: &StepSpan| s.decode_tokens > 0;
         let first = (0..steps.len()).filter(|i| own(&steps[*i])).nth(others);
         steps.drain(..first.unwrap_or(0));
     }
     Some(Life {
-        chunks: chunks.iter().map(|s| chunk(s)).collect(),
+        chunks: chunks.iter().map(chunk).collect(),
         gaps: gaps(&steps, r.first_token.0, way),
         tokens,
     })
@@ -127,7 +127,7 @@ fn chunk(s: &StepSpan) -> Chunk {
 }
 
 /// The gaps between the ends of steps that decode; what other steps took in between counts for the gap that they lie in.
-fn gaps(steps: &[&StepSpan], first_token: u64, way: u64) -> Vec<Gap> {
+fn gaps(steps: &[StepSpan], first_token: u64, way: u64) -> Vec<Gap> {
     let mut out: Vec<Gap> = Vec::new();
     let (mut last, mut parts, mut prefilled, mut busy) = (first_token, [0.0f32; 6], 0, 0);
     for s in steps {
@@ -234,7 +234,7 @@ mod tests {
         let run = small();
         let mut exact = 0;
         for r in run.record.requests.iter().filter(|r| r.preemptions == 0) {
-            let life = of(&run, r).unwrap();
+            let life = of(&run, &r).unwrap();
             assert!(!life.chunks.is_empty(), "request {}", r.id);
             let tokens: u64 = life.chunks.iter().map(|c| c.tokens).sum();
             assert!(tokens >= u64::from(r.prompt_tokens - r.cached_tokens));
@@ -267,8 +267,7 @@ mod tests {
             step(200, 500, 900, 0),
             step(700, 800, 0, 4),
         ];
-        let all: Vec<&StepSpan> = steps.iter().collect();
-        let found = gaps(&all, 105, 5);
+        let found = gaps(&steps, 105, 5);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].token, found[0].gap, found[0].at), (2, 100, 205));
         assert_eq!(

@@ -86,7 +86,7 @@ pub fn record(name: &str, tables: &Tables<'_>) -> Result<Record, String> {
         report,
         requests: collected.requests,
         steps: collected.steps,
-        transfers: Vec::new(),
+        transfers: store::Packed::default(),
         rates: collected.rates,
         cluster: None,
     })
@@ -153,7 +153,8 @@ mod tests {
 
     fn table(run: &RunData) -> Vec<u8> {
         let mut out = Vec::new();
-        sim::report::csv::write_requests(&mut out, &run.record.requests).unwrap();
+        let rows: Vec<_> = run.record.requests.iter().collect();
+        sim::report::csv::write_requests(&mut out, &rows).unwrap();
         out
     }
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use sim::metrics::Metric;
 use sim::record::RequestRow;
 use sim::request::Outcome;
-use store::{FAN_OUT, Record, Transfer};
+use store::{FAN_OUT, Packable, Packed, Packer, Record, Transfer};
 
 use crate::spread::Spread;
 
@@ -17,6 +17,9 @@ pub const METRICS: [Metric; 4] = [Metric::Ttft, Metric::Tpot, Metric::E2e, Metri
 
 /// Most rows of requests in a replica's lane; more at once share the last.
 const MAX_ROWS: usize = 512;
+
+/// Of so many requests it is remembered that they are the slowest of the run.
+const MOST_SLOW: usize = 256;
 
 /// What a metric is called on screen.
 pub fn metric_name(metric: Metric) -> &'static str {
@@ -45,13 +48,45 @@ pub struct Group {
     pub parts: [f32; PARTS],
 }
 
+impl Packable for Group {
+    type Numbers = [u64; 9];
+
+    fn numbers(&self) -> [u64; 9] {
+        let [a, b, c, d, e] = self.parts.map(|p| u64::from(p.to_bits()));
+        let length = self.end.wrapping_sub(self.start);
+        let (first, count) = (self.first.into(), self.count.into());
+        [self.start, length, first, count, a, b, c, d, e]
+    }
+
+    fn of(numbers: &[u64; 9]) -> Group {
+        let [start, length, first, count, parts @ ..] = *numbers;
+        Group {
+            start,
+            end: start.wrapping_add(length),
+            first: first as u32,
+            count: count as u32,
+            parts: parts.map(|p| f32::from_bits(p as u32)),
+        }
+    }
+}
+
 /// Requests of a replica that follow each other without overlap.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// Their indices in the record, by arrival.
-    pub requests: Vec<u32>,
+    pub requests: Packed<u32>,
     /// Coarser and coarser: each level has groups of eight of the level before.
-    pub levels: Vec<Vec<Group>>,
+    pub levels: Vec<Packed<Group>>,
+}
+
+impl Row {
+    /// Index in the record of request `i` of the row.
+    ///
+    /// # Panics
+    /// There is no such request.
+    pub fn index(&self, i: usize) -> usize {
+        self.requests.row(i) as usize
+    }
 }
 
 /// A record, indexed.
@@ -59,16 +94,16 @@ pub struct Row {
 pub struct RunData {
     /// The record.
     pub record: Record,
-    /// Indices of the requests, by replica.
-    by_replica: OnceLock<Vec<Vec<u32>>>,
     /// By replica: rows of its requests.
     rows: Vec<OnceLock<Vec<Row>>>,
     /// Indices of the requests by id.
-    by_id: OnceLock<Vec<u32>>,
+    by_id: OnceLock<Packed<u32>>,
     /// How [`METRICS`] are spread over the requests in the measurement window.
     spreads: [OnceLock<Spread>; 4],
     /// The same of the gaps between tokens.
     gaps: OnceLock<Spread>,
+    /// By metric: the slowest of all requests.
+    slow: [OnceLock<Vec<(u32, u64)>>; 4],
 }
 
 /// When a request left its last state, clamped to the end of the run [ns].
@@ -102,10 +137,8 @@ pub fn parts(record: &Record, r: &RequestRow) -> [u64; PARTS] {
 }
 
 /// How the KV of a request went from where it was prefilled to where it was decoded; the last time, where that was repeated.
-pub fn transfer(record: &Record, id: u32) -> Option<&Transfer> {
-    let all = &record.transfers;
-    let after = all.partition_point(|t| t.request <= id);
-    all.get(after.checked_sub(1)?).filter(|t| t.request == id)
+pub fn transfer(record: &Record, id: u32) -> Option<Transfer> {
+    record.transfers.of_request(id)
 }
 
 impl RunData {
@@ -114,22 +147,27 @@ impl RunData {
         let rows = vec![OnceLock::new(); record.info.replicas.len()];
         RunData {
             record,
-            by_replica: OnceLock::new(),
             rows,
             by_id: OnceLock::new(),
             spreads: Default::default(),
             gaps: OnceLock::new(),
+            slow: Default::default(),
         }
     }
 
     /// Makes now what takes long to make: views then need not wait for it.
     pub fn prepare(&self) {
+        // One place for all that is sorted: what comes and goes in large pieces may stay with the process.
+        let mut place = Vec::with_capacity(self.record.requests.len());
         for metric in METRICS {
-            self.spread(metric);
+            self.spread_in(metric, &mut place);
+            self.slowest(metric, 0..u64::MAX, 1);
         }
-        self.by_id();
-        for replica in 0..self.replicas() {
-            self.rows(replica);
+        self.by_id_in(&mut place);
+        drop(place);
+        let of = by_replica(&self.record, self.by_id());
+        for (rows, of) in self.rows.iter().zip(&of) {
+            rows.get_or_init(|| rows_of(&self.record, of.iter().collect()));
         }
     }
 
@@ -139,18 +177,36 @@ impl RunData {
             return &[];
         };
         rows.get_or_init(|| {
-            let of = self.by_replica.get_or_init(|| by_replica(&self.record));
-            rows_of(&self.record, of[replica].clone())
+            let served = |i: &u32| self.record.requests.replica(*i as usize) as usize == replica;
+            rows_of(&self.record, self.by_id().iter().filter(served).collect())
         })
     }
 
-    fn by_id(&self) -> &[u32] {
+    fn by_id(&self) -> &Packed<u32> {
+        self.by_id_in(&mut Vec::new())
+    }
+
+    /// The same, sorted in `place`.
+    fn by_id_in(&self, place: &mut Vec<u64>) -> &Packed<u32> {
         self.by_id.get_or_init(|| {
             let requests = &self.record.requests;
-            let mut all: Vec<u32> = (0..requests.len() as u32).collect();
-            all.sort_unstable_by_key(|i| requests[*i as usize].id);
-            all
+            let with_id = |i: usize| u64::from(requests.id(i)) << 32 | i as u64;
+            place.clear();
+            place.extend((0..requests.len()).map(with_id));
+            place.sort_unstable();
+            place.iter().map(|both| *both as u32).collect()
         })
+    }
+
+    /// The request of this place in the order of ids.
+    fn id_at(&self, place: usize) -> u32 {
+        self.record.requests.id(self.by_id().row(place) as usize)
+    }
+
+    /// How many requests have smaller ids.
+    fn before_id(&self, id: u32) -> usize {
+        let all = self.by_id().all();
+        all.partition_point(|place| self.id_at(place) < id)
     }
 
     /// Name of the scenario.
@@ -169,33 +225,34 @@ impl RunData {
     }
 
     /// The request with this id.
-    pub fn request(&self, id: u32) -> Option<&RequestRow> {
-        let (rows, by_id) = (&self.record.requests, self.by_id());
-        let i = by_id
-            .binary_search_by_key(&id, |i| rows[*i as usize].id)
-            .ok()?;
-        rows.get(by_id[i] as usize)
+    pub fn request(&self, id: u32) -> Option<RequestRow> {
+        let i = self.by_id().get(self.before_id(id))?;
+        let found = self.record.requests.get(i as usize);
+        found.filter(|r| r.id == id)
     }
 
     /// The id of the request that follows `id`, or comes before it.
     pub fn neighbour(&self, id: u32, forward: bool) -> Option<u32> {
-        let (rows, by_id) = (&self.record.requests, self.by_id());
-        let i = by_id.partition_point(|i| rows[*i as usize].id < id);
+        let i = self.before_id(id);
         let i = if forward { i + 1 } else { i.checked_sub(1)? };
-        by_id.get(i).map(|i| rows[*i as usize].id)
+        (i < self.by_id().len()).then(|| self.id_at(i))
     }
 
     /// How a metric is spread over the measured requests; of those that no request has, nothing.
     pub fn spread(&self, metric: Metric) -> Spread {
+        self.spread_in(metric, &mut Vec::new())
+    }
+
+    /// The same, sorted in `place`.
+    fn spread_in(&self, metric: Metric, place: &mut Vec<u64>) -> Spread {
         let made = || {
-            let values = self.values(metric);
-            let weighted: Vec<(u64, u64)> = values.into_iter().map(|v| (v, 1)).collect();
-            Spread::of(&weighted, self.limit(metric))
+            self.values_in(metric, place);
+            Spread::of(place, self.limit(metric))
         };
         match METRICS.iter().position(|m| *m == metric) {
             Some(i) => self.spreads[i].get_or_init(made).clone(),
             None if metric == Metric::Itl => {
-                let of = || Spread::of(&self.record.info.itl, None);
+                let of = || Spread::of(&self.record.info.itl[..], None);
                 self.gaps.get_or_init(of).clone()
             }
             None => Spread::default(),
@@ -204,11 +261,17 @@ impl RunData {
 
     /// The values of a metric over the measured requests, ascending [ns].
     pub fn values(&self, metric: Metric) -> Vec<u64> {
+        let mut values = Vec::new();
+        self.values_in(metric, &mut values);
+        values
+    }
+
+    fn values_in(&self, metric: Metric, place: &mut Vec<u64>) {
         let all = self.record.requests.iter();
         let measured = all.filter(|r| r.arrival.0 >= self.record.info.warmup);
-        let mut values: Vec<u64> = measured.filter_map(|r| Some(metric.of(r)?.0)).collect();
-        values.sort_unstable();
-        values
+        place.clear();
+        place.extend(measured.filter_map(|r| Some(metric.of(&r)?.0)));
+        place.sort_unstable();
     }
 
     /// The limit of the objective on a metric [ns].
@@ -224,12 +287,27 @@ impl RunData {
 
     /// The `n` requests with the largest values of a metric, largest first, among those that are under way in `window` [ns].
     pub fn slowest(&self, metric: Metric, window: Range<u64>, n: usize) -> Vec<(u32, u64)> {
+        let known = METRICS.iter().position(|m| *m == metric);
+        let whole = window.start == 0 && window.end >= self.end() && n <= MOST_SLOW;
+        let Some(i) = known.filter(|_| whole) else {
+            return self.slowest_in(metric, window, n);
+        };
+        let all = || self.slowest_in(metric, 0..u64::MAX, MOST_SLOW);
+        let slow = self.slow[i].get_or_init(all);
+        slow[..n.min(slow.len())].to_vec()
+    }
+
+    fn slowest_in(&self, metric: Metric, window: Range<u64>, n: usize) -> Vec<(u32, u64)> {
         let mut heap: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::with_capacity(n + 1);
-        for r in &self.record.requests {
-            if r.arrival.0 >= window.end || r.end.0 < window.start {
+        let rows = &self.record.requests;
+        // They are in the order of their ends.
+        let ended = |i| rows.end_by(i, u64::MAX) < window.start;
+        for i in rows.all().partition_point(ended)..rows.len() {
+            if rows.arrival(i) >= window.end {
                 continue;
             }
-            if let Some(v) = metric.of(r) {
+            let r = rows.row(i);
+            if let Some(v) = metric.of(&r) {
                 heap.push(Reverse((v.0, r.id)));
                 if heap.len() > n {
                     heap.pop();
@@ -242,30 +320,31 @@ impl RunData {
     }
 }
 
-/// Indices of the requests of each replica.
-fn by_replica(record: &Record) -> Vec<Vec<u32>> {
-    let mut all: Vec<Vec<u32>> = vec![Vec::new(); record.info.replicas.len()];
-    for (i, r) in record.requests.iter().enumerate() {
-        if let Some(list) = all.get_mut(r.replica as usize) {
-            list.push(i as u32);
+/// Indices of the requests of each replica, by id as `by_id` has them.
+fn by_replica(record: &Record, by_id: &Packed<u32>) -> Vec<Packed<u32>> {
+    let mut all: Vec<Packer<u32>> = Vec::new();
+    all.resize_with(record.info.replicas.len(), Packer::default);
+    for i in by_id {
+        if let Some(list) = all.get_mut(record.requests.replica(i as usize) as usize) {
+            list.push(i);
         }
     }
-    for list in &mut all {
-        list.shrink_to_fit();
-    }
-    all
+    all.into_iter().map(Packer::finish).collect()
 }
 
-/// Rows of the requests `list` of a replica: each goes into the lowest row that is free when it arrives.
+/// Rows of the requests `list` of a replica, by id: each goes into the lowest row that is free when it arrives.
 fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
-    let end = record.info.end;
-    let row = |i: u32| &record.requests[i as usize];
-    list.sort_unstable_by_key(|i| (row(*i).arrival, row(*i).id));
-    let mut rows: Vec<Row> = Vec::new();
+    let (end, all) = (record.info.end, &record.requests);
+    let sent = |i: &u32| all.arrival(*i as usize);
+    // Ids count in the order of arrival, but for tables from elsewhere.
+    if !list.is_sorted_by_key(sent) {
+        list.sort_by_cached_key(sent);
+    }
+    let mut rows: Vec<Packer<u32>> = Vec::new();
     let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let mut free: BTreeSet<usize> = BTreeSet::new();
     for i in list {
-        let arrival = row(i).arrival.0;
+        let arrival = all.arrival(i as usize);
         while busy.peek().is_some_and(|Reverse((end, _))| *end <= arrival) {
             if let Some(Reverse((_, r))) = busy.pop() {
                 free.insert(r);
@@ -273,62 +352,55 @@ fn rows_of(record: &Record, mut list: Vec<u32>) -> Vec<Row> {
         }
         let at = free.pop_first().unwrap_or_else(|| {
             if rows.len() < MAX_ROWS {
-                rows.push(Row::default());
+                rows.push(Packer::default());
             }
             rows.len() - 1
         });
-        rows[at].requests.push(i);
-        busy.push(Reverse((end_of(row(i), end), at)));
+        rows[at].push(i);
+        busy.push(Reverse((all.end_by(i as usize, end).max(arrival), at)));
     }
-    for row in &mut rows {
-        row.requests.shrink_to_fit();
-        row.levels = levels_of(&row.requests, record);
-    }
-    rows
+    let row = |requests: Packed<u32>| Row {
+        levels: levels_of(&requests, record),
+        requests,
+    };
+    rows.into_iter().map(|r| row(r.finish())).collect()
 }
 
-fn levels_of(requests: &[u32], record: &Record) -> Vec<Vec<Group>> {
-    let end = record.info.end;
-    let single = |(at, i): (usize, &u32)| {
-        let r = &record.requests[*i as usize];
-        Group {
-            start: r.arrival.0,
-            end: end_of(r, end),
-            first: at as u32,
-            count: 1,
-            parts: parts(record, r).map(|p| p as f32),
-        }
-    };
-    let merged = |groups: &[Group]| {
-        let mut all = groups[0];
-        for g in &groups[1..] {
-            all.end = all.end.max(g.end);
-            all.count += g.count;
-            for (mine, theirs) in all.parts.iter_mut().zip(g.parts) {
-                *mine += theirs;
-            }
+/// Every [`FAN_OUT`] neighbours as one.
+fn merged(mut groups: impl Iterator<Item = Group>) -> Packed<Group> {
+    let merge = |mut all: Group, g: Group| {
+        all.end = all.end.max(g.end);
+        all.count += g.count;
+        for (mine, theirs) in all.parts.iter_mut().zip(g.parts) {
+            *mine += theirs;
         }
         all
     };
-    let mut levels: Vec<Vec<Group>> = Vec::new();
+    let next = || {
+        let first = groups.next()?;
+        Some(groups.by_ref().take(FAN_OUT - 1).fold(first, merge))
+    };
+    std::iter::from_fn(next).collect()
+}
+
+fn levels_of(requests: &Packed<u32>, record: &Record) -> Vec<Packed<Group>> {
+    let end = record.info.end;
+    let single = |(at, i): (usize, u32)| {
+        let r = record.requests.row(i as usize);
+        Group {
+            start: r.arrival.0,
+            end: end_of(&r, end),
+            first: at as u32,
+            count: 1,
+            parts: parts(record, &r).map(|p| p as f32),
+        }
+    };
     if requests.len() <= FAN_OUT {
-        return levels;
+        return Vec::new();
     }
-    let first: Vec<Group> = requests
-        .chunks(FAN_OUT)
-        .enumerate()
-        .map(|(c, chunk)| {
-            let singles: Vec<Group> = chunk
-                .iter()
-                .enumerate()
-                .map(|(i, r)| single((c * FAN_OUT + i, r)))
-                .collect();
-            merged(&singles)
-        })
-        .collect();
-    levels.push(first);
+    let mut levels = vec![merged(requests.iter().enumerate().map(single))];
     while let Some(last) = levels.last().filter(|l| l.len() > 2 * FAN_OUT) {
-        let next = last.chunks(FAN_OUT).map(merged).collect();
+        let next = merged(last.iter());
         levels.push(next);
     }
     levels
@@ -360,12 +432,10 @@ pub(crate) mod tests {
         let mut seen = vec![0; run.record.requests.len()];
         for row in (0..run.replicas()).flat_map(|r| run.rows(r)) {
             for i in &row.requests {
-                seen[*i as usize] += 1;
+                seen[i as usize] += 1;
             }
-            let ends = row
-                .requests
-                .iter()
-                .map(|i| &run.record.requests[*i as usize]);
+            let requests = row.requests.iter();
+            let ends = requests.map(|i| run.record.requests.row(i as usize));
             let pairs = ends.clone().zip(ends.skip(1));
             assert!(pairs.into_iter().all(|(a, b)| a.end <= b.arrival));
             for level in &row.levels {
@@ -389,13 +459,16 @@ pub(crate) mod tests {
         assert_eq!(Some(&slow[0].1), run.values(Metric::Ttft).last());
         assert!(slow.is_sorted_by_key(|(_, v)| Reverse(*v)));
         assert!(run.slowest(Metric::Ttft, 0..1, 5).len() <= 1);
+        // The same where all of them are looked at, and where those are asked that are remembered.
+        let looked = run.slowest_in(Metric::Ttft, 0..run.end(), 5);
+        assert_eq!(run.slowest(Metric::Ttft, 0..run.end(), 5), looked);
     }
 
     #[test]
     fn the_parts_of_a_request_add_up() {
         let run = small();
         for r in &run.record.requests {
-            let sum: u64 = parts(&run.record, r).iter().sum();
+            let sum: u64 = parts(&run.record, &r).iter().sum();
             assert_eq!(sum, r.end.0 - r.arrival.0);
         }
     }
@@ -403,7 +476,7 @@ pub(crate) mod tests {
     #[test]
     fn a_transfer_stands_between_prefill_and_decode() {
         let mut record = small().record;
-        let r = record.requests[7];
+        let r = record.requests.row(7);
         let at = |ns: u64| r.first_token.0 + ns;
         let it = |request, ended| Transfer {
             request,
@@ -412,8 +485,8 @@ pub(crate) mod tests {
             ended: at(ended),
             ..Transfer::default()
         };
-        record.transfers = vec![it(r.id, 90), it(r.id, 1000), it(r.id + 1, 7)];
-        record.transfers.sort_by_key(|t| (t.request, t.ended));
+        let three = [it(r.id, 90), it(r.id, 1000), it(r.id + 1, 7)];
+        record.transfers = three.into_iter().collect();
         let [queue, prefill, transfer, decode, lost] = parts(&record, &r);
         assert_eq!((transfer, lost), (1000, 0), "the last counts");
         assert_eq!(queue + prefill, r.first_token.0 - r.arrival.0);

@@ -51,12 +51,29 @@ pub fn start(canvas: String) -> js_sys::Promise {
     })
 }
 
+/// Makes the canvas's context, of which there is one, without multisampling: edges are smoothed by the triangles themselves, and several
+/// samples of each pixel cost a browser without a GPU most of its time.
+fn plain_edges(canvas: &web_sys::HtmlCanvasElement) -> Result<(), JsValue> {
+    let options = js_sys::Object::new();
+    js_sys::Reflect::set(&options, &"antialias".into(), &false.into())?;
+    for kind in ["webgl2", "webgl"] {
+        if canvas
+            .get_context_with_context_options(kind, &options)?
+            .is_some()
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
 async fn shown(canvas: &str) -> Result<(), JsValue> {
     let document = web_sys::window().and_then(|w| w.document());
     let canvas = document
         .and_then(|d| d.get_element_by_id(canvas))
         .ok_or("the page has no such canvas")?
         .dyn_into::<web_sys::HtmlCanvasElement>()?;
+    plain_edges(&canvas)?;
     let create: eframe::AppCreator<'static> = Box::new(|cc| {
         let mut app = App::default();
         app.set_dark(page::parameter("light").is_none());
@@ -84,7 +101,11 @@ async fn shown(canvas: &str) -> Result<(), JsValue> {
             answered_s: None,
         }))
     });
-    let options = eframe::WebOptions::default();
+    let options = eframe::WebOptions {
+        // Nothing is painted with gradients that noise would smooth.
+        dithering: false,
+        ..eframe::WebOptions::default()
+    };
     eframe::WebRunner::new()
         .start(canvas, options, create)
         .await

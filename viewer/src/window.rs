@@ -15,6 +15,7 @@ Usage: servetwin-viewer [OPTIONS] [FILE ...]
   --light              light colours
   --pane NAME          bring this pane to the front, e.g. timeline, what-if
   --screenshot PNG     write a picture of the window when the file is open, and end
+  --write-page DIR     write the files of the viewer as a page into DIR, for any web server, and end
   --help, --version
 
 See docs/viewer.md.";
@@ -23,6 +24,7 @@ See docs/viewer.md.";
 struct Args {
     files: Vec<String>,
     screenshot: Option<PathBuf>,
+    write_page: Option<PathBuf>,
     pane: Option<viewer::state::PaneKind>,
     light: bool,
     twin: Option<String>,
@@ -45,6 +47,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
             "--light" => parsed.light = true,
             "--twin" => parsed.twin = Some(value()?),
             "--screenshot" => parsed.screenshot = Some(value()?.into()),
+            "--write-page" => parsed.write_page = Some(value()?.into()),
             "--pane" => {
                 let name = value()?;
                 let found = viewer::state::PaneKind::named(&name);
@@ -91,6 +94,18 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(dir) = args.write_page {
+        return match viewer::site::write(viewer::site::PAGE, &dir) {
+            Ok(said) => {
+                print!("{said}");
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                eprintln!("error: {e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let options = eframe::NativeOptions {
         viewport: egui::ViewportBuilder::default()
             .with_title("servetwin")

@@ -2,9 +2,10 @@
 """Opens the viewer's page in headless Chromium, clicks, runs scenarios, drops and chooses files, moves a slider; measures, and takes pictures.
 
     pip install playwright
-    viewer/web/check.py target/servetwin-web [PICTURES]
+    viewer/web/check.py target/servetwin-web [PICTURES]         # the folder, as any static server hands it out: here Python's own
+    viewer/web/check.py target/release/servetwin [PICTURES]     # what `servetwin view --web` serves
 
-Needs Chromium (Debian: chromium). Any static server will do for the page; here it is Python's own. Ends with 1 where something is not as it should be.
+Needs Chromium (Debian: chromium). Ends with 1 where something is not as it should be.
 """
 
 import functools
@@ -13,9 +14,11 @@ import http.server
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 
 from playwright.sync_api import sync_playwright
 
@@ -47,9 +50,15 @@ MOST_BYTES = 8_000_000
 MOST_FIRST_MS = 3000
 MOST_SLIDER_MS = 150
 
-# Notes when the worker that runs scenarios answers: what comes after that is the page's own work, and the painting.
+# Notes when the pointer is pressed, when the worker that runs scenarios answers, and when frames are painted: what comes after the answer is
+# the page's own work, and the painting.
 ANSWERS = """
 window.answers = [];
+window.frames = [];
+window.pressed = [];
+addEventListener("pointerdown", e => window.pressed.push(e.timeStamp), true);
+const clear = WebGL2RenderingContext.prototype.clear;
+WebGL2RenderingContext.prototype.clear = function(...given) { window.frames.push(performance.now()); return clear.apply(this, given); };
 window.Worker = class extends window.Worker {
     constructor(...given) {
         super(...given);
@@ -73,11 +82,34 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def serve(folder):
+def serve_folder(folder):
     handler = functools.partial(Quiet, directory=folder)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}"
+
+
+def serve(what, folder):
+    """Address of the page, and where two.toml is for it; `what` is a folder or the program."""
+    if what.is_dir():
+        shutil.copytree(what, folder, dirs_exist_ok=True)
+        return serve_folder(str(folder)), "two.toml", lambda: None
+    program = subprocess.Popen([what, "view", "--web", folder / "two.toml"], stdout=subprocess.PIPE, text=True)
+    address, _, query = program.stdout.readline().strip().partition("/?")
+    if not address:
+        sys.exit(f"{what} view --web does not serve the page")
+    return address, query.removeprefix("file="), program.terminate
+
+
+def downloaded(address):
+    """What a browser gets of the page [bytes]; what comes as it is counts as the server could squeeze it."""
+    size = 0
+    for name in ["viewer_bg.wasm", "viewer.js", "", "worker.js"]:
+        request = urllib.request.Request(f"{address}/{name}", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(request) as answer:
+            body = answer.read()
+            size += len(body if answer.headers["Content-Encoding"] else gzip.compress(body))
+    return size
 
 
 def marks(page, name):
@@ -92,20 +124,18 @@ def wait(page, name, n=1, timeout_ms=60_000):
 
 
 def main():
-    files = pathlib.Path(sys.argv[1])
+    what = pathlib.Path(sys.argv[1])
     pictures = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
     folder = pathlib.Path(tempfile.mkdtemp())
-    shutil.copytree(files, folder, dirs_exist_ok=True)
     (folder / "two.toml").write_text(SCENARIO)
-    size = sum(len(gzip.compress((files / f).read_bytes())) for f in ["viewer_bg.wasm", "viewer.js", "index.html", "worker.js"])
-    check("download, compressed", size, MOST_BYTES, "bytes")
+    address, two, stop = serve(what, folder)
+    check("download, compressed", downloaded(address), MOST_BYTES, "bytes")
 
     def picture(page, name):
         page.wait_for_timeout(400)
         if pictures:
             page.screenshot(path=str(pictures / f"viewer-web-{name}.png"))
 
-    address = serve(str(folder))
     busy = os.getloadavg()[0]
     print(f"     {os.cpu_count()} cores, load before {busy:.1f}: on a busy machine the times are those of the machine")
     with sync_playwright() as playwright:
@@ -133,19 +163,27 @@ def main():
         page.mouse.wheel(0, -400)
         page.close()
 
-        page = opened("/?file=two.toml&pane=what-if")
+        page = opened(f"/?file={two}&pane=what-if")
         wait(page, "servetwin: shows two thousand")
         page.wait_for_timeout(1500)
         # The first slider, the request rate: a click moves it there.
-        answers, runs = [], []
-        for i in range(8):
+        answers, calls, runs, frames = [], [], [], []
+        for i in range(12):
             x = 900 + 5 * i
-            asked = page.evaluate("performance.now()")
+            called = page.evaluate("performance.now()")
             page.mouse.click(x, int(os.environ.get("SLIDER_Y", "73")))
-            answers.append(wait(page, "servetwin: what-if answered", i + 1) - asked)
+            answered = wait(page, "servetwin: what-if answered", i + 1)
+            asked = max(page.evaluate("window.pressed"))
+            answers.append(answered - asked)
+            calls.append(answered - called)
             runs.append(max(page.evaluate("window.answers")) - asked)
+            frames.append(len([f for f in page.evaluate("window.frames") if asked < f < answered]))
+            # As somebody moves it who looks at what comes.
+            page.wait_for_timeout(500)
         print("     slider answers [ms]:", [round(a) for a in answers])
         print("     of that until the run had answered [ms]:", [round(r) for r in runs], "; the rest is decoding and painting, in software here")
+        print("     from before this script moved the pointer there [ms]:", [round(c) for c in calls])
+        print("     frames painted from the press to the answer:", frames)
         check("slider over 2000 requests, median", sorted(answers)[len(answers) // 2], MOST_SLIDER_MS, "ms")
         picture(page, "what-if")
         page.close()
@@ -189,6 +227,7 @@ def main():
         page.wait_for_timeout(1000)
         page.close()
         browser.close()
+    stop()
     for failure in failures:
         print("FAIL", failure)
     sys.exit(1 if failures else 0)

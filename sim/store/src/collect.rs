@@ -8,8 +8,8 @@ use sim::policy::Blocked;
 use sim::record::{RequestRow, StepRow};
 use sim::request::Outcome;
 
-use crate::levels::merge_runs;
-use crate::{Bin, Event, Rates, Stat, StepLevel, StepSpan, build_levels, merge};
+use crate::levels::merge_neighbours;
+use crate::{Bin, Event, Packed, Rates, Stat, StepLevel, StepSpan, build_levels, merge};
 
 /// Narrowest bin of counts [ns]: about a millisecond.
 const MIN_BIN: u64 = 1 << 20;
@@ -42,7 +42,7 @@ impl Default for Limits {
 #[derive(Debug, Default)]
 pub struct Collected {
     /// Rows of requests, in the order of their ends.
-    pub requests: Vec<RequestRow>,
+    pub requests: Packed<RequestRow>,
     /// Every so-many-th request is there.
     pub request_stride: u32,
     /// Levels of steps.
@@ -176,7 +176,7 @@ impl State {
         if self.rows > self.limits.steps.max(2 * self.steps.len()) {
             self.merge = self.merge.saturating_mul(2);
             for rows in &mut self.steps {
-                *rows = merge_runs(rows, 2).collect();
+                *rows = merge_neighbours(rows.iter().copied(), 2).collect();
             }
             self.rows = self.steps.iter().map(Vec::len).sum();
         }
@@ -234,15 +234,14 @@ impl State {
         let mut requests = std::mem::take(&mut self.requests);
         requests.sort_by_key(|r| (r.end, r.id));
         let replicas = self.replicas;
-        let mut rows: Vec<StepSpan> = Vec::with_capacity(self.rows);
-        for of_one in std::mem::take(&mut self.steps) {
-            rows.extend(of_one);
+        let mut steps = std::mem::take(&mut self.steps);
+        for of_one in &mut steps {
+            of_one.sort_by_key(|r| r.start);
         }
-        rows.sort_by_key(|r| (r.replica, r.start));
         Collected {
-            requests,
+            requests: requests.into_iter().collect(),
             request_stride: self.stride,
-            steps: build_levels(StepLevel::new(rows, replicas)),
+            steps: build_levels(steps.into_iter().flatten(), replicas),
             step_merge: self.merge,
             rates: std::mem::take(&mut self.rates),
             events: std::mem::take(&mut self.events),

@@ -70,7 +70,7 @@ pub const TRANSFERS: [&str; 7] = [
 pub const RATES: [&str; 5] = ["sent", "finished", "lost", "prompt_tokens", "output_tokens"];
 
 /// The outcomes by their number in files.
-const OUTCOMES: [Outcome; 8] = [
+pub const OUTCOMES: [Outcome; 8] = [
     Outcome::Finished,
     Outcome::TimedOut,
     Outcome::Failed,
@@ -87,8 +87,8 @@ pub trait Row: Sized {
     const NAMES: &'static [&'static str];
     /// The columns of `rows`, in that order.
     fn columns(rows: &[Self]) -> Vec<Values>;
-    /// The rows of such columns, appended to `rows`.
-    fn append(columns: Vec<Values>, rows: &mut Vec<Self>) -> Result<(), Wrong>;
+    /// Hands the rows of such columns to `take`, one after the other.
+    fn rows(columns: Vec<Values>, take: impl FnMut(Self)) -> Result<(), Wrong>;
 }
 
 /// What is wrong with columns.
@@ -193,7 +193,7 @@ impl Row for RequestRow {
         ]
     }
 
-    fn append(columns: Vec<Values>, rows: &mut Vec<RequestRow>) -> Result<(), Wrong> {
+    fn rows(columns: Vec<Values>, mut take: impl FnMut(RequestRow)) -> Result<(), Wrong> {
         let mut c = Columns::new::<RequestRow>(columns);
         let (id, stream, replica, outcome) = (c.u32()?, c.u16()?, c.u32()?, c.u8()?);
         let (prompt, cached, output) = (c.u32()?, c.u32()?, c.u32()?);
@@ -212,7 +212,7 @@ impl Row for RequestRow {
                     format!("row {i}: the request is served or ends before it is sent"),
                 ));
             }
-            rows.push(RequestRow {
+            take(RequestRow {
                 id: id[i],
                 stream: stream[i],
                 replica: replica[i],
@@ -268,7 +268,7 @@ impl Row for StepSpan {
         all
     }
 
-    fn append(columns: Vec<Values>, rows: &mut Vec<StepSpan>) -> Result<(), Wrong> {
+    fn rows(columns: Vec<Values>, mut take: impl FnMut(StepSpan)) -> Result<(), Wrong> {
         let mut c = Columns::new::<StepSpan>(columns);
         let (replica, steps) = (c.u32()?, c.u32()?);
         let (start, end, busy) = (c.u64()?, c.u64()?, c.u64()?);
@@ -284,7 +284,7 @@ impl Row for StepSpan {
                     format!("row {i}: the step ends before it starts"),
                 ));
             }
-            rows.push(StepSpan {
+            take(StepSpan {
                 replica: replica[i],
                 steps: steps[i],
                 start: start[i],
@@ -323,7 +323,7 @@ impl Row for Transfer {
         ]
     }
 
-    fn append(columns: Vec<Values>, rows: &mut Vec<Transfer>) -> Result<(), Wrong> {
+    fn rows(columns: Vec<Values>, mut take: impl FnMut(Transfer)) -> Result<(), Wrong> {
         let mut c = Columns::new::<Transfer>(columns);
         let (request, from, to, tokens) = (c.u32()?, c.u32()?, c.u32()?, c.u32()?);
         let (prefilled, began, ended) = (c.u64()?, c.u64()?, c.u64()?);
@@ -334,7 +334,7 @@ impl Row for Transfer {
                     format!("row {i}: the transfer ends before it begins"),
                 ));
             }
-            rows.push(Transfer {
+            take(Transfer {
                 request: request[i],
                 from: from[i],
                 to: to[i],
@@ -362,12 +362,12 @@ impl Row for Bin {
         ]
     }
 
-    fn append(columns: Vec<Values>, rows: &mut Vec<Bin>) -> Result<(), Wrong> {
+    fn rows(columns: Vec<Values>, mut take: impl FnMut(Bin)) -> Result<(), Wrong> {
         let mut c = Columns::new::<Bin>(columns);
         let (sent, finished, lost) = (c.u64()?, c.u64()?, c.u64()?);
         let (prompt, output) = (c.u64()?, c.u64()?);
         for i in 0..sent.len() {
-            rows.push(Bin {
+            take(Bin {
                 sent: sent[i],
                 finished: finished[i],
                 lost: lost[i],

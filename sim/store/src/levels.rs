@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Stat, StepSpan};
+use crate::{Packed, Rows, Stat, StepSpan};
 
 /// Neighbours that become one in the next level.
 pub const FAN_OUT: usize = 8;
@@ -17,17 +17,19 @@ pub(crate) const MAX_LEVELS: usize = 12;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepLevel {
     /// By replica, and by start within one.
-    pub rows: Vec<StepSpan>,
+    rows: Packed<StepSpan>,
     /// Where the rows of each replica begin, and the end of the last one's.
     offsets: Vec<usize>,
 }
 
 impl StepLevel {
     /// A level of `rows`, which are in the order of replicas, of `replicas` replicas.
-    pub fn new(rows: Vec<StepSpan>, replicas: usize) -> StepLevel {
-        let offsets = (0..=replicas)
-            .map(|r| rows.partition_point(|row| (row.replica as usize) < r))
-            .collect();
+    pub fn new(rows: Packed<StepSpan>, replicas: usize) -> StepLevel {
+        let before = |r: usize| {
+            rows.all()
+                .partition_point(|i| (rows.replica(i) as usize) < r)
+        };
+        let offsets = (0..=replicas).map(before).collect();
         StepLevel { rows, offsets }
     }
 
@@ -36,26 +38,37 @@ impl StepLevel {
         self.offsets.len().saturating_sub(1)
     }
 
+    /// The rows as a table.
+    pub(crate) fn table(&self) -> &Packed<StepSpan> {
+        &self.rows
+    }
+
+    /// The rows of all replicas.
+    pub fn rows(&self) -> Rows<'_, StepSpan> {
+        self.rows.all()
+    }
+
     /// The rows of `replica`, by start.
-    pub fn of(&self, replica: usize) -> &[StepSpan] {
+    pub fn of(&self, replica: usize) -> Rows<'_, StepSpan> {
         let at = |i: usize| self.offsets.get(i).copied();
         match (at(replica), at(replica + 1)) {
-            (Some(from), Some(to)) => &self.rows[from..to],
-            _ => &[],
+            (Some(from), Some(to)) => self.rows.slice(from..to),
+            _ => self.rows.slice(0..0),
         }
     }
 
     /// The rows of `replica` that reach into `window` [ns]: found by halving, read in place.
-    pub fn within(&self, replica: usize, window: Range<u64>) -> &[StepSpan] {
+    pub fn within(&self, replica: usize, window: Range<u64>) -> Rows<'_, StepSpan> {
         let rows = self.of(replica);
         // Steps of a pipeline overlap, but by less than its depth: a few rows more are no harm.
-        let from = rows.partition_point(|r| r.start < window.start);
-        let from = rows[..from]
+        let from = rows.partition_point(|i| rows.start(i) < window.start);
+        let before = rows.slice(0..from);
+        let from = before
             .iter()
             .rposition(|r| r.end <= window.start)
             .map_or(0, |i| i + 1);
-        let to = rows.partition_point(|r| r.start < window.end);
-        &rows[from.min(to)..to]
+        let to = rows.partition_point(|i| rows.start(i) < window.end);
+        rows.slice(from.min(to)..to)
     }
 }
 
@@ -96,26 +109,27 @@ pub fn merge(a: &StepSpan, b: &StepSpan) -> StepSpan {
 }
 
 /// `rows` of one replica with every `n` neighbours as one.
-pub(crate) fn merge_runs(rows: &[StepSpan], n: usize) -> impl Iterator<Item = StepSpan> + '_ {
-    rows.chunks(n).filter_map(|chunk| {
-        let (first, rest) = chunk.split_first()?;
-        Some(rest.iter().fold(*first, |all, row| merge(&all, row)))
+pub(crate) fn merge_neighbours(
+    mut rows: impl Iterator<Item = StepSpan>,
+    n: usize,
+) -> impl Iterator<Item = StepSpan> {
+    std::iter::from_fn(move || {
+        let first = rows.next()?;
+        let rest = rows.by_ref().take(n.saturating_sub(1));
+        Some(rest.fold(first, |all, row| merge(&all, &row)))
     })
 }
 
-/// All levels over the `finest` one.
-pub fn build_levels(finest: StepLevel) -> Vec<StepLevel> {
-    let replicas = finest.replicas();
-    let mut levels = vec![finest];
+/// All levels over the steps of so many replicas, which are in the order of replicas and their starts.
+pub fn build_levels(steps: impl IntoIterator<Item = StepSpan>, replicas: usize) -> Vec<StepLevel> {
+    let mut levels = vec![StepLevel::new(steps.into_iter().collect(), replicas)];
     while let Some(last) = levels.last() {
         let most = (0..replicas).map(|r| last.of(r).len()).max().unwrap_or(0);
         if most <= LAST_ROWS || levels.len() == MAX_LEVELS {
             break;
         }
-        let rows = (0..replicas)
-            .flat_map(|r| merge_runs(last.of(r), FAN_OUT))
-            .collect();
-        levels.push(StepLevel::new(rows, replicas));
+        let rows = (0..replicas).flat_map(|r| merge_neighbours(last.of(r).iter(), FAN_OUT));
+        levels.push(StepLevel::new(rows.collect(), replicas));
     }
     levels
 }
@@ -139,16 +153,14 @@ mod tests {
 
     #[test]
     fn levels_keep_sums_and_extremes() {
-        let rows: Vec<StepSpan> = (0..3)
-            .flat_map(|r| (0..1000).map(move |i| span(r, i)))
-            .collect();
-        let levels = build_levels(StepLevel::new(rows, 3));
+        let rows = (0..3).flat_map(|r| (0..1000).map(move |i| span(r, i)));
+        let levels = build_levels(rows, 3);
         assert_eq!(
-            levels.iter().map(|l| l.rows.len()).collect::<Vec<_>>(),
+            levels.iter().map(|l| l.rows().len()).collect::<Vec<_>>(),
             [3000, 375, 48]
         );
         for level in &levels {
-            let of: Vec<&StepSpan> = level.of(1).iter().collect();
+            let of: Vec<StepSpan> = level.of(1).iter().collect();
             assert_eq!(of.iter().map(|s| s.steps).sum::<u32>(), 1000);
             assert_eq!(of.iter().map(|s| s.decode_tokens).sum::<u64>(), 499_500);
             assert_eq!(of.iter().map(|s| s.busy).sum::<u64>(), 8000);

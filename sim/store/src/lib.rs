@@ -18,24 +18,29 @@ mod cluster;
 mod collect;
 mod columns;
 mod error;
+mod flat;
 mod levels;
 mod npy;
+mod packed;
 mod read;
 mod record;
 pub mod resample;
 mod rows;
 mod run;
+mod tables;
 mod write;
 
 pub use cluster::{Cluster, ClusterReplica, Decision, Node, Pod, Sample, Served};
 pub use collect::{Collected, Collector, Limits};
 pub use error::StoreError;
+pub use flat::{from_bytes, to_bytes};
 pub use levels::{FAN_OUT, StepLevel, build_levels, merge};
-pub use read::{Reader, is_record, read, read_slice};
+pub use packed::{Iter, Packable, Packed, Packer, Rows};
+pub use read::{Reader, is_record, read, read_file, read_slice};
 pub use record::{Info, Record, SloLimits};
 pub use rows::{Bin, Event, EventKind, Rates, Replica, Stat, StepSpan, Transfer};
 pub use run::run;
-pub use write::{write, write_plain};
+pub use write::write;
 
 /// Version of the format; raised when a reader of the former one would misread a file.
 ///

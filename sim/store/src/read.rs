@@ -1,6 +1,8 @@
 //! Reading a record file, or parts of it.
 
-use std::io::{Cursor, Read, Seek};
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek};
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use sim::record::RequestRow;
@@ -12,8 +14,8 @@ use crate::levels::MAX_LEVELS;
 use crate::npy::Values;
 use crate::write::CLUSTER;
 use crate::{
-    Bin, CHUNK_ROWS, Cluster, FORMAT, Info, MAX_ROWS, Rates, Record, StepLevel, StepSpan,
-    StoreError, Transfer,
+    Bin, CHUNK_ROWS, Cluster, FORMAT, Info, MAX_ROWS, Packed, Packer, Rates, Record, StepLevel,
+    StepSpan, StoreError, Transfer,
 };
 
 /// Most that a text in the archive may be [bytes].
@@ -94,20 +96,18 @@ impl<R: Read + Seek> Reader<R> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn requests(&mut self) -> Result<Vec<RequestRow>, StoreError> {
-        let rows: Vec<RequestRow> = self.table("requests", self.info.request_rows)?;
+    pub fn requests(&mut self) -> Result<Packed<RequestRow>, StoreError> {
         let (replicas, streams) = (self.info.replicas.len(), self.info.streams.len());
-        let wrong = |r: &RequestRow| {
-            (r.replica as usize >= replicas && r.replica != NO_REPLICA)
-                || usize::from(r.stream) >= streams.max(1)
-        };
-        match rows.iter().position(wrong) {
-            Some(i) => Err(StoreError::damaged(
-                "requests",
-                format!("row {i} names a replica or a stream that is not there"),
-            )),
-            None => Ok(rows),
-        }
+        let mut rows = Packer::for_rows(at_most(self.info.request_rows));
+        self.table("requests", self.info.request_rows, |r: RequestRow| {
+            let known = r.replica == NO_REPLICA || (r.replica as usize) < replicas;
+            if !known || usize::from(r.stream) >= streams.max(1) {
+                return Err("names a replica or a stream that is not there".to_owned());
+            }
+            rows.push(r);
+            Ok(())
+        })?;
+        Ok(rows.finish())
     }
 
     /// Levels of steps that there are; 0 is the finest.
@@ -124,39 +124,51 @@ impl<R: Read + Seek> Reader<R> {
         let Some(n) = self.info.step_rows.get(level) else {
             return Err(StoreError::Missing(place));
         };
-        let rows: Vec<StepSpan> = self.table(&place, *n)?;
         let replicas = self.info.replicas.len();
-        if let Some(i) = rows.iter().position(|r| r.replica as usize >= replicas) {
-            return Err(StoreError::damaged(
-                place,
-                format!("row {i} names replica {} of {replicas}", rows[i].replica),
-            ));
-        }
-        if !rows.is_sorted_by_key(|r| (r.replica, r.start)) {
-            return Err(StoreError::damaged(place, "its rows are not in order"));
-        }
-        Ok(StepLevel::new(rows, replicas))
+        let (mut rows, mut last) = (Packer::for_rows(at_most(*n)), (0, 0));
+        self.table(&place, *n, |r: StepSpan| {
+            if r.replica as usize >= replicas {
+                return Err(format!("names replica {} of {replicas}", r.replica));
+            }
+            if (r.replica, r.start) < last {
+                return Err("is not in order".to_owned());
+            }
+            last = (r.replica, r.start);
+            rows.push(r);
+            Ok(())
+        })?;
+        Ok(StepLevel::new(rows.finish(), replicas))
+    }
+
+    /// All levels of the steps. The smallest is read first: what is needed meanwhile for the largest then lies above all that stays, and
+    /// goes back to the system.
+    fn all_steps(&mut self) -> Result<Vec<StepLevel>, StoreError> {
+        let levels = (0..self.levels()).rev().map(|level| self.steps(level));
+        let mut levels: Vec<StepLevel> = levels.collect::<Result<_, _>>()?;
+        levels.reverse();
+        Ok(levels)
     }
 
     /// KV that went from one replica to another, by request.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn transfers(&mut self) -> Result<Vec<Transfer>, StoreError> {
-        let rows: Vec<Transfer> = self.table("transfers", self.info.transfer_rows)?;
+    pub fn transfers(&mut self) -> Result<Packed<Transfer>, StoreError> {
         let replicas = self.info.replicas.len();
-        let unknown = |t: &Transfer| t.from.max(t.to) as usize >= replicas;
-        if let Some(i) = rows.iter().position(unknown) {
-            let why = format!("row {i} names a replica that is not there");
-            return Err(StoreError::damaged("transfers", why));
-        }
-        if !rows.is_sorted_by_key(|t| (t.request, t.ended)) {
-            return Err(StoreError::damaged(
-                "transfers",
-                "its rows are not in order",
-            ));
-        }
-        Ok(rows)
+        let mut rows = Packer::for_rows(at_most(self.info.transfer_rows));
+        let mut last = (0, 0);
+        self.table("transfers", self.info.transfer_rows, |t: Transfer| {
+            if t.from.max(t.to) as usize >= replicas {
+                return Err("names a replica that is not there".to_owned());
+            }
+            if (t.request, t.ended) < last {
+                return Err("is not in order".to_owned());
+            }
+            last = (t.request, t.ended);
+            rows.push(t);
+            Ok(())
+        })?;
+        Ok(rows.finish())
     }
 
     /// Counts over time.
@@ -171,13 +183,14 @@ impl<R: Read + Seek> Reader<R> {
         if chunks > 1 {
             return Err(StoreError::damaged("rates", "it has more than one chunk"));
         }
-        let bins: Vec<Bin> = match chunks {
-            0 => Vec::new(),
-            _ => {
-                let rows = self.rows_of("rates/0/sent.npy")?;
-                self.table("rates", rows as u64)?
-            }
-        };
+        let mut bins: Vec<Bin> = Vec::new();
+        if chunks > 0 {
+            let rows = self.rows_of("rates/0/sent.npy")?;
+            self.table("rates", rows as u64, |bin| {
+                bins.push(bin);
+                Ok(())
+            })?;
+        }
         Ok(Rates {
             width: self.info.bin_width.max(1),
             bins,
@@ -189,9 +202,7 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// [`StoreError`].
     pub fn all(mut self) -> Result<Record, StoreError> {
-        let steps = (0..self.levels())
-            .map(|l| self.steps(l))
-            .collect::<Result<_, _>>()?;
+        let steps = self.all_steps()?;
         Ok(Record {
             report: self.report()?,
             requests: self.requests()?,
@@ -250,8 +261,13 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// The `rows` rows of a table.
-    fn table<T: Row>(&mut self, table: &str, rows: u64) -> Result<Vec<T>, StoreError> {
+    /// Hands the `rows` rows of a table to `take`, which says what is wrong with one.
+    fn table<T: Row>(
+        &mut self,
+        table: &str,
+        rows: u64,
+        mut take: impl FnMut(T) -> Result<(), String>,
+    ) -> Result<(), StoreError> {
         let rows = usize::try_from(rows).ok().filter(|n| *n <= MAX_ROWS);
         let Some(rows) = rows else {
             return Err(StoreError::TooLarge {
@@ -260,7 +276,7 @@ impl<R: Read + Seek> Reader<R> {
                 most: MAX_ROWS as u64,
             });
         };
-        let mut all = Vec::new();
+        let (mut seen, mut wrong) = (0, None);
         for chunk in 0..rows.div_ceil(CHUNK_ROWS) {
             let n = CHUNK_ROWS.min(rows - chunk * CHUNK_ROWS);
             let place = format!("{table}/{chunk}");
@@ -270,10 +286,24 @@ impl<R: Read + Seek> Reader<R> {
                 let mut part = self.part(&name)?;
                 columns.push(Values::read(&mut part, n, &name)?);
             }
-            T::append(columns, &mut all).map_err(|e| e.within(&place))?;
+            let read = T::rows(columns, |row| {
+                if wrong.is_none() {
+                    wrong = take(row).err().map(|why| format!("row {seen} {why}"));
+                    seen += 1;
+                }
+            });
+            read.map_err(|e| e.within(&place))?;
+            if let Some(why) = wrong.take() {
+                return Err(StoreError::damaged(table, why));
+            }
         }
-        Ok(all)
+        Ok(())
     }
+}
+
+/// `rows`, as far as a table may have them.
+fn at_most(rows: u64) -> usize {
+    usize::try_from(rows).map_or(MAX_ROWS, |rows| rows.min(MAX_ROWS))
 }
 
 /// Reads a whole record.
@@ -289,20 +319,29 @@ pub fn read(input: impl Read + Seek) -> Result<Record, StoreError> {
 /// # Errors
 /// [`StoreError`].
 pub fn read_slice(bytes: &[u8]) -> Result<Record, StoreError> {
-    let mut reader = Reader::open(Cursor::new(bytes))?;
-    let mut other = Reader {
+    let reader = Reader::open(Cursor::new(bytes))?;
+    let other = Reader {
         archive: reader.archive.clone(),
         info: reader.info.clone(),
     };
-    let (requests, steps) = rayon::join(
-        || other.requests(),
-        || {
-            let levels = 0..reader.levels();
-            levels
-                .map(|l| reader.steps(l))
-                .collect::<Result<Vec<_>, _>>()
-        },
-    );
+    side_by_side(reader, other)
+}
+
+/// Reads a whole record from a file, its large tables side by side. The file is read in parts, so that no memory goes to it as it is.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn read_file(path: &Path) -> Result<Record, StoreError> {
+    let open = || Reader::open(BufReader::new(File::open(path)?));
+    side_by_side(open()?, open()?)
+}
+
+/// Reads with two readers of one record.
+fn side_by_side<R: Read + Seek + Send>(
+    mut reader: Reader<R>,
+    mut other: Reader<R>,
+) -> Result<Record, StoreError> {
+    let (requests, steps) = rayon::join(|| other.requests(), || reader.all_steps());
     Ok(Record {
         report: reader.report()?,
         requests: requests?,

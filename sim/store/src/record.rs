@@ -5,7 +5,7 @@ use sim::metrics::Slo;
 use sim::record::{RequestRow, RunRecord};
 use sim::report::RunReport;
 
-use crate::{Cluster, Event, FORMAT, MAX_ROWS, Rates, Replica, StepLevel, Transfer};
+use crate::{Cluster, Event, FORMAT, MAX_ROWS, Packed, Rates, Replica, StepLevel, Transfer};
 
 /// Limits of the objective [ns].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,11 +117,11 @@ pub struct Record {
     /// Its figures: the object of `run --json`.
     pub report: RunReport,
     /// Rows of requests, in the order of their ends.
-    pub requests: Vec<RequestRow>,
+    pub requests: Packed<RequestRow>,
     /// Steps by level: first the finest, each further one merges [`crate::FAN_OUT`] neighbours.
     pub steps: Vec<StepLevel>,
     /// KV that went from one replica to another, by request: of those requests that have a row.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Packed<Transfer>,
     /// Counts over time.
     pub rates: Rates,
     /// The cluster around the replicas, where there was one.
@@ -160,7 +160,7 @@ impl Record {
             step_rows: collected
                 .steps
                 .iter()
-                .map(|l| l.rows.len() as u64)
+                .map(|l| l.rows().len() as u64)
                 .collect(),
             step_merge: collected.step_merge,
             bin_width: collected.rates.width,
@@ -171,7 +171,7 @@ impl Record {
             report,
             requests: collected.requests,
             steps: collected.steps,
-            transfers,
+            transfers: transfers.into_iter().collect(),
             rates: collected.rates,
             cluster: run.cluster.as_ref().map(Cluster::from),
         }

@@ -49,7 +49,7 @@ pub fn columns(
             continue;
         };
         for span in level.within(replica, window.clone()) {
-            add(span, &window, width, share, &mut out);
+            add(&span, &window, width, share, &mut out);
         }
     }
     for c in &mut out {
@@ -81,21 +81,21 @@ fn add(span: &StepSpan, window: &Range<u64>, width: f64, share: f64, out: &mut [
 }
 
 /// The cumulative share of ascending `values` with weights, as points of a curve: about `most` at most.
-pub fn cumulative(values: &[(u64, u64)], most: usize) -> Vec<[f64; 2]> {
-    let total: u64 = values.iter().map(|v| v.1).sum();
+pub fn cumulative(values: impl Iterator<Item = (u64, u64)> + Clone, most: usize) -> Vec<[f64; 2]> {
+    let total: u64 = values.clone().map(|v| v.1).sum();
     if total == 0 {
         return Vec::new();
     }
     let mut points = Vec::with_capacity(most + 2);
     let (mut seen, mut next) = (0u64, 0.0);
-    for (i, (v, n)) in values.iter().enumerate() {
+    for (i, (v, n)) in values.enumerate() {
         if i == 0 {
-            points.push([*v as f64, 0.0]);
+            points.push([v as f64, 0.0]);
         }
         seen += n;
         let share = seen as f64 / total as f64;
-        if share >= next || i + 1 == values.len() {
-            points.push([*v as f64, share]);
+        if share >= next || seen == total {
+            points.push([v as f64, share]);
             next = share + 1.0 / most as f64;
         }
     }
@@ -121,14 +121,14 @@ mod tests {
             ..StepSpan::default()
         };
         let rows = (0..2).flat_map(|r| (0..1000).map(move |i| step(r, i)));
-        build_levels(StepLevel::new(rows.collect(), 2))
+        build_levels(rows, 2)
     }
 
     #[test]
     fn sums_over_columns_are_those_of_the_steps() {
         let levels = levels();
         let all = 0..10_000_000_000;
-        let decoded: u64 = levels[0].rows.iter().map(|s| s.decode_tokens).sum();
+        let decoded: u64 = levels[0].rows().iter().map(|s| s.decode_tokens).sum();
         for n in [7, 100, 1000] {
             let c = columns(&levels, all.clone(), n, None);
             let width = 10.0 / n as f64;
@@ -154,13 +154,12 @@ mod tests {
 
     #[test]
     fn cumulative_shares_rise_to_one() {
-        let values: Vec<(u64, u64)> = (1..=10_000).map(|v| (v, 1)).collect();
-        let points = cumulative(&values, 400);
+        let points = cumulative((1..=10_000).map(|v| (v, 1)), 400);
         assert!(points.len() <= 402);
         assert_eq!(points.last(), Some(&[10_000.0, 1.0]));
         assert!(points.is_sorted_by_key(|p| (p[1] * 1e9) as u64));
         let median = points.iter().find(|p| p[1] >= 0.5).unwrap()[0];
         assert!((4900.0..5100.0).contains(&median), "{median}");
-        assert!(cumulative(&[], 400).is_empty());
+        assert!(cumulative([].into_iter(), 400).is_empty());
     }
 }

@@ -18,14 +18,14 @@ fn failed(e: zip::result::ZipError) -> StoreError {
     }
 }
 
-struct Archive<W: Write + Seek>(ZipWriter<W>, CompressionMethod);
+struct Archive<W: Write + Seek>(ZipWriter<W>);
 
 impl<W: Write + Seek> Archive<W> {
     fn start(&mut self, name: &str) -> Result<(), StoreError> {
         // The same bytes every time: no clock, no permissions of this machine.
         let options = SimpleFileOptions::default()
-            .compression_method(self.1)
-            .compression_level((self.1 == CompressionMethod::Deflated).then_some(1))
+            .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(1))
             .unix_permissions(0o644);
         self.0.start_file(name, options).map_err(failed)
     }
@@ -36,9 +36,17 @@ impl<W: Write + Seek> Archive<W> {
         Ok(())
     }
 
-    fn table<R: Row>(&mut self, table: &str, rows: &[R]) -> Result<(), StoreError> {
-        for (i, chunk) in rows.chunks(CHUNK_ROWS).enumerate() {
-            for (name, values) in R::NAMES.iter().zip(R::columns(chunk)) {
+    fn table<R: Row>(
+        &mut self,
+        table: &str,
+        mut rows: impl Iterator<Item = R>,
+    ) -> Result<(), StoreError> {
+        for i in 0.. {
+            let chunk: Vec<R> = rows.by_ref().take(CHUNK_ROWS).collect();
+            if chunk.is_empty() {
+                break;
+            }
+            for (name, values) in R::NAMES.iter().zip(R::columns(&chunk)) {
                 self.start(&format!("{table}/{i}/{name}.npy"))?;
                 values.write(&mut self.0)?;
             }
@@ -52,23 +60,7 @@ impl<W: Write + Seek> Archive<W> {
 /// # Errors
 /// Those of `out`.
 pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
-    archive(out, record, CompressionMethod::Deflated)
-}
-
-/// The same without compressing: larger and sooner done, to be read at once.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_plain(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
-    archive(out, record, CompressionMethod::Stored)
-}
-
-fn archive(
-    out: impl Write + Seek,
-    record: &Record,
-    method: CompressionMethod,
-) -> Result<(), StoreError> {
-    let mut archive = Archive(ZipWriter::new(out), method);
+    let mut archive = Archive(ZipWriter::new(out));
     archive.json("info.json", &record.info)?;
     // As `run --json` prints it, so that `report --json` need not go through numbers again.
     archive.start("report.json")?;
@@ -80,12 +72,12 @@ fn archive(
     if let Some(cluster) = &record.cluster {
         archive.json(CLUSTER, cluster)?;
     }
-    archive.table("rates", &record.rates.bins)?;
-    archive.table("transfers", &record.transfers)?;
+    archive.table("rates", record.rates.bins.iter().copied())?;
+    archive.table("transfers", record.transfers.iter())?;
     for (i, level) in record.steps.iter().enumerate().rev() {
-        archive.table(&format!("steps/{i}"), &level.rows)?;
+        archive.table(&format!("steps/{i}"), level.rows().iter())?;
     }
-    archive.table("requests", &record.requests)?;
+    archive.table("requests", record.requests.iter())?;
     archive.0.finish().map_err(failed)?.flush()?;
     Ok(())
 }

@@ -222,7 +222,7 @@ fn distributions(record: &Record) -> Vec<Chart> {
         } else {
             values(record, m)
         };
-        let points: Vec<[f64; 2]> = resample::cumulative(&values, POINTS)
+        let points: Vec<[f64; 2]> = resample::cumulative(values.iter().copied(), POINTS)
             .into_iter()
             .filter(|p| p[0] > 0.0)
             .collect();
@@ -260,7 +260,7 @@ fn values(record: &Record, metric: Metric) -> Vec<(u64, u64)> {
         .iter()
         .filter(|r| r.arrival.0 >= record.info.warmup);
     let mut values: Vec<(u64, u64)> = measured
-        .filter_map(|r| metric.of(r))
+        .filter_map(|r| metric.of(&r))
         .map(|d| (d.0, 1))
         .collect();
     values.sort_unstable();

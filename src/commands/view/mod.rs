@@ -24,7 +24,8 @@ const PROGRAM: &str = "servetwin-viewer";
   servetwin view --twin 127.0.0.1:9100                       # a twin as it goes on (twin --metrics 127.0.0.1:9100)
   servetwin view --web run.servetwin                         # in a browser: prints the address
 
-Needs the program servetwin-viewer beside servetwin or on PATH, or for --web the folder that viewer/web/build.sh makes: docs/viewer.md.
+Needs the program servetwin-viewer beside servetwin or on PATH; --web needs one with the page built in, or a folder with the page, which
+viewer/web/build.sh makes: docs/viewer.md.
 Exit codes: 0 ok, 1 failure, 2 bad input.")]
 pub struct Args {
     /// Scenario (.toml), record (.servetwin), result of a plan or a sweep (.json, .csv), or folder of bench --csv; none: the gallery;
@@ -40,7 +41,7 @@ pub struct Args {
     /// Serve the viewer as a page on 127.0.0.1 until Ctrl-C, and print its address.
     #[arg(long)]
     web: bool,
-    /// Folder with the page's files. Default: servetwin-web beside servetwin.
+    /// Folder with the page's files. Default: servetwin-web beside servetwin, else what is built into servetwin-viewer.
     #[arg(long, value_name = "DIR", requires = "web")]
     files: Option<PathBuf>,
     /// Port of the page; 0: any that is free.
@@ -60,18 +61,19 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.to_owned()));
-    if args.web {
-        if args.file.len() > 1 {
-            return Err(BadInput(
-                "--web opens one file; drop the others on the page, or use the viewer's own window"
-                    .to_owned(),
-            )
-            .into());
-        }
-        return web::run(args, beside.as_deref());
+    if args.web && args.file.len() > 1 {
+        return Err(BadInput(
+            "--web opens one file; drop the others on the page, or use the viewer's own window"
+                .to_owned(),
+        )
+        .into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let program = found(beside.as_deref(), std::env::split_paths(&path)).ok_or_else(|| {
+    let program = found(beside.as_deref(), std::env::split_paths(&path));
+    if args.web {
+        return web::run(args, beside.as_deref(), program.as_deref());
+    }
+    let program = program.ok_or_else(|| {
         anyhow::anyhow!(
             "the viewer is not installed: there is no `{PROGRAM}` beside servetwin or on PATH; build it in the repository with \
              `cargo install --path viewer --locked` (docs/viewer.md), or print the figures with `servetwin report FILE`"

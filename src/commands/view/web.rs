@@ -1,18 +1,25 @@
 //! The viewer as a page: its files, served on loopback.
+//!
+//! They lie in a folder that is named, in one beside the program, or are in the viewer's program, which is asked to write them:
+//!
+//! ```text
+//! --files DIR, else servetwin-web beside servetwin, else servetwin-viewer --write-page TEMPORARY
+//! ```
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 
-use super::Args;
+use super::{Args, PROGRAM};
 use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::print;
@@ -29,9 +36,13 @@ const NEEDED: [&str; 4] = ["index.html", "viewer.js", "viewer_bg.wasm", "worker.
 /// A file of the page, and its gzip form where there is one.
 struct Served {
     kind: &'static str,
-    plain: Vec<u8>,
-    gzip: Option<Vec<u8>>,
+    plain: Bytes,
+    gzip: Option<Bytes>,
 }
+
+/// What is said where the page is missing.
+const BUILD: &str = "build both in the repository with `viewer/web/build.sh --program`, or name a folder with the page with --files DIR \
+    (docs/viewer.md), or show the file in a window: servetwin view FILE";
 
 struct Site {
     files: BTreeMap<String, Served>,
@@ -39,14 +50,23 @@ struct Site {
     shown: Option<(String, PathBuf)>,
 }
 
-/// Serves the page until Ctrl-C.
-pub fn run(args: &Args, beside: Option<&Path>) -> anyhow::Result<u8> {
-    let folder = match &args.files {
-        Some(folder) => folder.clone(),
-        None => beside.unwrap_or(Path::new("")).join(FOLDER),
-    };
+/// Serves the page until Ctrl-C. `program` is the viewer's, where there is one.
+pub fn run(args: &Args, beside: Option<&Path>, program: Option<&Path>) -> anyhow::Result<u8> {
+    let folder = beside.unwrap_or(Path::new("")).join(FOLDER);
     let site = Site {
-        files: load(&folder)?,
+        files: match (&args.files, program) {
+            (Some(named), _) => load(named)?,
+            (None, _) if folder.is_dir() => load(&folder)?,
+            (None, Some(program)) => built_in(program)?,
+            (None, None) => {
+                return Err(BadInput(format!(
+                    "the viewer's page is not there: neither a folder {} nor a program {PROGRAM} beside servetwin or on PATH that has it built \
+                     in; {BUILD}",
+                    folder.display()
+                ))
+                .into());
+            }
+        },
         shown: args.file.first().map(|file| {
             let name = file.file_name().unwrap_or(file.as_os_str());
             (
@@ -91,12 +111,33 @@ pub fn run(args: &Args, beside: Option<&Path>) -> anyhow::Result<u8> {
     Ok(exit_code::OK)
 }
 
+/// The files that were built into the viewer's `program`, which writes them into a folder for as long as they are read.
+fn built_in(program: &Path) -> anyhow::Result<BTreeMap<String, Served>> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder for the page")?;
+    let mut command = Command::new(program);
+    command.arg("--write-page").arg(folder.path());
+    let out = command
+        .output()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    if !out.status.success() {
+        // A program that does not know the option writes all of its help.
+        let said = String::from_utf8_lossy(&out.stderr);
+        let first = said.lines().next().unwrap_or("it does not say why");
+        return Err(BadInput(format!(
+            "{} has no page to serve ({}); {BUILD}",
+            program.display(),
+            first.trim_start_matches("error: ")
+        ))
+        .into());
+    }
+    load(folder.path())
+}
+
 /// Reads the files of the page.
 fn load(folder: &Path) -> anyhow::Result<BTreeMap<String, Served>> {
     if let Some(missing) = NEEDED.iter().find(|name| !folder.join(name).is_file()) {
         return Err(BadInput(format!(
-            "the viewer's page is not in {}: there is no {missing}; build it in the repository with `viewer/web/build.sh DIR` and name its \
-             folder with --files DIR (docs/viewer.md), or show the file in a window: servetwin view FILE",
+            "the viewer's page is not in {}: there is no {missing}; {BUILD}",
             folder.display()
         ))
         .into());
@@ -115,8 +156,8 @@ fn load(folder: &Path) -> anyhow::Result<BTreeMap<String, Served>> {
             };
             let served = Served {
                 kind,
-                plain: read(name)?,
-                gzip: read(&format!("{name}.gz")).ok(),
+                plain: read(name)?.into(),
+                gzip: read(&format!("{name}.gz")).ok().map(Bytes::from),
             };
             Ok(((*name).to_owned(), served))
         })
@@ -131,7 +172,7 @@ async fn answer(State(site): State<Arc<Site>>, uri: Uri, headers: HeaderMap) -> 
     if let Some((_, path)) = site.shown.as_ref().filter(|(shown, _)| shown == name) {
         // One user, one file: nobody else waits meanwhile.
         return match std::fs::read(path) {
-            Ok(bytes) => whole("application/octet-stream", None, bytes),
+            Ok(bytes) => whole("application/octet-stream", None, bytes.into()),
             Err(e) => (
                 StatusCode::NOT_FOUND,
                 format!("cannot read {}: {e}\n", path.display()),
@@ -155,7 +196,7 @@ async fn answer(State(site): State<Arc<Site>>, uri: Uri, headers: HeaderMap) -> 
     }
 }
 
-fn whole(kind: &'static str, encoding: Option<&'static str>, bytes: Vec<u8>) -> Response {
+fn whole(kind: &'static str, encoding: Option<&'static str>, bytes: Bytes) -> Response {
     let mut response = Response::new(Body::from(bytes));
     let headers = response.headers_mut();
     let text = header::HeaderValue::from_static;

@@ -45,6 +45,10 @@ pub(super) fn open(path: &Path) -> Result<Opened, String> {
         _ => None,
     };
     let Some(folder) = table else {
+        if is_record(path) {
+            let record = store::read_file(path).map_err(|e| format!("{name}: {e}"))?;
+            return Ok(shown(&name, record));
+        }
         return opened(&name, read(path)?);
     };
     let requests = folder.join("requests.csv");
@@ -71,6 +75,15 @@ pub(super) fn open(path: &Path) -> Result<Opened, String> {
         &folder.join("scenario.toml").display().to_string(),
         record,
     ))
+}
+
+/// Whether the start of a file says that it is a record; what cannot be read is none.
+#[cfg(not(target_arch = "wasm32"))]
+fn is_record(path: &Path) -> bool {
+    use std::io::Read as _;
+    let mut start = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && store::is_record(&start)
 }
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -4,7 +4,6 @@
 //! A worker that is done waits for the next task. One that is to stop is ended, and another starts in its place.
 
 use std::cell::{Cell, RefCell};
-use std::io::Cursor;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -164,6 +163,7 @@ fn send(
             if let Some(bytes) = data.dyn_ref::<js_sys::Uint8Array>() {
                 done.set(true);
                 put(&outcome, decode(bytes.to_vec(), source.clone()));
+                wake();
             } else if let Some(far) = data.dyn_ref::<js_sys::Float64Array>() {
                 signals
                     .ended
@@ -171,8 +171,8 @@ fn send(
                 signals
                     .total
                     .store(far.get_index(1) as u64, Ordering::Relaxed);
+                // It is seen in the next frame; none is painted for it.
             }
-            wake();
         })
     };
     let error = {
@@ -199,7 +199,7 @@ fn decode(mut bytes: Vec<u8>, source: Source) -> Done {
         return Done::Failed("the run gave nothing".to_owned());
     };
     match kind {
-        RECORD => match store::read_slice(&bytes) {
+        RECORD => match store::from_bytes(&bytes) {
             Ok(record) => Done::Doc(Box::new(Doc::of(record, source))),
             Err(e) => Done::Failed(e.to_string()),
         },
@@ -245,9 +245,7 @@ fn answer(order: &str) -> Result<Vec<u8>, String> {
     let keys = match order.what {
         What::Record => {
             let record = super::work::record(&source, &signals).map_err(words)?;
-            let mut file = Cursor::new(Vec::new());
-            store::write_plain(&mut file, &record).map_err(|e| e.to_string())?;
-            let mut bytes = file.into_inner();
+            let mut bytes = store::to_bytes(&record).map_err(|e| e.to_string())?;
             bytes.push(RECORD);
             return Ok(bytes);
         }

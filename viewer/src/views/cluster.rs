@@ -27,11 +27,9 @@ pub struct Now {
 
 /// Replica `replica` at `at` [ns].
 pub fn at(run: &RunData, replica: usize, at: u64) -> Now {
-    let span: Option<&StepSpan> = run
-        .record
-        .steps
-        .first()
-        .and_then(|l| l.within(replica, at..at + 1).last());
+    let steps = run.record.steps.first();
+    let span: Option<StepSpan> =
+        steps.and_then(|l| l.within(replica, at..at + 1).iter().next_back());
     let blocks = run.record.info.replicas[replica].kv_blocks;
     let mut events = run.record.info.events.iter();
     let last = events.rfind(|e| e.replica as usize == replica && e.at <= at);
@@ -312,7 +310,7 @@ mod tests {
     #[test]
     fn a_replica_is_what_its_step_says() {
         let run = small();
-        let step = run.record.steps[0].of(1)[50];
+        let step = run.record.steps[0].of(1).get(50).unwrap();
         let now = at(&run, 1, (step.start + step.end) / 2);
         assert_eq!(now.running, f64::from(step.running.mean));
         assert!(now.up && now.cause.is_some() && now.kv.unwrap() > 0.0);

@@ -236,7 +236,8 @@ mod tests {
     fn what_was_measured_lies_over_the_band_of_the_prediction() {
         let run = small();
         let mut table = Vec::new();
-        sim::report::csv::write_requests(&mut table, &run.record.requests).unwrap();
+        let rows: Vec<_> = run.record.requests.iter().collect();
+        sim::report::csv::write_requests(&mut table, &rows).unwrap();
         let tables = crate::measured::Tables {
             requests: &table,
             summary: None,

@@ -75,7 +75,7 @@ impl Requests {
                 .id_salt("life")
                 .max_height(height)
                 .auto_shrink([false, true])
-                .show(ui, |ui| life(ui, state, &run, r));
+                .show(ui, |ui| life(ui, state, &run, &r));
             ui.separator();
         } else {
             ui.label(
@@ -310,7 +310,7 @@ fn full(run: &RunData, r: &RequestRow) -> Option<(u64, u64)> {
     let blocks = run.record.info.replicas.get(r.replica as usize)?.kv_blocks;
     let steps = level.within(r.replica as usize, r.first_scheduled.0..r.end.0);
     // A request is put out when the next token of another needs a block: one in a hundred is none.
-    let is = |s: &&StepSpan| s.blocked[0] > 0 || u64::from(s.kv_blocks.max) * 100 >= blocks * 99;
+    let is = |s: &StepSpan| s.blocked[0] > 0 || u64::from(s.kv_blocks.max) * 100 >= blocks * 99;
     let mut without = steps.iter().filter(is);
     let first = without.next()?;
     Some((first.start, without.next_back().unwrap_or(first).end))
@@ -350,7 +350,7 @@ mod tests {
     fn a_life_in_words_names_every_part() {
         let run = small();
         let (id, _) = run.slowest(Metric::Queue, 0..u64::MAX, 1)[0];
-        let text = words(&run, run.request(id).unwrap()).join(" ");
+        let text = words(&run, &run.request(id).unwrap()).join(" ");
         for part in [
             "Sent at",
             "It waited",
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn lives_that_ended_early_can_be_told() {
         let run = small();
-        let mut r = *run.request(3).unwrap();
+        let mut r = run.request(3).unwrap();
         r.first_scheduled = sim::kernel::time::SimTime::NEVER;
         r.first_token = sim::kernel::time::SimTime::NEVER;
         for outcome in [Outcome::TimedOut, Outcome::InFlight, Outcome::Failed] {

@@ -49,11 +49,12 @@ fn tokens(s: &StepSpan) -> f64 {
 
 /// Tokens per step against tokens per second, with both limits.
 pub fn chart(run: &RunData) -> Chart {
-    let rows: &[StepSpan] = run.record.steps.first().map_or(&[], |l| &l.rows);
-    let every = rows.len().div_ceil(MOST).max(1);
-    let chosen: Vec<&StepSpan> = rows
-        .iter()
-        .step_by(every)
+    let level = run.record.steps.first();
+    let every = level.map_or(0, |l| l.rows().len()).div_ceil(MOST).max(1);
+    let rows = level
+        .into_iter()
+        .flat_map(|l| l.rows().iter().step_by(every));
+    let chosen: Vec<StepSpan> = rows
         .filter(|s| s.busy > 0 && s.prefill_tokens + s.decode_tokens > 0)
         .collect();
     let point = |s: &StepSpan| {
@@ -62,17 +63,17 @@ pub fn chart(run: &RunData) -> Chart {
     };
     let mut lines = Vec::new();
     for (i, (name, color)) in theme::CAUSE_NAMES.iter().zip(theme::CAUSES).enumerate() {
-        let bound = |s: &&&StepSpan| {
+        let bound = |s: &&StepSpan| {
             let most = s.parts.iter().copied().fold(0.0, f32::max);
             most > 0.0 && s.parts.iter().position(|p| *p == most) == Some(i)
         };
-        let mut points: Vec<[f64; 2]> = chosen.iter().filter(bound).map(|s| point(s)).collect();
+        let mut points: Vec<[f64; 2]> = chosen.iter().filter(bound).map(point).collect();
         if !points.is_empty() {
             points.sort_by(|a, b| a[0].total_cmp(&b[0]));
             lines.push(Line::new(*name, color, points).join(Join::Dots));
         }
     }
-    let most = chosen.iter().map(|s| tokens(s)).fold(1.0, f64::max);
+    let most = chosen.iter().map(tokens).fold(1.0, f64::max);
     if let Some(seconds) = weights_seconds(&chosen) {
         let at = |n: f64| [n, n / seconds];
         lines.insert(
@@ -97,7 +98,7 @@ pub fn chart(run: &RunData) -> Chart {
 }
 
 /// The median time in which a step reads the weights [s].
-fn weights_seconds(steps: &[&StepSpan]) -> Option<f64> {
+fn weights_seconds(steps: &[StepSpan]) -> Option<f64> {
     let mut times: Vec<f64> = steps
         .iter()
         .map(|s| f64::from(s.parts[0]) / f64::from(s.steps.max(1)))
@@ -108,7 +109,7 @@ fn weights_seconds(steps: &[&StepSpan]) -> Option<f64> {
 }
 
 /// Tokens per second where nothing but arithmetic took time, of the steps that it took most of; their median.
-fn arithmetic(steps: &[&StepSpan]) -> Option<f64> {
+fn arithmetic(steps: &[StepSpan]) -> Option<f64> {
     let mut rates: Vec<f64> = steps
         .iter()
         .filter(|s| {
@@ -136,7 +137,7 @@ mod tests {
             ..StepSpan::default()
         };
         let steps = [step(8, 0.01, 0.001), step(1000, 0.01, 0.02)];
-        let all: Vec<&StepSpan> = steps.iter().collect();
+        let all = steps.to_vec();
         assert!((weights_seconds(&all).unwrap() - 0.01).abs() < 1e-6);
         assert!((arithmetic(&all).unwrap() - 50_000.0).abs() < 1.0);
         assert!(arithmetic(&all[..1]).is_none() && weights_seconds(&[]).is_none());
@@ -148,6 +149,6 @@ mod tests {
         let chart = chart(&run);
         let dots = chart.lines.iter().filter(|l| l.join == Join::Dots);
         let n: usize = dots.map(|l| l.points.len()).sum();
-        assert!(n > 100 && n <= run.record.steps[0].rows.len());
+        assert!(n > 100 && n <= run.record.steps[0].rows().len());
     }
 }

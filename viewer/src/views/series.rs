@@ -240,10 +240,8 @@ fn batch(run: &RunData, window: &Range<u64>, replica: Option<usize>) -> Vec<[f64
     };
     for r in replicas {
         let level = resample::level_for(levels, r, window.clone(), 4 * COLUMNS);
-        let rows = levels
-            .get(level)
-            .map_or(&[][..], |l| l.within(r, window.clone()));
-        for s in rows {
+        let rows = levels.get(level).map(|l| l.within(r, window.clone()));
+        for s in rows.into_iter().flatten() {
             // A span counts where its middle is.
             let at = (s.start / 2 + s.end / 2).saturating_sub(window.start) as f64 / width;
             if let Some([requests, steps]) = sums.get_mut(at as usize) {

@@ -361,16 +361,13 @@ impl Timeline {
         }
         let all = &view.run.record.requests;
         let row = view.run.rows(replica).iter().position(|row| {
-            let i = row.requests.partition_point(|i| {
-                let q = &all[*i as usize];
-                (q.arrival, q.id) < (r.arrival, r.id)
-            });
-            row.requests
-                .get(i)
-                .is_some_and(|i| all[*i as usize].id == r.id)
+            let key = |i: usize| (all.arrival(row.index(i)), all.id(row.index(i)));
+            let list = row.requests.all();
+            let i = list.partition_point(|i| key(i) < (r.arrival.0, r.id));
+            i < list.len() && key(i).1 == r.id
         });
         if let Some(row) = row {
-            let end = r.arrival.0 + parts(&view.run.record, r).iter().sum::<u64>();
+            let end = r.arrival.0 + parts(&view.run.record, &r).iter().sum::<u64>();
             let left = view.rect.left() + GUTTER;
             let y = top + row as f32 * ROW_H;
             if std::mem::take(&mut self.seek) {
@@ -491,7 +488,7 @@ impl Timeline {
         let Some(item) = lanes::at(&items, x) else {
             return;
         };
-        let r = &view.run.record.requests[row.requests[item.first as usize] as usize];
+        let r = view.run.record.requests.row(row.index(item.first as usize));
         let text = if item.count > 1 && item.x1 - item.x0 < 3.0 * lanes::MIN_PX {
             format!("about {} requests; zoom in to tell them apart", item.count)
         } else {
@@ -543,7 +540,7 @@ fn preempted(painter: &Painter, view: &View<'_>, row: &Row, items: &[Item], at: 
     let all = &view.run.record.requests;
     for item in items.iter().filter(|i| i.count == 1) {
         let r = row.requests.get(item.first as usize);
-        if r.is_some_and(|i| all[*i as usize].preemptions > 0) {
+        if r.is_some_and(|i| all.row(i as usize).preemptions > 0) {
             let y = at.y + ROW_H - 1.0;
             let ends = [pos2(at.x + item.x0, y), pos2(at.x + item.x1, y)];
             painter.line_segment(ends, Stroke::new(2.0, theme::PREEMPTED));
@@ -557,8 +554,9 @@ fn legend(ui: &mut Ui, colors: StepColors, run: &RunData) {
         StepColors::Cause => (&theme::CAUSES, &theme::CAUSE_NAMES),
         StepColors::Phase => (&theme::PHASES, &theme::PHASE_NAMES),
     };
-    let coarsest = run.record.steps.last().map_or(&[][..], |l| &l.rows);
-    let there = |i: usize| colors != StepColors::Cause || coarsest.iter().any(|s| s.parts[i] > 0.0);
+    let coarsest = run.record.steps.last();
+    let seen = |i: usize| coarsest.is_some_and(|l| l.rows().iter().any(|s| s.parts[i] > 0.0));
+    let there = |i: usize| colors != StepColors::Cause || seen(i);
     for (i, (color, name)) in palette.iter().zip(names).enumerate() {
         if there(i) {
             legend_entry(ui, *color, name);

@@ -452,21 +452,21 @@ fn prefill_and_decode_apart_have_pools_and_a_transfer() {
         d.harness.query_by_label_contains(&lane).is_none(),
         "it is hidden"
     );
-    d.ask(Action::Select(Some(run.record.transfers[5].request)));
+    d.ask(Action::Select(Some(run.record.transfers.row(5).request)));
     d.shows("The KV of");
     d.shows("of which it waited");
     d.shows("Each step of its replica gave it a token");
     // Its lane is opened, so that it is seen.
-    let r = run.request(run.record.transfers[5].request).unwrap();
+    let r = run.request(run.record.transfers.row(5).request).unwrap();
     d.shows(&format!(
         "- {}",
         run.record.info.replicas[r.replica as usize].name
     ));
     let exact = |t: &store::Transfer| {
         let r = run.request(t.request).unwrap();
-        r.preemptions > 0 || viewer::life::of(&run, r).unwrap().is_exact()
+        r.preemptions > 0 || viewer::life::of(&run, &r).unwrap().is_exact()
     };
-    let n = run.record.transfers.iter().filter(|t| exact(t)).count();
+    let n = run.record.transfers.iter().filter(exact).count();
     assert!(n * 10 > run.record.transfers.len() * 9, "{n}");
 }
 
@@ -624,7 +624,8 @@ fn a_measured_benchmark_is_opened_and_held_against_a_prediction() {
     let folder = d.dir.path().join("bench");
     std::fs::create_dir(&folder).unwrap();
     let mut table = Vec::new();
-    sim::report::csv::write_requests(&mut table, &run.record.requests).unwrap();
+    let rows: Vec<_> = run.record.requests.iter().collect();
+    sim::report::csv::write_requests(&mut table, &rows).unwrap();
     std::fs::write(folder.join("requests.csv"), table).unwrap();
     let summary = serde_json::json!({"bench_contract": 1, "run": run.record.report, "client": {}});
     std::fs::write(folder.join("summary.json"), summary.to_string()).unwrap();
@@ -632,7 +633,7 @@ fn a_measured_benchmark_is_opened_and_held_against_a_prediction() {
     d.wait();
     let base = d.app().state.base.clone().expect("it is compared");
     assert_eq!(base.data.record.requests.len(), 300);
-    assert!(base.data.record.steps.iter().all(|l| l.rows.is_empty()));
+    assert!(base.data.record.steps.iter().all(|l| l.rows().is_empty()));
     d.ask(Action::Show(PaneKind::Compare));
     d.shows("TTFT p99 [ms]");
     // Alone it has requests, and no steps.
