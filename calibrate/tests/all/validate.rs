@@ -55,9 +55,9 @@ fn saturated_throughput_of_dense_models_under_tensorrt_llm_is_predicted_without_
 fn mixtures_with_data_parallel_attention_are_predicted_without_a_fit() {
     let sets = ["trtllm_overview_moe", "trtllm_per_gpu"];
     let report = validate(&Source::Published, &sets);
-    // Bars of 20 and 27 held while attention over 8-bit KV was modelled too slow, and 27 while Maverick had experts in every layer, which
-    // hid what mixtures lack (docs/accuracy-history.md).
-    for (set, n, bar) in [(sets[0], 46, 28.0), (sets[1], 44, 32.0)] {
+    // Lower bars held while attention over 8-bit KV was modelled too slow, while Maverick had experts in every layer, and while experts took longer than
+    // their tables say: each hid what mixtures lack (docs/accuracy-history.md).
+    for (set, n, bar) in [(sets[0], 46, 36.0), (sets[1], 44, 32.0)] {
         let e = predicted(&report, set, "output_tok_s");
         assert!(e.n == n && e.median_ape <= bar, "{set}: {e:?}");
     }

@@ -7,6 +7,7 @@
 
 mod device;
 mod draft;
+mod drafted;
 mod experts;
 mod table;
 mod walk;

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::moe::MoeShape;
 use super::surface::MOST;
 
 /// Curves of one operator and format as a profile holds them.
@@ -27,18 +26,7 @@ pub struct KnownShapes {
 }
 
 /// What tells a shape from all others: hidden size, inner size on a rank, experts, ranks they are spread over, experts of a token.
-type Key = [u32; 5];
-
-fn key(shape: &MoeShape) -> Key {
-    let inner = shape.intermediate / shape.tp.max(1);
-    [
-        shape.hidden,
-        inner,
-        shape.experts,
-        shape.ep.max(1),
-        shape.top_k,
-    ]
-}
+pub type Key = [u32; 5];
 
 /// Curves that are ready to be asked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,8 +89,8 @@ fn parse(line: &str) -> Option<(Key, Vec<f64>)> {
 impl Curves {
     /// Measured over predicted time of `shape` with `tokens` tokens; `None` where the shape is not known. Beyond the outermost knots it stays what it
     /// is there.
-    pub fn ratio(&self, shape: &MoeShape, tokens: f64) -> Option<f64> {
-        let curve = self.of.get(&key(shape))?;
+    pub fn ratio(&self, shape: &Key, tokens: f64) -> Option<f64> {
+        let curve = self.of.get(shape)?;
         let x = tokens.max(1.0).log2();
         let upper = self.tokens.partition_point(|k| *k <= x);
         let value = match (upper.checked_sub(1), self.tokens.get(upper)) {
@@ -122,15 +110,14 @@ impl Curves {
     }
 
     /// Whether `shape` has a curve.
-    pub fn knows(&self, shape: &MoeShape) -> bool {
-        self.of.contains_key(&key(shape))
+    pub fn knows(&self, shape: &Key) -> bool {
+        self.of.contains_key(shape)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dtype;
 
     fn shapes(curves: &str) -> KnownShapes {
         KnownShapes {
@@ -142,19 +129,7 @@ mod tests {
     }
 
     /// Mixtral's experts over two ranks: halves of each.
-    fn mixtral() -> MoeShape {
-        MoeShape {
-            hidden: 4096,
-            intermediate: 14_336,
-            experts: 8,
-            top_k: 2,
-            tp: 2,
-            ep: 1,
-            weights: Dtype::Bf16,
-            activations: Dtype::Bf16,
-            block_scales: false,
-        }
-    }
+    const MIXTRAL: Key = [4096, 7168, 8, 1, 2];
 
     #[test]
     fn a_known_shape_takes_its_own_curve_and_no_other_shape_does() {
@@ -162,9 +137,8 @@ mod tests {
             .curves()
             .unwrap();
         let ln = |tokens: f64| {
-            curves
-                .ratio(&mixtral(), tokens)
-                .map(|r| (r.ln() * 1e9).round() / 1e9)
+            let ratio = curves.ratio(&MIXTRAL, tokens);
+            ratio.map(|r| (r.ln() * 1e9).round() / 1e9)
         };
         assert_eq!(ln(1.0), Some(0.0));
         assert_eq!(ln(4.0), Some(-0.2));
@@ -173,9 +147,9 @@ mod tests {
         assert_eq!(ln(1e6), Some(0.2));
         assert_eq!(ln(0.0), Some(0.0));
         // Four ranks have quarters of each expert.
-        let quarters = MoeShape { tp: 4, ..mixtral() };
+        let quarters = [4096, 3584, 8, 1, 2];
         assert_eq!(curves.ratio(&quarters, 16.0), None);
-        assert!(curves.knows(&mixtral()) && !curves.knows(&quarters));
+        assert!(curves.knows(&MIXTRAL) && !curves.knows(&quarters));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::arithmetic::Arithmetic;
 use super::device::{Device, OpTime, ceil_div, soft_max};
+use super::known;
 use super::param::{ParamSpec, read_all};
 use crate::{Dtype, Profile};
 
@@ -239,6 +240,18 @@ pub fn quantities(shape: &MoeShape, tokens: f64) -> [f64; 4] {
         experts / f64::from(shape.ep.max(1)),
         f64::from(shape.intermediate) / f64::from(shape.tp.max(1)),
         f64::from(shape.hidden),
+    ]
+}
+
+/// What tells the shape from all others whose kernels may be tuned otherwise.
+pub fn key(shape: &MoeShape) -> known::Key {
+    let inner = shape.intermediate / shape.tp.max(1);
+    [
+        shape.hidden,
+        inner,
+        shape.experts,
+        shape.ep.max(1),
+        shape.top_k,
     ]
 }
 

@@ -91,12 +91,12 @@ impl ExpertTimes {
 
     /// How well `shape` is known; `None` where nothing was measured.
     pub fn evidence(&self, shape: &MoeShape) -> Option<Evidence> {
-        (self.surface.is_some() || self.known.knows(shape)).then_some(Evidence::Fitted)
+        (self.surface.is_some() || self.known.knows(&moe::key(shape))).then_some(Evidence::Fitted)
     }
 
     /// `time` times what was measured of `shape`, or of shapes around it, over what the formula says; no less than `floor` [s].
     pub fn scale(&self, time: OpTime, shape: &MoeShape, tokens: f64, floor: f64) -> OpTime {
-        match self.known.ratio(shape, tokens) {
+        match self.known.ratio(&moe::key(shape), tokens) {
             Some(ratio) if time.seconds > 0.0 => time.times(ratio.max(floor / time.seconds)),
             _ => (self.surface).scale(time, moe::quantities(shape, tokens), floor),
         }

@@ -4,11 +4,9 @@
 use serde::{Deserialize, Serialize};
 use sim::report::RunReport;
 
+use crate::bytes::{cut, damaged, words};
 use crate::packed::{Packable, Packed};
 use crate::{Bin, Cluster, Info, Rates, Record, StepLevel, StoreError};
-
-/// What is said of bytes that are none of ours.
-const PLACE: &str = "a record in memory";
 
 /// All but the tables.
 #[derive(Serialize)]
@@ -85,7 +83,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Record, StoreError> {
         info,
         report,
         cluster,
-    } = serde_json::from_slice(head).map_err(|e| StoreError::damaged(PLACE, e.to_string()))?;
+    } = serde_json::from_slice(head).map_err(|e| damaged(e.to_string()))?;
     let requests = Packed::taken(&mut rest)?;
     let transfers = Packed::taken(&mut rest)?;
     let bins: Packed<Bin> = Packed::taken(&mut rest)?;
@@ -97,7 +95,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Record, StoreError> {
         .map(level)
         .collect::<Result<_, StoreError>>()?;
     if !rest.is_empty() {
-        return Err(StoreError::damaged(PLACE, "it is longer than it says"));
+        return Err(damaged("it is longer than it says"));
     }
     Ok(Record {
         report,
@@ -111,31 +109,4 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Record, StoreError> {
         cluster,
         info,
     })
-}
-
-/// The first `n` bytes of `rest`, which then begins after them.
-pub(crate) fn cut<'a>(rest: &mut &'a [u8], n: u64) -> Result<&'a [u8], StoreError> {
-    let split = usize::try_from(n)
-        .ok()
-        .and_then(|n| rest.split_at_checked(n));
-    let (first, after) = split.ok_or_else(|| StoreError::damaged(PLACE, "it is cut off"))?;
-    *rest = after;
-    Ok(first)
-}
-
-/// The next `N` numbers.
-pub(crate) fn words<const N: usize>(rest: &mut &[u8]) -> Result<[u64; N], StoreError> {
-    let mut numbers = [0; N];
-    for (number, bytes) in numbers
-        .iter_mut()
-        .zip(cut(rest, 8 * N as u64)?.as_chunks().0)
-    {
-        *number = u64::from_le_bytes(*bytes);
-    }
-    Ok(numbers)
-}
-
-/// What is wrong with a table.
-pub(crate) fn wrong() -> StoreError {
-    StoreError::damaged(PLACE, "its tables do not fit together")
 }

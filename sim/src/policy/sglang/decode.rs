@@ -1,6 +1,7 @@
 //! A token for every running request: `update_running_batch`, and retraction when the KV cache has no room for them (serving-policies 7.4).
 
-use super::{DisaggregationMode, RETRACT_DECODE_STEPS, ReqId, Sglang, State, StepPlan};
+use super::params::{DisaggregationMode, RETRACT_DECODE_STEPS};
+use super::{ReqId, Sglang, State, StepPlan};
 use crate::policy::Blocked;
 
 impl Sglang {

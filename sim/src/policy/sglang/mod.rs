@@ -11,25 +11,22 @@ mod params;
 mod prefill;
 mod speculation;
 mod transfer;
+mod under_way;
 
 use std::collections::VecDeque;
 
+use params::CLIP_MAX_NEW_TOKENS;
 pub(crate) use params::ENGINE;
 pub use params::{
     DisaggregationMode, SchedulePolicy, SglangConfig, SglangFrontEnd, SglangParams, SglangRelease,
+    SpeculativeAlgorithm,
 };
-pub use speculation::SpeculativeAlgorithm;
-use transfer::Transfers;
+use under_way::Transfers;
 
 use super::{Blocked, Given, Load, RemoteKv, Scheduled, Scheduler, SeqParams, StepPlan};
 use crate::kernel::time::SimTime;
 use crate::kv::{KvConfig, KvManager};
 use crate::request::{RejectReason, ReqId};
-
-/// Most tokens that admission reckons a request to want yet (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`) [tokens].
-const CLIP_MAX_NEW_TOKENS: u32 = 4096;
-/// Decode steps that a retraction reckons with (`SGLANG_RETRACT_DECODE_STEPS`).
-const RETRACT_DECODE_STEPS: u32 = 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {

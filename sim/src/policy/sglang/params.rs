@@ -10,7 +10,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::check::ParamError;
-use super::speculation::{self, SpeculativeAlgorithm};
 
 /// How messages call it.
 pub(crate) const ENGINE: &str = "SGLang";
@@ -25,6 +24,12 @@ const NEW_TOKEN_RATIO_DECAY_STEPS: f64 = 600.0;
 const DP_CONSERVATIVENESS: f64 = 0.3;
 /// Requests that run at once: at least and at most, where nothing is said (`ModelRunner.init_memory_pool`).
 const RUNNING_REQUESTS: (u64, u64) = (2048, 4096);
+/// Requests that run at once with drafts, where nothing is said.
+const RUNNING_WITH_DRAFTS: u64 = 48;
+/// Most tokens that admission reckons a request to want yet (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`) [tokens].
+pub(super) const CLIP_MAX_NEW_TOKENS: u32 = 4096;
+/// Decode steps that a retraction reckons with (`SGLANG_RETRACT_DECODE_STEPS`).
+pub(super) const RETRACT_DECODE_STEPS: u32 = 20;
 /// Requests of the longest length that the KV cache holds, times this, lie between those bounds.
 const RUNNING_PER_CONTEXT: u64 = 512;
 /// Largest chunk or budget of a prefill [tokens].
@@ -35,6 +40,14 @@ const RETRACTS_FOR_ONE: u32 = 5;
 const PREFILL_GRAPHS: u32 = 10;
 /// Most processes that may tokenise.
 const MOST_TOKENIZERS: u32 = 1024;
+
+/// How tokens are drafted (`--speculative-algorithm`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SpeculativeAlgorithm {
+    /// By the model's own module for multi-token prediction (DeepSeek-V3), run over and over.
+    #[serde(rename = "EAGLE", alias = "NEXTN", alias = "eagle", alias = "nextn")]
+    Eagle,
+}
 
 /// A release of SGLang 0.5, written `"0.5.14"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -518,7 +531,7 @@ impl SglangParams {
             .clamp(least, most);
         let running = match self.max_running_requests {
             Some(n) => u64::from((n / dp).max(1)),
-            None if self.drafts() > 0 => speculation::RUNNING_REQUESTS,
+            None if self.drafts() > 0 => RUNNING_WITH_DRAFTS,
             None => (tokens / 2).min(pool),
         };
         Ok(SglangConfig {
@@ -537,7 +550,7 @@ impl SglangParams {
             min_new_token_ratio: min,
             new_token_ratio_decay: (init - min) / NEW_TOKEN_RATIO_DECAY_STEPS,
             retract_steps: match self.version.patch {
-                0..RETRACTS_FOR_ONE => super::RETRACT_DECODE_STEPS,
+                0..RETRACTS_FOR_ONE => RETRACT_DECODE_STEPS,
                 _ => 1,
             },
             radix_cache: !self.disable_radix_cache,

@@ -1,30 +1,17 @@
 //! Drafts that a decode verifies (serving-policies 7.8): `python/sglang/srt/speculative/`, `ServerArgs._handle_speculative_decoding`.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::super::check::ParamError;
-use super::params::{ENGINE, SglangParams};
+use super::params::{ENGINE, SglangParams, SpeculativeAlgorithm};
 
 /// Drafts after a step where the argument is left out (`auto_choose_speculative_params` of DeepSeek's models).
 const STEPS: u32 = 3;
 /// Most of them.
 const MOST_STEPS: u32 = 15;
-/// Requests that run at once with drafts where nothing is said.
-pub(super) const RUNNING_REQUESTS: u64 = 48;
 
 /// Share of drafts that are accepted, of those whose predecessors were: the first, and each further one, of DeepSeek-R1's module run over and over on two
 /// drafts a step (public run configuration of vLLM on eight H200s, 2025: "80 % for token 1, 60 % for token 2"). DeepSeek-V3's report (arXiv 2412.19437,
 /// 5.4.3) has 85 to 90 % for the first.
 const ACCEPT_RATES: [f64; 2] = [0.8, 0.75];
-
-/// How tokens are drafted (`--speculative-algorithm`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum SpeculativeAlgorithm {
-    /// By the model's own module for multi-token prediction (DeepSeek-V3), run over and over.
-    #[serde(rename = "EAGLE", alias = "NEXTN", alias = "eagle", alias = "nextn")]
-    Eagle,
-}
 
 impl SglangParams {
     /// Drafts after each step; 0: none.

@@ -3,35 +3,14 @@
 //! A server of prompts never decodes; a request keeps its seat and its KV until a server of decodes has fetched it. A server of decodes sets the KV of a prompt
 //! aside before it comes, and reserves room for some decodes of each request; what has come joins the batch before the next step.
 
-use std::collections::VecDeque;
-
-use super::{CLIP_MAX_NEW_TOKENS, DisaggregationMode, ReqId, Sglang, State, StepPlan};
+use super::params::{CLIP_MAX_NEW_TOKENS, DisaggregationMode};
+use super::{ReqId, Sglang, State, StepPlan};
 use crate::policy::{Blocked, KvMove};
 
 /// Tokens that are kept free for the decodes of each request (`--num-reserved-decode-tokens`) [tokens].
 const RESERVED_DECODE_TOKENS: u64 = 512;
 /// A server of decodes with this many seats or fewer has twice as many more for requests whose KV is on the way (`DecodeReqToTokenPool`).
 const FEW_SEATS: u64 = 32;
-
-/// Requests whose KV goes or comes.
-#[derive(Debug, Default)]
-pub(super) struct Transfers {
-    /// Requests that keep KV for another server.
-    pub(super) sending: usize,
-    /// Requests whose KV is on the way.
-    pub(super) coming: usize,
-    /// Those whose KV has come.
-    pub(super) arrived: VecDeque<ReqId>,
-    /// Those that were retracted.
-    pub(super) parked: VecDeque<ReqId>,
-}
-
-impl Transfers {
-    /// Requests that wait for KV or for their turn.
-    pub(super) fn waiting(&self) -> u32 {
-        (self.coming + self.arrived.len() + self.parked.len()) as u32
-    }
-}
 
 impl Sglang {
     /// Requests that hold a seat of a server of prompts beside those of its batch.
