@@ -38,6 +38,9 @@ SYSTEMS = {
 }
 ENGINES = {"vllm": "vllm_v1", "trtllm": "trt_llm", "sglang": "sglang"}
 
+# Held-out median beyond which a surface is no basis [%].
+UNUSABLE = 15.0
+
 # ln of the largest factor that a surface may hold.
 MOST = np.log(20.0)
 
@@ -444,7 +447,7 @@ def main():
                         own = f"  {len(by_shape)} shapes with curves of their own: {off[0]:.2f} {off[1]:.2f}"
                     print(f"{system:9} {engine:7} {f.name:18} {len(y):6} {plain:8.1f} {median:7.2f} {p90:6.2f} {n:8} {len(values):6}{own}", flush=True)
                     # Where whole shapes lie far from their neighbours, the formula may be nearer to a shape that was not measured.
-                    if median > plain or p90 > plain_p90:
+                    if median > UNUSABLE or median > plain or p90 > plain_p90:
                         print(f"{'':17} {f.name}: the formula stands ({plain:.2f} {plain_p90:.2f})")
                         continue
                     versions.add(version)

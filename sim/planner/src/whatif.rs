@@ -444,10 +444,26 @@ mod tests {
             "{}",
             answer.render()
         );
-        // One A10G has no second device.
-        let not = answer
-            .impossible
-            .iter()
+        // A second device is on a second node.
+        let two = (answer.changes.iter())
+            .find(|c| c.set == ["layout.tp=2"])
+            .unwrap();
+        assert!(
+            two.usd_per_hour_more.is_some_and(|more| more > 0.0),
+            "{}",
+            answer.render()
+        );
+    }
+
+    #[test]
+    fn what_an_engine_cannot_do_is_said_with_its_reason() {
+        let tgi = TEXT.replace("vllm_v1", "tgi").replace(
+            "max_model_len = 4096\nmax_num_seqs = 2",
+            "max_concurrent_requests = 64",
+        );
+        let answer = whatif(&World::default(), &tgi, "s.toml", &[], &|_, _| {}).unwrap();
+        // Its shards share a node, and one of a single A10G has no second device.
+        let not = (answer.impossible.iter())
             .find(|i| i.set == ["layout.tp=2"])
             .unwrap();
         assert!(not.reason.contains("g5.2xlarge"), "{}", not.reason);

@@ -311,7 +311,7 @@ fn drafts_need_a_module_of_the_model_that_makes_them() {
     let with = parse(SGLANG, &drafts).unwrap().build();
     assert!(with.is_ok(), "{:?}", with.err());
     let other = SGLANG
-        .replace("deepseek-r1", "qwen3-235b-a22b")
+        .replace("\"deepseek-r1\"", "\"qwen3-235b-a22b\"\nweights = \"fp8\"")
         .replace("tp = 16", "tp = 8");
     let e = parse(&other, &drafts).unwrap().build().err().unwrap();
     assert!(
