@@ -4,7 +4,7 @@
 //! it is fitted. Inferentia2: Hugging Face optimum-neuron blog, TGI on Neuron, three replicas of TP 8 behind nginx, GuideLLM;
 //! the host's time per compiled row and per slot in use are fitted on two ITL figures, everything else is predicted. Also
 //! `inf2_guidellm.csv`: one replica under optimum-neuron's vLLM plug-in with a static batch of 32; nothing of it is fitted. What each of
-//! its runs varied is the folder of its report in huggingface/optimum-neuron (`benchmark/vllm/results/`), see [`variant`].
+//! its runs varied is the folder of its report in huggingface/optimum-neuron (`benchmark/vllm/results/`), see `variant`.
 //!
 //! Requests of both draw their tokens: TGI's chat route does so unless the temperature is 0, vLLM takes what a call leaves out from
 //! the model's `generation_config.json`, and GuideLLM sends no temperature.

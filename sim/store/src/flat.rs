@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sim::report::RunReport;
 
-use crate::bytes::{cut, damaged, words};
+use crate::cursor::{cut, damaged, words};
 use crate::packed::{Packable, Packed};
 use crate::{Bin, Cluster, Info, Rates, Record, StepLevel, StoreError};
 

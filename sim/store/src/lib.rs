@@ -14,10 +14,10 @@
 //! Rows beyond the limits are thinned, and the record says how: of the requests every 2^n-th is kept, of the steps 2^n neighbours of one
 //! replica become one [`StepSpan`] with their sums. Nothing is dropped silently, and counts over time are exact.
 
-mod bytes;
 mod cluster;
 mod collect;
 mod columns;
+mod cursor;
 mod error;
 mod flat;
 mod levels;

@@ -11,7 +11,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::{StoreError, bytes};
+use crate::{StoreError, cursor};
 
 /// Rows of a block, which share the least of each number and the bits above it.
 const BLOCK: usize = 256;
@@ -162,24 +162,24 @@ impl<T: Packable> Packed<T> {
 
     /// What [`Packed::put`] wrote, from the start of `rest`.
     pub(crate) fn taken(rest: &mut &[u8]) -> Result<Packed<T>, StoreError> {
-        let [rows, words, begins, least, bits] = bytes::words(rest)?;
+        let [rows, words, begins, least, bits] = cursor::words(rest)?;
         let longs = |bytes: &[u8]| -> Vec<u64> {
             let chunks = bytes.as_chunks().0;
             chunks.iter().map(|c| u64::from_le_bytes(*c)).collect()
         };
-        let words = longs(bytes::cut(rest, words.saturating_mul(8))?);
-        let least = longs(bytes::cut(rest, least.saturating_mul(8))?);
-        let begins = bytes::cut(rest, begins.saturating_mul(4))?.as_chunks().0;
-        let bits = bytes::cut(rest, bits.saturating_mul(2))?.as_chunks().0;
+        let words = longs(cursor::cut(rest, words.saturating_mul(8))?);
+        let least = longs(cursor::cut(rest, least.saturating_mul(8))?);
+        let begins = cursor::cut(rest, begins.saturating_mul(4))?.as_chunks().0;
+        let bits = cursor::cut(rest, bits.saturating_mul(2))?.as_chunks().0;
         let table = Packed {
-            rows: usize::try_from(rows).map_err(|_| bytes::wrong())?,
+            rows: usize::try_from(rows).map_err(|_| cursor::wrong())?,
             words,
             begins: begins.iter().map(|c| u32::from_le_bytes(*c)).collect(),
             least,
             bits: bits.iter().map(|c| u16::from_le_bytes(*c)).collect(),
             of: PhantomData,
         };
-        table.fits().then_some(table).ok_or_else(bytes::wrong)
+        table.fits().then_some(table).ok_or_else(cursor::wrong)
     }
 
     /// Whether every row lies within what is there.
