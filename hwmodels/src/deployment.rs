@@ -10,6 +10,7 @@ use crate::engine::EngineKind;
 use crate::engine_cost::EngineCost;
 use crate::error::{Error, nearest};
 use crate::instance::Instance;
+use crate::launches::over_dense;
 use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::neuron::{NeuronModel, NeuronParams};
@@ -164,7 +165,9 @@ fn engine_cost<'a>(spec: &DeploymentSpec<'a>, profile: &Profile) -> (EngineCost,
             sizes = given;
         }
     }
-    cost = cost.with_graphs(spec.kernels.graph_mode);
+    cost = cost
+        .with_launches(spec.engine, over_dense(spec.model, spec.weights))
+        .with_graphs(spec.kernels.graph_mode);
     // The overlap scheduler is the PyTorch executor's, the default backend since 1.0; engines of TensorRT are enqueued from C++.
     if spec.engine == EngineKind::TrtLlm && cost.overlap {
         cost = cost.launched_from_python();

@@ -59,21 +59,21 @@ pub const SPECS: [CostSpec; 13] = [
         unit: "s",
         min: 0.0,
         max: 2e-3,
-        meaning: "host time of a step per sequence and further tensor-parallel rank: every rank keeps the same books, and the slowest sets the pace",
+        meaning: "mean delay of a tensor-parallel rank per sequence of a step: every rank keeps the same books, and the slowest sets the pace",
     },
     CostSpec {
         name: "layer_launch",
         unit: "s",
         min: 0.0,
         max: 2e-3,
-        meaning: "host time to launch one layer's kernels one by one",
+        meaning: "host time to launch a dense layer's kernels one by one",
     },
     CostSpec {
         name: "rank_launch",
         unit: "s",
         min: 0.0,
         max: 1e-3,
-        meaning: "host time added per layer and further tensor-parallel rank: all ranks meet in two collectives, and the slowest sets the pace",
+        meaning: "mean delay of a tensor-parallel rank that launches a layer: all ranks meet in two collectives, and the slowest sets the pace",
     },
     CostSpec {
         name: "mixed_launch",
@@ -141,6 +141,28 @@ const GRAPH_GAP: f64 = 0.5e-6;
 /// 10.6 ms under vLLM 0.8.5, which is at most 0.31 ms a layer.
 const PIECE_LAUNCH: f64 = 300e-6;
 
+/// Launching the dozen kernels of a dense layer from Python [s]: 37 us each, which fits published steps of three models and what TGI's rows were
+/// fitted to ([`launches`](crate::launches)).
+const PYTHON_LAYER: f64 = 440e-6;
+
+/// Replaying a layer of a step with prefill as a captured piece and an attention kernel of its own [s]: vLLM of 2026 takes 5.9 ms for a step of 59 such
+/// parts (vLLM pull request 51167), two a layer.
+const LAYER_IN_PIECES: f64 = 200e-6;
+
+/// Mean delay of a rank that launches a layer from Python [s]: about what TGI's rows were fitted to.
+const RANK_DELAY: f64 = 60e-6;
+
+/// By how much the slowest of `ranks` exponential delays of mean one is expected to exceed one of them: 1/2 + 1/3 + ... + 1/`ranks`.
+///
+/// ```
+/// use hwmodels::engine_cost::slowest_of;
+/// assert_eq!((slowest_of(1), slowest_of(2)), (0.0, 0.5));
+/// assert!((slowest_of(8) - 1.718).abs() < 1e-3);
+/// ```
+pub fn slowest_of(ranks: u32) -> f64 {
+    (2..=ranks).map(|k| 1.0 / f64::from(k)).sum()
+}
+
 /// Which part of taking a request in is done for a few requests at a time; others wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
@@ -164,11 +186,11 @@ pub struct EngineCost {
     pub row_host: f64,
     /// Host time of a step per prompt token in it [s].
     pub prompt_token_host: f64,
-    /// Host time of a step per sequence and further tensor-parallel rank [s].
+    /// Mean delay of a tensor-parallel rank per sequence of a step [s]; a step waits for the slowest ([`slowest_of`]).
     pub rank_seq_host: f64,
-    /// Host time to launch one layer's kernels one by one [s].
+    /// Host time to launch a dense layer's kernels one by one [s].
     pub layer_launch: f64,
-    /// Host time added per layer and further tensor-parallel rank [s].
+    /// Mean delay of a tensor-parallel rank that launches a layer [s]; the layer waits for the slowest ([`slowest_of`]).
     pub rank_launch: f64,
     /// Host time per layer of a step with prefill under graphs [s].
     pub mixed_launch: f64,
@@ -195,9 +217,8 @@ pub struct EngineCost {
 }
 
 impl EngineCost {
-    /// Priors of `engine`, before any profile. Orders of magnitude: an eager PyTorch layer of about a dozen
-    /// kernels takes the host 0.2 to 0.5 ms; a captured graph is launched once; TensorRT-LLM's C++ loop costs
-    /// a fraction of a Python one.
+    /// Priors of `engine`, before any profile. Orders of magnitude: a captured graph is launched once; TensorRT-LLM's C++ loop costs
+    /// a fraction of a Python one. Launches from Python are those of a dense layer ([`launches`](crate::launches)).
     pub fn prior(engine: EngineKind) -> EngineCost {
         let python = EngineCost {
             step_host: 1.5e-3,
@@ -205,9 +226,9 @@ impl EngineCost {
             row_host: 0.0,
             prompt_token_host: 0.0,
             rank_seq_host: 0.0,
-            layer_launch: 300e-6,
-            rank_launch: 15e-6,
-            mixed_launch: 60e-6,
+            layer_launch: PYTHON_LAYER,
+            rank_launch: RANK_DELAY,
+            mixed_launch: LAYER_IN_PIECES,
             context_launch: 300e-6,
             kernel_gap: GRAPH_GAP,
             request_in: 4e-3,
@@ -325,6 +346,18 @@ impl EngineCost {
             },
             GraphMode::FullDecodeOnly => EngineCost {
                 mixed_launch: self.layer_launch,
+                ..self
+            },
+        }
+    }
+
+    /// For layers with so many times the kernels of a dense one ([`launches::over_dense`](crate::launches::over_dense)), where Python launches
+    /// them one by one. Engines in C++ launch within their operators.
+    pub fn with_launches(self, engine: EngineKind, over_dense: f64) -> EngineCost {
+        match engine {
+            EngineKind::TrtLlm | EngineKind::LlamaCpp | EngineKind::TgiNeuron => self,
+            _ => EngineCost {
+                layer_launch: self.layer_launch * over_dense,
                 ..self
             },
         }

@@ -43,6 +43,7 @@ pub mod fitted;
 pub mod hf_config;
 pub mod indexer;
 pub mod instance;
+pub mod launches;
 pub mod layout;
 pub mod linear_attention;
 pub mod link;

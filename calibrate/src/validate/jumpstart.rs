@@ -62,7 +62,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         if minimum && repeats {
             continue;
         }
-        let fitted = !minimum && model == "llama-2-7b" && (raw.tp == 1 || raw.tp == 8);
+        let fitted = !minimum && instance != "g5.12xlarge";
         let requests = if minimum {
             3
         } else {

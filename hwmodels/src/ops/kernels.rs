@@ -51,7 +51,7 @@ pub struct Kernels {
     pub drafts: u32,
 }
 
-/// Which steps of vLLM V1 replay captured CUDA graphs (`cudagraph_mode`).
+/// Which steps of vLLM and SGLang replay captured CUDA graphs (`cudagraph_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphMode {
     /// Decode steps as a whole; of steps with prefill, what lies between the attention kernels.

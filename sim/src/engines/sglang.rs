@@ -24,6 +24,11 @@ fn device(params: &SglangParams, start: &Start) -> Option<SglangDevice> {
     ))
 }
 
+/// One rank of attention, one stage, prefill and decode together.
+fn plain(start: &Start) -> bool {
+    start.dp == 1 && start.pp == 1 && start.role == Role::Both
+}
+
 impl Engine for SglangParams {
     fn settings(
         &self,
@@ -42,7 +47,7 @@ impl Engine for SglangParams {
             ));
         }
         let device = device(self, start);
-        let (tokens, fraction) = self.memory(device.as_ref(), s.cuda_graphs)?;
+        let (tokens, fraction) = self.memory(device.as_ref(), s.cuda_graphs, plain(start))?;
         if let Some(fraction) = fraction.filter(|_| !start.fraction_given) {
             s.memory_fraction = fraction;
         }
@@ -78,7 +83,7 @@ impl Engine for SglangParams {
             storage: Storage::Blocks(config.pages),
             step_tokens: prefill.max(config.max_running_requests.saturating_mul(config.verified)),
             overlap: Some(config.overlap),
-            kernels: self.kernels(),
+            kernels: self.kernels(plain(start)),
             graph_sizes: graph_sizes(start, (ENGINE, "cuda_graph_bs"), sizes.as_deref(), Some)?,
             decided: table_of(&config),
             warnings: Vec::new(),

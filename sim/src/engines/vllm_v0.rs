@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hwmodels::ModelArch;
 use hwmodels::memory::MemorySettings;
-use hwmodels::ops::Kernels;
+use hwmodels::ops::{GraphMode, Kernels};
 
 use super::start::{Engine, Start, Started, Storage, UNPLANNED, table_of};
 use crate::policy::check::ParamError;
@@ -37,7 +37,11 @@ impl Engine for VllmV0Params {
             storage: Storage::Blocks(config.blocks),
             step_tokens: config.max_num_batched_tokens.max(config.max_num_seqs),
             overlap: None,
-            kernels: Kernels::default(),
+            // V0 captures decodes alone (vllm/worker/model_runner.py of 0.6).
+            kernels: Kernels {
+                graph_mode: GraphMode::FullDecodeOnly,
+                ..Kernels::default()
+            },
             graph_sizes: None,
             decided: table_of(&config),
             warnings: Vec::new(),

@@ -123,7 +123,7 @@ impl CollectiveModel {
             let inter_steps = steps * (nodes - 1.0) / (n - 1.0);
             let over = |line: &Line, intra: &Line| {
                 let network_wire = between_nodes / (net.node_bandwidth * line.efficiency);
-                intra.latency(steps - inter_steps, 0.0, RING_SPREAD_BYTES)
+                intra.latency(steps - inter_steps, bytes, RING_SPREAD_BYTES)
                     + line.latency(inter_steps, bytes, RING_SPREAD_BYTES)
                     + network_wire.max(wire(intra) + copy)
             };

@@ -1,5 +1,7 @@
 //! Servers of prompts and of decodes (serving-policies 6.4), and drafts that are verified (7.8).
 
+use hwmodels::ops::GraphMode;
+
 use super::*;
 use crate::policy::KvMove;
 
@@ -235,8 +237,27 @@ fn drafts_change_the_defaults_that_sglang_changes_7_8() {
         ..p
     };
     assert!(c(&second).overlap);
-    assert_eq!(SglangParams::default().kernels().drafts, 0);
-    assert_eq!(second.kernels().drafts, 3);
+    assert_eq!(SglangParams::default().kernels(true).drafts, 0);
+    assert_eq!(second.kernels(true).drafts, 3);
+}
+
+#[test]
+fn pieces_of_prefill_are_captured_from_0_5_10_on_by_plain_servers_without_drafts_7_5() {
+    let release = |version: u32| SglangParams {
+        version: SglangRelease { patch: version },
+        ..SglangParams::default()
+    };
+    let mode = |p: &SglangParams, plain: bool| p.kernels(plain).graph_mode;
+    assert_eq!(mode(&release(9), true), GraphMode::FullDecodeOnly);
+    assert_eq!(mode(&release(10), true), GraphMode::FullAndPiecewise);
+    assert_eq!(mode(&release(10), false), GraphMode::FullDecodeOnly);
+    assert_eq!(mode(&drafting(3), true), GraphMode::FullDecodeOnly);
+    // What is given holds.
+    let told = SglangParams {
+        disable_piecewise_cuda_graph: Some(false),
+        ..release(9)
+    };
+    assert_eq!(mode(&told, false), GraphMode::FullAndPiecewise);
 }
 
 #[test]

@@ -208,7 +208,8 @@ pub struct SglangParams {
     /// Batch sizes for which decode graphs are captured. Default: 1, 2, 4, 8, 12, then steps of 8 to 256, of 16 to 512 and of 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph_bs: Option<Vec<u32>>,
-    /// Whether prefill is launched kernel by kernel and not as captured pieces between its attention kernels. Default: false from 0.5.10 on.
+    /// Whether prefill is launched kernel by kernel and not as captured pieces between its attention kernels. Default: false from 0.5.10 on, but true
+    /// with drafts, data-parallel ranks, pipeline stages, or prefill and decode apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_piecewise_cuda_graph: Option<bool>,
     /// How tokens are drafted for a decode to verify: "EAGLE" (or "NEXTN"), by the model's own module for multi-token prediction (DeepSeek-V3, -R1).
@@ -406,10 +407,11 @@ impl SglangParams {
         sizes
     }
 
-    /// Whether pieces of prefill are captured.
-    fn prefill_graphs(&self) -> bool {
-        let off = self.version.patch < PREFILL_GRAPHS;
-        !self.disable_piecewise_cuda_graph.unwrap_or(off)
+    /// Whether pieces of prefill are captured. Unless told, releases before 0.5.10 capture none, and later ones none with drafts nor where the replica
+    /// is not `plain`: with data-parallel ranks, pipeline stages, or prefill and decode apart (SGLang's guide to piecewise graphs, "Compatibility").
+    fn prefill_graphs(&self, plain: bool) -> bool {
+        let on = self.version.patch >= PREFILL_GRAPHS && plain && self.drafts() == 0;
+        !self.disable_piecewise_cuda_graph.unwrap_or(!on)
     }
 
     /// What the memory plan has to know: most tokens of a prefill step [tokens], and the share of memory for weights and KV [ratio].
@@ -420,6 +422,7 @@ impl SglangParams {
         &self,
         device: Option<&SglangDevice>,
         decode_graphs: bool,
+        plain: bool,
     ) -> Result<(u32, Option<f64>), ParamError> {
         self.check()?;
         let prefill_tokens = self.chunk(device).unwrap_or(self.max_prefill_tokens);
@@ -430,18 +433,18 @@ impl SglangParams {
                     true => (self.graph_sizes(device).last().copied()).unwrap_or_default(),
                     false => 0,
                 },
-                prefill_graphs: self.prefill_graphs(),
+                prefill_graphs: self.prefill_graphs(plain),
                 drafts: self.drafts() > 0,
             })
         });
         Ok((prefill_tokens, fraction))
     }
 
-    /// The kernels it runs.
-    pub fn kernels(&self) -> Kernels {
+    /// The kernels it runs; `plain`: without data-parallel ranks and pipeline stages, prefill and decode together.
+    pub fn kernels(&self, plain: bool) -> Kernels {
         Kernels {
             sampler: Sampler::FlashInfer,
-            graph_mode: match self.prefill_graphs() {
+            graph_mode: match self.prefill_graphs(plain) {
                 true => GraphMode::FullAndPiecewise,
                 false => GraphMode::FullDecodeOnly,
             },
