@@ -6,25 +6,26 @@
 DIR/kernels/SYSTEM/{kda,linear_attention}/ENGINE-VERSION/*_perf.parquet are the public tables of ai-dynamo/aiconfigurator (Apache-2.0). The fit is that of
 fit.py: two of three shapes, the errors printed and stored are those of the third. Three operators:
 
-- kda: convolution and rule of Kimi delta attention. vLLM's prefill rows of the convolution wait 0.4 to 0.8 ms for what the host computes at each call, which
-  in serving it computes once a step, so SGLang's rows of the same shapes stand in for them. TensorRT-LLM has no table: vLLM's kernels stand for its own,
-  and its surfaces say so (`kernels_of`).
+- kda: convolution and rule of Kimi delta attention, as kernels of their own. vLLM's prefill rows of the convolution wait 0.4 to 0.8 ms for what the host
+  computes at each call, which in serving it computes once a step, so SGLang's rows of the same shapes stand in for them. TensorRT-LLM has no table: vLLM's
+  kernels stand for its own, and its surfaces say so (`kernels_of`).
 - linear: the same of the gated delta rule under SGLang; fit.py makes vLLM's and TensorRT-LLM's.
 - convolution: the short convolution alone, for Mamba2, whose scan and update of states are in no table. vLLM's and SGLang's rows are those of the gated delta
-  rule's layers, TensorRT-LLM's those of Mamba2's and of the gated delta rule's.
+  rule's layers, TensorRT-LLM's those of Mamba2's (its rows of the gated delta rule's move up to 14 TB/s on an H100, which no memory does).
 """
 
 import argparse
 import os
 
 import numpy as np
-import pandas as pd
 
 from fit import ENGINES, POWERS, SYSTEMS, UNUSABLE, Family, base_times, design, errors, read, solve, toml
 
 KEY = ["num_k_heads", "num_v_heads", "batch_size", "seq_len"]
 # Shortest prompt of the fit: below, kernels take what they take for one chunk.
 SHORTEST = 16
+# Heads of all sequences: 12, 24, 48 or 96 heads times a power of two were measured.
+HEADS = np.log2(3) + POWERS(2, 15)
 
 
 def trim(axis, x):
@@ -37,9 +38,9 @@ def kda_times(data, system, engine, phase):
     table, version = read(data, system, "kda", engine, "kda_perf")
     if table is None:
         return None, None
-    t = table[table.phase == phase].assign(
-        kind=lambda t: np.where(t.kernel_source.str.contains("conv1d"), "convolution",
-                                np.where(t.kernel_source.isin(["fused_kda_decode", "kda_fused_decode"]), "both", "rule")))
+    # Fused decode kernels are left out: SGLang's is for 12 heads alone, and vLLM's for Kimi-K3.
+    t = table[(table.phase == phase) & ~table.kernel_source.isin(["fused_kda_decode", "kda_fused_decode"])]
+    t = t.assign(kind=np.where(t.kernel_source.str.contains("conv1d"), "convolution", "rule"))
     t = t.groupby(KEY + ["kind"]).latency.min().unstack()
     if phase == "context" and engine == "vllm":
         other, stands_in = read(data, system, "kda", "sglang", "kda_perf")
@@ -48,9 +49,7 @@ def kda_times(data, system, engine, phase):
         other = other[(other.phase == phase) & other.kernel_source.str.contains("conv1d")]
         t["convolution"] = other.groupby(KEY).latency.min()
         version += " (convolution of " + stands_in + ")"
-    apart = t["convolution"] + t["rule"]
-    # Where one kernel does both, engines take it.
-    return t.get("both", pd.Series(np.nan, t.index)).fillna(apart).dropna().rename("latency").reset_index(), version
+    return t.dropna().sum(axis=1).rename("latency").reset_index(), version
 
 
 def delta_times(data, system, engine, phase):
@@ -63,7 +62,8 @@ def delta_times(data, system, engine, phase):
 
 
 def rule(name, times, data, system, engine, state):
-    """Surfaces of a rule's kernels over sequences and heads, or over prompt, tokens and heads."""
+    """Surfaces of a rule's kernels. Of Kimi delta attention, of which few head counts were measured, over the heads of all sequences; of the gated delta rule
+    over sequences and heads, as fit.py has them."""
     for phase, op in (("generation", name + "_decode"), ("context", name + "_prefill")):
         t, version = times(data, system, engine, phase)
         if t is None:
@@ -72,29 +72,26 @@ def rule(name, times, data, system, engine, state):
         k, v, b, n = (t[c] for c in KEY)
         if phase == "generation":
             lines = (f"{op} {x} {y} {state} {z}" for x, y, z in zip(k, v, b))
-            quantities, axes = (b, v), (POWERS(0, 10), POWERS(1, 7))
+            quantities, axes = ((b * v,), (HEADS,)) if name == "kda" else ((b, v), (POWERS(0, 10), POWERS(1, 7)))
         else:
             lines = (f"{op} {x} {y} {state} {z} {w}" for x, y, z, w in zip(k, v, b, n))
-            quantities, axes = (n, b * n, v), (POWERS(4, 15), POWERS(4, 21), POWERS(1, 7))
+            quantities, axes = ((n, b * v), (POWERS(4, 15), POWERS(3, 13))) if name == "kda" else ((n, b * n, v), (POWERS(4, 15), POWERS(4, 21), POWERS(1, 7)))
         axes = tuple(trim(a, np.log2(q)) for a, q in zip(axes, quantities))
         yield version, Family(op, lines, quantities, t.latency / 1e3, zip(k, v, b), axes)
 
 
 def convolution(data, system, engine):
-    parts, versions = [], []
-    gdn, version = read(data, system, "linear_attention", engine, "gdn_perf")
-    if gdn is not None:
-        parts.append(gdn.assign(channels=2 * gdn.num_k_heads * gdn.head_k_dim + gdn.num_v_heads * gdn.head_v_dim))
-        versions.append(version)
-    mamba, version = read(data, system, "linear_attention", engine, "mamba2_perf")
-    if mamba is not None:
-        parts.append(mamba.assign(channels=mamba.nheads * mamba.head_dim + 2 * mamba.n_groups * mamba.d_state))
-        versions.append(version)
-    if not parts:
-        return
-    columns = ["kernel_source", "phase", "channels", "batch_size", "seq_len", "latency"]
-    table = pd.concat([p[p.d_conv == 4][columns] for p in parts])
-    table = table[table.kernel_source.str.contains("conv1d")]
+    if engine == "trtllm":
+        table, version = read(data, system, "linear_attention", engine, "mamba2_perf")
+        if table is None:
+            return
+        table = table.assign(channels=table.nheads * table.head_dim + 2 * table.n_groups * table.d_state)
+    else:
+        table, version = read(data, system, "linear_attention", engine, "gdn_perf")
+        if table is None:
+            return
+        table = table.assign(channels=2 * table.num_k_heads * table.head_k_dim + table.num_v_heads * table.head_v_dim)
+    table = table[(table.d_conv == 4) & table.kernel_source.str.contains("conv1d")]
     for phase, op in (("generation", "convolution_decode"), ("context", "convolution_prefill")):
         t = table[table.phase == phase].groupby(["channels", "batch_size", "seq_len"], as_index=False).latency.min()
         t = t[t.seq_len >= SHORTEST] if phase == "context" else t
@@ -106,7 +103,7 @@ def convolution(data, system, engine):
         else:
             quantities, axes = (n, b * n, c), (POWERS(4, 15), POWERS(4, 21), POWERS(8, 15))
         axes = tuple(trim(a, np.log2(q)) for a, q in zip(axes, quantities))
-        yield versions[-1], Family(op, lines, quantities, t.latency / 1e3, zip(c, b), axes)
+        yield version, Family(op, lines, quantities, t.latency / 1e3, zip(c, b), axes)
 
 
 def families(data, system, engine):

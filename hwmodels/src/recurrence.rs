@@ -34,6 +34,15 @@ impl Rule {
             Rule::Mamba2 => "a state space (Mamba2)",
         }
     }
+
+    /// What the surfaces of its measured kernels are called, before `_decode` and `_prefill`. Of Mamba2 the convolution alone was measured.
+    pub fn surfaces(self) -> &'static str {
+        match self {
+            Rule::GatedDelta => "linear",
+            Rule::Kda => "kda",
+            Rule::Mamba2 => "convolution",
+        }
+    }
 }
 
 /// Shape of the layers that keep a state.

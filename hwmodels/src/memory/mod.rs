@@ -95,7 +95,7 @@ pub struct MemorySettings {
     pub max_model_len: u32,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// KV blocks that a sequence holds beside those of its tokens: vLLM's for the state of layers of linear attention.
+    /// KV blocks that a sequence holds beside those of its tokens: vLLM's for the states of layers that keep one.
     #[serde(default)]
     pub state_blocks: u32,
     /// Whether decode graphs are captured.

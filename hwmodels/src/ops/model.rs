@@ -271,20 +271,23 @@ impl OperatorModel {
 
     /// Time of the kernels of one layer with a state over `seqs` decodes.
     pub fn state_decode(&self, r: &Recurrence, seqs: u32) -> OpTime {
-        let (p, d) = (&self.elementwise, &self.device);
-        let unsaid = self.kernels.states;
-        let seqs = f64::from(seqs);
+        let d = &self.device;
+        let (unsaid, seqs) = (self.kernels.states, f64::from(seqs));
+        let surface = &self.surfaces.state(r.rule).decode;
         if r.rule == Rule::Mamba2 {
-            let convolution = state_space::convolution_time(p, d, r, seqs, seqs);
-            let surface = &self.surfaces.state(r.rule).decode;
-            return surface.scale(convolution, [seqs, f64::from(r.channels())], 0.0)
-                + state_space::update_time(d, r, unsaid, seqs);
+            let time = state_space::convolution_time(&self.elementwise, d, r, seqs, seqs);
+            let of = [seqs, f64::from(r.channels())];
+            let floor = self.convolution_floor(r, seqs, seqs);
+            return surface.scale(time, of, floor) + state_space::update_time(d, r, unsaid, seqs);
         }
-        let time = delta_rule::decode_time(p, d, r, unsaid, seqs);
+        let time = delta_rule::decode_time(&self.elementwise, d, r, unsaid, seqs);
         let bytes = delta_rule::decode_bytes(r, unsaid, seqs);
         let floor = self.floor(bytes, 0.0, Arithmetic::Bf16);
-        let of = [seqs, f64::from(r.value_heads)];
-        self.surfaces.state(r.rule).decode.scale(time, of, floor)
+        let heads = f64::from(r.value_heads);
+        match r.rule {
+            Rule::Kda => surface.scale(time, [seqs * heads], floor),
+            Rule::GatedDelta | Rule::Mamba2 => surface.scale(time, [seqs, heads], floor),
+        }
     }
 
     /// Time of the kernels of one layer with a state over the chunks `work`.
@@ -292,18 +295,29 @@ impl OperatorModel {
         let (p, d) = (&self.elementwise, &self.device);
         let unsaid = self.kernels.states;
         let each = work.tokens / work.seqs.max(1.0);
+        let surface = &self.surfaces.state(r.rule).prefill;
         if r.rule == Rule::Mamba2 {
-            let convolution = state_space::convolution_time(p, d, r, work.tokens, work.seqs);
+            let time = state_space::convolution_time(p, d, r, work.tokens, work.seqs);
             let of = [each, work.tokens, f64::from(r.channels())];
-            let surface = &self.surfaces.state(r.rule).prefill;
-            return surface.scale(convolution, of, 0.0)
-                + state_space::scan_time(p, d, r, unsaid, work);
+            let floor = self.convolution_floor(r, work.tokens, work.seqs);
+            return surface.scale(time, of, floor) + state_space::scan_time(p, d, r, unsaid, work);
         }
         let time = delta_rule::prefill_time(p, d, r, unsaid, work);
         let flops = delta_rule::prefill_flops(r, work);
         let floor = self.floor(0.0, flops, Arithmetic::Bf16);
-        let of = [each, work.tokens, f64::from(r.value_heads)];
-        self.surfaces.state(r.rule).prefill.scale(time, of, floor)
+        let heads = f64::from(r.value_heads);
+        match r.rule {
+            Rule::Kda => surface.scale(time, [each, work.seqs * heads], floor),
+            Rule::GatedDelta | Rule::Mamba2 => {
+                surface.scale(time, [each, work.tokens, heads], floor)
+            }
+        }
+    }
+
+    /// Least time of a short convolution, all of whose bytes come from device memory [s].
+    fn convolution_floor(&self, r: &Recurrence, tokens: f64, seqs: f64) -> f64 {
+        let bytes = state_space::convolution_bytes(r, tokens, seqs);
+        self.floor(bytes, 0.0, Arithmetic::Bf16)
     }
 
     /// Time of a short convolution alone, as Mamba2's layers run it, over `seqs` sequences of `tokens` tokens each.

@@ -25,7 +25,7 @@ const SCAN_ARITHMETIC: f64 = 0.1;
 const SCAN_KERNELS: f64 = 5.0;
 
 /// Bytes that the convolution of `tokens` tokens of `seqs` sequences moves.
-fn convolution_bytes(r: &Recurrence, tokens: f64, seqs: f64) -> f64 {
+pub fn convolution_bytes(r: &Recurrence, tokens: f64, seqs: f64) -> f64 {
     2.0 * 2.0 * f64::from(r.channels()) * tokens + 2.0 * r.seen_bytes() * seqs
 }
 

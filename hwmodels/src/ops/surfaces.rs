@@ -96,7 +96,8 @@ pub(super) struct StateTimes {
 }
 
 impl StateTimes {
-    fn of(profile: &Profile, name: &str) -> StateTimes {
+    fn of(profile: &Profile, rule: Rule) -> StateTimes {
+        let name = rule.surfaces();
         StateTimes {
             decode: Maybe::of(profile, &format!("{name}_decode")),
             prefill: Maybe::of(profile, &format!("{name}_prefill")),
@@ -154,9 +155,9 @@ impl Surfaces {
             prefill: pair("prefill"),
             mla_decode: ["kv16", "kv8"].map(|kv| of(&format!("mla_decode.{kv}"))),
             mla_prefill: of("mla_prefill"),
-            delta: StateTimes::of(profile, "linear"),
-            kda: StateTimes::of(profile, "kda"),
-            convolution: StateTimes::of(profile, "convolution"),
+            delta: StateTimes::of(profile, Rule::GatedDelta),
+            kda: StateTimes::of(profile, Rule::Kda),
+            convolution: StateTimes::of(profile, Rule::Mamba2),
             moe_bf16: experts("moe.bf16"),
             moe_fp8: experts("moe.fp8"),
             moe_fp8_block: experts("moe.fp8_block"),
