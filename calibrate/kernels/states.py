@@ -131,7 +131,7 @@ def fitted(data, binary, system, engine):
         plain, plain_p90, _ = errors(base[out], f.seconds[out])
         of = f"  kernels of {kernels_of}" if kernels_of else ""
         print(f"{system:9} {engine:7} {f.name:20} {len(y):6} {plain:8.1f} {median:7.2f} {p90:6.2f} {n:8} {len(values):6}{of}", flush=True)
-        if median > UNUSABLE or median > plain:
+        if median > UNUSABLE or median > plain or p90 > plain_p90:
             print(f"{'':17} {f.name}: the formula stands ({plain:.2f} {plain_p90:.2f})")
             continue
         yield version, {"name": f.name, "axes": f.axes, "values": values, "median": median, "p90": p90, "n": n, "rows": int((~out).sum()), "kernels_of": kernels_of}

@@ -15,7 +15,7 @@ use crate::ops::{
     DecodeShape, Experts, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel,
     PrefillShape, Routing, Span, SparseShape,
 };
-use crate::recurrence::Recurrence;
+use crate::recurrence::{Recurrence, Rule};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attention {
@@ -108,9 +108,29 @@ impl LayerWalk {
         if self.tp < 2 {
             return 0.0;
         }
-        let bytes = f64::from(tokens) * f64::from(self.model.hidden) * 2.0;
+        self.all_reduce_bytes(f64::from(tokens) * f64::from(self.model.hidden) * 2.0)
+    }
+
+    fn all_reduce_bytes(&self, bytes: f64) -> f64 {
         self.collectives
             .all_reduce(bytes, self.group(), self.all_reduce, Launch::Graph)
+    }
+
+    /// What ranks that divide a group of Mamba2's heads tell each other for the norm over it: the sum of squares of a single group, or all its values
+    /// (`Mixer2RMSNormGated` of `vllm/model_executor/layers/mamba/mamba_mixer2.py`).
+    fn group_norm(&self, r: &Recurrence, t: u32) -> f64 {
+        if r.rule != Rule::Mamba2 || r.key_heads.is_multiple_of(self.tp) {
+            return 0.0;
+        }
+        let tokens = f64::from(t);
+        match r.key_heads {
+            1 => self.all_reduce_bytes(4.0 * tokens),
+            _ => {
+                let values = f64::from(r.value_width());
+                self.collectives
+                    .all_gather(2.0 * values * tokens, self.group())
+            }
+        }
     }
 
     pub(super) fn kv_heads(&self) -> u32 {
@@ -167,6 +187,7 @@ impl LayerWalk {
 
     /// Projections and gated norm of one layer with a state.
     fn state_block(&self, r: &Recurrence, t: u32, d: &mut Device) {
+        d.communication += self.group_norm(r, t);
         let r = r.on_rank(self.tp);
         let hidden = self.model.hidden;
         let values = r.value_width();
