@@ -29,9 +29,9 @@ impl Rule {
     /// What its layers are called.
     pub fn name(self) -> &'static str {
         match self {
-            Rule::GatedDelta => "linear attention (gated delta rule)",
-            Rule::Kda => "linear attention (Kimi delta attention)",
-            Rule::Mamba2 => "a state space (Mamba2)",
+            Rule::GatedDelta => "linear attention by the gated delta rule",
+            Rule::Kda => "Kimi delta attention",
+            Rule::Mamba2 => "Mamba2's state space",
         }
     }
 

@@ -464,7 +464,11 @@ impl LayerWalk {
             note("sparse attention", Evidence::Analytic);
         }
         if let Some(r) = &m.recurrence {
-            note(r.rule.name(), self.ops.evidence(&OpShape::State(r.rule)));
+            let kernels = match r.rule {
+                Rule::Mamba2 => "Mamba2 scan and update",
+                rule => rule.name(),
+            };
+            note(kernels, self.ops.evidence(&OpShape::State(r.rule)));
         }
         if let Some(moe) = &m.moe {
             note(

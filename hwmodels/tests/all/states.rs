@@ -290,7 +290,7 @@ fn what_was_not_measured_on_the_engine_is_said() {
     let model = catalog.model("granite-4.0-h-micro").unwrap();
     let warnings = steps(model, 1).warnings().join("; ");
     assert!(
-        warnings.contains("a state space (Mamba2) times are analytic"),
+        warnings.contains("Mamba2 scan and update times are analytic"),
         "{warnings}"
     );
     assert_eq!(model.recurrence.unwrap().rule, Rule::Mamba2);
