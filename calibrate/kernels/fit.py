@@ -309,7 +309,7 @@ STATES = {"vllm": "fp32", "trtllm": "bf16"}
 
 
 def linear(data, system, engine):
-    # Models with such layers are not modelled under SGLang.
+    # SGLang's are in states.py.
     if engine not in STATES:
         return
     table, version = read(data, system, "linear_attention", engine, "gdn_perf")
@@ -366,16 +366,16 @@ def errors(predicted, measured):
     return np.median(e), np.percentile(e, 90), len(e)
 
 
-def toml(system, engine, versions, fitted, known):
+def toml(system, engine, versions, fitted, known, kind="kernels"):
     accelerator = SYSTEMS[system]
     lines = [
-        f'name = "{system}.{engine}.kernels"',
+        f'name = "{system}.{engine}.{kind}"',
         f'accelerator = "{accelerator}"',
         f'engines = ["{ENGINES[engine]}"]',
         f'description = "Kernels of {", ".join(sorted(versions))} on {accelerator}, over the formulas"',
         "",
         "[provenance]",
-        'command = "python calibrate/kernels/fit.py --data DIR --base KERNEL_BASE --out FOLDER"',
+        f'command = "python calibrate/kernels/{"fit" if kind == "kernels" else kind}.py --data DIR --base KERNEL_BASE --out FOLDER"',
         'fitted_on = ["ai-dynamo/aiconfigurator kernel tables (Apache-2.0), two of three shapes"]',
         "software = [" + ", ".join(f'"{v}"' for v in sorted(versions)) + "]",
         f"rows = {sum(f['rows'] for f in fitted)}",
@@ -400,6 +400,7 @@ def toml(system, engine, versions, fitted, known):
             f"held_out_median = {f['median']:.2f}",
             f"held_out_p90 = {f['p90']:.2f}",
             f"held_out_rows = {f['n']}",
+            *([f'kernels_of = "{f["kernels_of"]}"'] if f.get("kernels_of") else []),
             "",
         ]
     for k in known:

@@ -2,18 +2,19 @@
 //! seconds on standard output. `cargo run --release -p hwmodels --example kernel_base -- ACCELERATOR vllm_v1|trt_llm [with-surfaces]`.
 //!
 //! Lines: `gemm ARITHMETIC m n k`, `decode heads kv_heads head_dim KV window batch context`, `prefill heads kv_heads head_dim KV window batch tokens`,
-//! `linear_decode key_heads value_heads STATE batch`, `linear_prefill key_heads value_heads STATE batch tokens`, `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`,
+//! `linear_decode key_heads value_heads STATE batch`, `linear_prefill key_heads value_heads STATE batch tokens`, `kda_decode` and `kda_prefill` alike, `convolution channels batch tokens`,
+//! `moe FORMAT hidden inner top_k experts tp ep tokens skew`, `mla_decode heads KV batch context`, `mla_prefill heads KV batch tokens`,
 //! `dsa_decode heads index_heads KV batch context`, `dsa_prefill heads index_heads KV batch tokens before` (without projections), `elementwise bytes kernels`; a window of 0 is none.
 
 use std::io::{BufRead, Write};
 
 use hwmodels::indexer::Indexer;
-use hwmodels::linear_attention::LinearAttention;
 use hwmodels::ops::{
     Cache, DecodeShape, Kernels, MlaShape, MoeShape, OperatorModel, PrefillShape, PrefillWork,
     Routing, Span, SparseKernels, SparseShape,
 };
 use hwmodels::profiles::{self, Choice};
+use hwmodels::recurrence::{Recurrence, Rule};
 use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
 
 type Failure = Box<dyn std::error::Error>;
@@ -41,16 +42,26 @@ fn window(tokens: u32) -> Span {
     Span::window((tokens > 0).then_some(tokens))
 }
 
-/// Linear attention with heads of 128, as all tables have them.
-fn linear(key_heads: u32, value_heads: u32, state: Dtype) -> LinearAttention {
-    LinearAttention {
-        full_every: 4,
+/// Layers with a state by `rule`, with heads of 128 as all tables have them.
+fn state(rule: Rule, key_heads: u32, value_heads: u32, state: Dtype) -> Recurrence {
+    Recurrence {
+        rule,
         key_heads,
         value_heads,
         key_dim: 128,
         value_dim: 128,
         conv_kernel: 4,
-        state,
+        chunk: 64,
+        state: Some(state),
+    }
+}
+
+/// A convolution over this many channels.
+fn convolution(channels: u32) -> Recurrence {
+    Recurrence {
+        key_dim: 0,
+        value_dim: 1,
+        ..state(Rule::Mamba2, 1, channels, Dtype::Bf16)
     }
 }
 
@@ -77,6 +88,14 @@ fn sparse(heads: u32, index_heads: u32, kv_dtype: Dtype) -> SparseShape {
             head_dim: 128,
             top_k: 2048,
         },
+    }
+}
+
+/// The rule that an operator's name says.
+fn rule(operator: &str) -> Rule {
+    match operator.starts_with("kda") {
+        true => Rule::Kda,
+        false => Rule::GatedDelta,
     }
 }
 
@@ -124,16 +143,16 @@ fn seconds(ops: &OperatorModel, line: &str) -> Result<f64, Failure> {
             };
             ops.prefill_attention(&shape, &PrefillWork::of(&batch))
         }
-        "linear_decode" => {
-            ops.linear_decode(&linear(number(1)?, number(2)?, format(3)?), number(4)?)
+        "linear_decode" | "kda_decode" => {
+            let shape = state(rule(words[0]), number(1)?, number(2)?, format(3)?);
+            ops.state_decode(&shape, number(4)?)
         }
-        "linear_prefill" => {
+        "linear_prefill" | "kda_prefill" => {
             let batch = prompts(number(4)?, number(5)?);
-            ops.linear_prefill(
-                &linear(number(1)?, number(2)?, format(3)?),
-                &PrefillWork::of(&batch),
-            )
+            let shape = state(rule(words[0]), number(1)?, number(2)?, format(3)?);
+            ops.state_prefill(&shape, &PrefillWork::of(&batch))
         }
+        "convolution" => ops.convolution(&convolution(number(1)?), number(2)?, number(3)?),
         "moe" => {
             let weights = format(1)?;
             let shape = MoeShape {
@@ -251,6 +270,7 @@ fn main() -> Result<(), Failure> {
         EngineKind::TrtLlm => Kernels::trt_llm(),
         EngineKind::Sglang => Kernels {
             sparse: SparseKernels::Sglang,
+            states: Dtype::Fp32,
             ..Kernels::default()
         },
         _ => Kernels::default(),

@@ -81,6 +81,10 @@ const BUILTIN: &[(&str, &str)] = &[
     ("models/moe.toml", include_str!("../data/models/moe.toml")),
     ("models/phi.toml", include_str!("../data/models/phi.toml")),
     ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
+    (
+        "models/states.toml",
+        include_str!("../data/models/states.toml"),
+    ),
 ];
 
 /// A model with what its maker states about it.

@@ -398,9 +398,20 @@ fn the_names_of_other_clouds_are_known() {
 #[test]
 fn blocks_are_those_that_vllm_logs() {
     let catalog = Catalog::builtin();
-    for (model, tokens) in [("qwen3-next-80b-a3b", 544), ("qwen3.5-35b-a3b", 1056)] {
+    for (model, tokens, states) in [
+        ("qwen3-next-80b-a3b", 544, 3),
+        ("qwen3.5-35b-a3b", 1056, 3),
+        // vLLM 0.12, one device. 20 layers with a state beside 7 of attention.
+        ("kimi-linear-48b-a3b", 1920, 3),
+        // As of granite-4.0-h-1b, whose heads are the same (vLLM 0.19). 36 layers beside 4.
+        ("granite-4.0-h-tiny", 400, 9),
+    ] {
         let arch = catalog.model(model).expect("it is in the catalog");
-        assert_eq!(arch.vllm_blocks(Dtype::Bf16, 1, 16), (tokens, 3), "{model}");
+        assert_eq!(
+            arch.vllm_blocks(Dtype::Bf16, 1, 16),
+            (tokens, states),
+            "{model}"
+        );
     }
     let plain = catalog.model("qwen3-8b").expect("it is in the catalog");
     assert_eq!(plain.vllm_blocks(Dtype::Bf16, 1, 16), (16, 0));
@@ -419,8 +430,8 @@ fn one_layer_of_four_keeps_kv() {
     assert_eq!(arch.kv_bytes_per_token(Dtype::Bf16), 12.0 * 2048.0);
     // 32 matrices of 128 x 128 and three tokens of 8192 channels, in 16 bits, in 36 layers; half of it on each of two ranks.
     let state = 36.0 * (32.0 * 128.0 * 128.0 * 2.0 + 3.0 * 8192.0 * 2.0);
-    assert_eq!(arch.state_bytes_rank(1, 0..48), state);
-    assert_eq!(arch.state_bytes_rank(2, 0..48), state / 2.0);
+    assert_eq!(arch.state_bytes_rank(Dtype::Bf16, 1, 0..48), state);
+    assert_eq!(arch.state_bytes_rank(Dtype::Bf16, 2, 0..48), state / 2.0);
 }
 
 #[test]
@@ -447,4 +458,82 @@ fn sparse_latent_attention_keeps_a_key_of_its_indexer_for_each_token() {
         .check(glm, crate::engine::EngineKind::Tgi)
         .unwrap_err();
     assert!(e.to_string().contains("sparse attention"), "{e}");
+}
+
+#[test]
+fn states_of_a_sequence_are_those_of_hand() {
+    let c = Catalog::builtin();
+    let rank = |name: &str, unsaid, tp| {
+        let arch = c.model(name).unwrap();
+        arch.state_bytes_rank(unsaid, tp, 0..arch.layers)
+    };
+    let bf16 = Dtype::Bf16;
+    // 20 layers: 32 matrices of 128 x 128 in 32 bits whatever the engine, three tokens of 3 x 4096 channels in 16.
+    let kimi = 20.0 * (32.0 * 128.0 * 128.0 * 4.0 + 3.0 * 12_288.0 * 2.0);
+    assert_eq!(rank("kimi-linear-48b-a3b", bf16, 1), kimi);
+    assert_eq!(rank("kimi-linear-48b-a3b", bf16, 4), kimi / 4.0);
+    // 27 layers: 128 heads of 80 x 128 in 32 bits, and 10 240 + 2 x 8 x 128 channels.
+    let nano = 27.0 * (128.0 * 80.0 * 128.0 * 4.0 + 3.0 * 12_288.0 * 2.0);
+    assert_eq!(rank("nemotron-nano-9b-v2", bf16, 1), nano);
+    assert_eq!(rank("nemotron-nano-9b-v2", bf16, 8), nano / 8.0);
+    // 36 layers: 128 heads of 64 x 128 in what the engine takes, and 8192 channels beside one group's 256, which every rank has.
+    let [states, heads, group] = [128.0 * 64.0 * 128.0, 3.0 * 8192.0 * 2.0, 3.0 * 256.0 * 2.0];
+    let granite = |bytes: f64, tp: f64| 36.0 * ((states * bytes + heads) / tp + group);
+    assert_eq!(rank("granite-4.0-h-small", bf16, 1), granite(2.0, 1.0));
+    assert_eq!(
+        rank("granite-4.0-h-small", Dtype::Fp32, 1),
+        granite(4.0, 1.0)
+    );
+    assert_eq!(rank("granite-4.0-h-small", bf16, 4), granite(2.0, 4.0));
+}
+
+#[test]
+fn layers_with_a_state_have_the_parameters_of_their_matrices() {
+    let c = Catalog::builtin();
+    let layer = |name: &str| {
+        let arch = c.model(name).unwrap();
+        arch.recurrence.unwrap().parameters(arch.hidden)
+    };
+    // q, k, v, output; beta and the first halves of two gates; their second halves; convolutions; A, the bias of the gates, the norm.
+    let kimi = 4 * 2304 * 4096 + 2304 * (32 + 256) + 2 * 128 * 4096 + 4 * 12_288 + 32 + 4096 + 128;
+    assert_eq!(layer("kimi-linear-48b-a3b"), kimi);
+    // z, x, B, C and dt; output; the convolution and its bias; A, D, the bias; the norm.
+    let nano = 2688 * (2 * 4096 + 2 * 1024 + 64) + 4096 * 2688 + 6144 * 5 + 3 * 64 + 4096;
+    assert_eq!(layer("nemotron-3-nano-30b-a3b"), nano);
+    // Norms of half layers, and nothing of attention where there is none.
+    let arch = c.model("nemotron-nano-9b-v2").unwrap();
+    let mlp = arch.layer_params(arch.block(1));
+    assert_eq!(
+        (mlp.mixer, mlp.dense, mlp.small),
+        (0, 2 * 4480 * 15_680, 4480)
+    );
+    assert_eq!((arch.kv_layers(), arch.state_layers_in(0..56)), (4, 27));
+}
+
+#[test]
+fn ranks_divide_the_heads_of_states_and_share_groups() {
+    let c = Catalog::builtin();
+    let check = |name: &str, tp, engine| {
+        let layout = Layout {
+            tp,
+            ..Layout::SINGLE
+        };
+        layout.check(c.model(name).unwrap(), engine)
+    };
+    use crate::engine::EngineKind::{Sglang, Tgi, VllmV1};
+    assert!(check("granite-4.0-h-small", 8, VllmV1).is_ok());
+    assert!(check("nemotron-nano-9b-v2", 8, Sglang).is_ok());
+    let e = check("granite-4.0-h-micro", 1, Tgi)
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("Mamba2") && e.contains("SGLang"), "{e}");
+    // A rank holds a share of the matrices, and half a share of weights more of what is copied.
+    let arch = c.model("kimi-linear-48b-a3b").unwrap();
+    let r = arch.recurrence.unwrap();
+    let copied = u64::from(2 * r.value_dim * arch.hidden);
+    let (whole, half) = (
+        r.parameters(arch.hidden),
+        r.on_rank(2).parameters(arch.hidden),
+    );
+    assert!(2 * half > whole && 2 * half - whole < copied + 1000);
 }

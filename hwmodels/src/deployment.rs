@@ -19,6 +19,7 @@ use crate::ops::collective::{Fabric, LinkClass, Network, NetworkClass};
 use crate::ops::{Kernels, Products, Routing, Sampler};
 use crate::profile::Profile;
 use crate::profiles::{Choice, Resolved, resolve};
+use crate::recurrence::Rule;
 use crate::roofline::Roofline;
 use crate::step::StepModel;
 use crate::units::plain;
@@ -79,8 +80,22 @@ pub struct Deployment {
     pub cost: EngineCost,
     /// Profiles in use.
     pub profile: Resolved,
+    /// Whether the kernels of layers that keep a state were measured on this engine, where the model has such layers: else ranges are wider.
+    pub states_known: bool,
     /// What rests on priors, was extrapolated or has not been validated, in words.
     pub warnings: Vec<String>,
+}
+
+/// See [`Deployment::states_known`]. Of Mamba2 the convolution alone was measured.
+fn states_known(model: &ModelArch, profile: &Profile) -> bool {
+    match model.recurrence.map(|r| r.rule) {
+        None => true,
+        Some(Rule::Mamba2) => false,
+        Some(rule) => {
+            let decode = profile.surfaces.get(&format!("{}_decode", rule.surfaces()));
+            decode.is_some_and(|s| s.kernels_of.is_none())
+        }
+    }
 }
 
 /// Vocabulary of the model on which the host time of TGI on Neuron was fitted [tokens].
@@ -113,6 +128,10 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
         spec.engine,
         &spec.profile,
     )?;
+    if let Some(r) = spec.model.recurrence {
+        let relative = relative.map(|a| a.name.as_str());
+        profile = profile.with_states(r.rule, relative, spec.engine);
+    }
     lay_over(&mut profile, spec.params)?;
     let p = &profile.profile;
     let (cost, graph_sizes) = engine_cost(spec, p);
@@ -144,6 +163,7 @@ pub fn deploy(spec: &DeploymentSpec<'_>) -> Result<Deployment, Error> {
     Ok(Deployment {
         step,
         cost,
+        states_known: states_known(spec.model, &profile.profile),
         profile,
         warnings,
     })

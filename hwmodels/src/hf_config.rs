@@ -8,11 +8,12 @@ use serde_json::Value;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::indexer::Indexer;
-use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe, Window};
 
 #[path = "hf_config_layers.rs"]
 mod layers;
+#[path = "hf_config_states.rs"]
+mod states;
 
 /// What was read, and what the reader should know.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +86,9 @@ const LLAMA_LIKE: &[&str] = &[
     "qwen3_5_text",
     "qwen3_5_moe",
     "qwen3_5_moe_text",
+    "kimi_linear",
+    "nemotron_h",
+    "granitemoehybrid",
 ];
 
 /// The fields of one configuration object.
@@ -234,6 +238,9 @@ impl<'a> Family<'a> {
         // Llama 4 keeps the dense size apart from the experts'.
         let names: &[&str] = if self.name.starts_with("llama4") {
             &["intermediate_size_mlp", "intermediate_size"]
+        } else if self.name == "granitemoehybrid" {
+            // Without experts the shared block is the only one.
+            &["shared_intermediate_size", "intermediate_size"]
         } else {
             &["intermediate_size", "ffn_hidden_size", "n_inner"]
         };
@@ -258,6 +265,8 @@ impl<'a> Family<'a> {
             _ if self.new_decoder => f.opt_u32(&["num_ln_in_parallel_attn"])?.unwrap_or(2),
             _ if self.falcon && parallel_block => 1,
             "gemma2" | "gemma3" | "gemma3_text" => 4,
+            // Its layers are halves of others'.
+            "nemotron_h" => 1,
             _ => 2,
         })
     }
@@ -336,6 +345,13 @@ fn read_rotary_dim(
     attention: AttentionKind,
     head_dim: u32,
 ) -> Result<u32, String> {
+    // Kimi Linear's attention, Nemotron-H's and Granite 4 hybrids' know positions by the layers between.
+    let no_positions = f.bool("mla_use_nope", false)?
+        || family == "nemotron_h"
+        || f.str("position_embedding_type") == Some("nope");
+    if no_positions {
+        return Ok(0);
+    }
     if let AttentionKind::Mla { qk_rope_dim, .. } = attention {
         return Ok(qk_rope_dim);
     }
@@ -386,6 +402,7 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
     let attention = read_attention(f)?;
     let head_dim = read_head_dim(f, attention, hidden, heads)?;
     let moe = read_moe(f, layers)?;
+    let (recurrence, blocks) = states::read(f, layers, moe)?;
     let parallel_block = family.parallel_block(f)?;
     let (qkv_bias, linear_bias) = family.biases(f)?;
     let tied = family.name.starts_with("gemma") || family.falcon || family.name == "bloom";
@@ -394,6 +411,7 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         "seq_length",
         "n_positions",
         "max_sequence_length",
+        "model_max_length",
     ])?;
     let arch = ModelArch {
         name: name.to_owned(),
@@ -405,14 +423,16 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
         head_dim,
         attention,
         window: read_window(f, family.name, layers)?,
-        linear: read_linear(f, layers)?,
+        blocks,
+        recurrence,
         indexer: read_indexer(f)?,
         rotary_dim: read_rotary_dim(f, family.name, attention, head_dim)?,
         attention_in_16_bits: leaves_attention_in_16_bits(f, family.name),
         // Qwen3-Next gates without saying so.
         attention_gate: f.bool("attn_output_gate", family.name == "qwen3_next")?,
         intermediate: family.intermediate(f, hidden, moe)?,
-        gated: !family.classic,
+        // Nemotron-H squares what passes (`relu2`), experts too.
+        gated: !family.classic && family.name != "nemotron_h",
         moe,
         vocab,
         tied_embeddings: f.bool("tie_word_embeddings", tied)?,
@@ -456,7 +476,12 @@ fn read_moe(f: &Fields, layers: u32) -> Result<Option<Moe>, String> {
         "top_k_experts",
     ])?;
     let expert_intermediate = f.u32(&["moe_intermediate_size", "intermediate_size"])?;
-    let shared_intermediate = match f.opt_u32(&["shared_expert_intermediate_size"])? {
+    let shared = f.opt_u32(&[
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ])?;
+    let shared_intermediate = match shared {
         Some(s) => s,
         None if family.starts_with("llama4") => expert_intermediate,
         None => f
@@ -489,26 +514,6 @@ fn read_moe(f: &Fields, layers: u32) -> Result<Option<Moe>, String> {
         shared_intermediate,
         dense_layers,
         moe_every,
-    }))
-}
-
-/// Linear attention by the gated delta rule, in every layer but each `full_attention_interval`-th.
-fn read_linear(f: &Fields, layers: u32) -> Result<Option<LinearAttention>, String> {
-    let Some(full_every) = layers::full_attention_interval(f.0, layers)? else {
-        return Ok(None);
-    };
-    let state = match f.str("mamba_ssm_dtype") {
-        Some("float32") => Dtype::Fp32,
-        _ => Dtype::Bf16,
-    };
-    Ok(Some(LinearAttention {
-        full_every,
-        key_heads: f.u32(&["linear_num_key_heads"])?,
-        value_heads: f.u32(&["linear_num_value_heads"])?,
-        key_dim: f.u32(&["linear_key_head_dim"])?,
-        value_dim: f.u32(&["linear_value_head_dim"])?,
-        conv_kernel: f.u32(&["linear_conv_kernel_dim"])?,
-        state,
     }))
 }
 
@@ -773,10 +778,11 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_configuration_makes_the_reader_panic(
-            family in proptest::sample::select(vec!["llama", "falcon", "bloom", "gpt_oss", "deepseek_v3", "qwen3_moe", "llama4", "gemma3", "gpt_neox", "odd"]),
+            family in proptest::sample::select(vec!["llama", "falcon", "bloom", "gpt_oss", "deepseek_v3", "qwen3_moe", "llama4", "gemma3", "gpt_neox", "odd", "kimi_linear", "nemotron_h", "granitemoehybrid"]),
             numbers in proptest::collection::vec(proptest::option::of(proptest::num::u64::ANY), 16),
             small in proptest::collection::vec(proptest::option::weighted(0.97, 1u64..300), 16),
             take_small: bool,
+            state in proptest::sample::select(vec![0u64, 1, 64, 4_294_967_295, u64::MAX]),
         ) {
             let names = [
                 "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
@@ -794,6 +800,24 @@ mod tests {
             }
             for name in ["qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"] {
                 map.insert(name.to_owned(), 64.into());
+            }
+            match family {
+                "kimi_linear" => {
+                    let lists = serde_json::json!({"kda_layers": [1, 2], "full_attn_layers": [3], "num_heads": state, "head_dim": 64, "short_conv_kernel_size": 4});
+                    map.insert("linear_attn_config".to_owned(), lists);
+                }
+                "nemotron_h" => {
+                    map.insert("hybrid_override_pattern".to_owned(), "M-*E".into());
+                }
+                "granitemoehybrid" => {
+                    map.insert("layer_types".to_owned(), serde_json::json!(["mamba", "attention"]));
+                }
+                _ => {}
+            }
+            for name in ["mamba_num_heads", "mamba_n_heads", "n_groups", "mamba_n_groups", "ssm_state_size", "mamba_d_state", "mamba_head_dim", "mamba_d_head", "conv_kernel", "mamba_d_conv"] {
+                if family == "nemotron_h" || family == "granitemoehybrid" {
+                    map.insert(name.to_owned(), state.into());
+                }
             }
             if let Ok(p) = from_value("any", &Value::Object(map)) {
                 let arch = p.arch;

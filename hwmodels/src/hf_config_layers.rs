@@ -1,10 +1,12 @@
 //! What kinds of layers a configuration has: what cannot be modelled is refused, by the key that says so.
 //!
-//! A [`ModelArch`](crate::model::ModelArch) knows attention over everything, over a window, through one latent, and linear attention by the
-//! gated delta rule in all but each n-th layer (Qwen3-Next, Qwen3.5). Other linear attention and state spaces keep a state of their own size:
-//! memory and step times of such models would be wrong, not rough.
+//! A [`ModelArch`](crate::model::ModelArch) knows attention over everything, over a window and through one latent, and layers that keep a state by the
+//! gated delta rule in all but each n-th layer (Qwen3-Next, Qwen3.5), by Kimi delta attention (Kimi Linear) or by Mamba2 (Nemotron-H, Granite 4 hybrids).
+//! Other linear attention and state spaces keep a state of their own size: memory and step times of such models would be wrong, not rough.
 
 use serde_json::{Map, Value};
+
+use super::states;
 
 /// The key that models of the gated delta rule alone have.
 const GATED_DELTA: &str = "linear_num_key_heads";
@@ -14,7 +16,7 @@ const INTERVAL: &str = "full_attention_interval";
 const USUAL_INTERVAL: u32 = 4;
 
 /// Keys that only configurations with such layers have, and what they stand for.
-const KEYS: [(&str, &str); 19] = [
+const KEYS: [(&str, &str); 22] = [
     ("linear_attn_config", "linear attention"),
     (GATED_DELTA, "linear attention"),
     (INTERVAL, "linear attention between"),
@@ -34,6 +36,16 @@ const KEYS: [(&str, &str); 19] = [
     ("index_topk", "sparse attention with an indexer"),
     ("compress_ratios", "attention over compressed tokens"),
     ("is_encoder_decoder", "an encoder"),
+    // Kimi-K3, Nemotron 3 Super and Ultra.
+    (
+        "attn_res_block_size",
+        "attention over what earlier layers put out",
+    ),
+    (
+        "routed_expert_hidden_size",
+        "experts over a narrower stream",
+    ),
+    ("moe_latent_size", "experts over a narrower stream"),
 ];
 
 /// Refuses layers that keep anything but KV of one shape.
@@ -47,8 +59,9 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
         ))
     };
     let delta_rule = full_attention_interval(config, u32::MAX)?.is_some();
+    let states = states::Kind::of(config);
     for key in ["layer_types", "layers_block_type"] {
-        if delta_rule {
+        if delta_rule || states.is_some() {
             break;
         }
         let Some(kinds) = config.get(key).and_then(Value::as_array) else {
@@ -65,6 +78,7 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
     }
     if let Some(pattern) = config
         .get("hybrid_override_pattern")
+        .filter(|_| states.is_none())
         .and_then(Value::as_str)
     {
         let n = pattern.chars().filter(|c| *c == 'M').count();
@@ -80,6 +94,7 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), String> {
         match config.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => {}
             Some(_) if delta_rule && matches!(key, GATED_DELTA | INTERVAL) => {}
+            Some(_) if states.is_some_and(|s| s.has_key(key)) => {}
             // Over latents it is modelled.
             Some(_) if key == "index_topk" && config.contains_key("kv_lora_rank") => {}
             // One interval of one layer is attention throughout.
@@ -208,7 +223,29 @@ mod tests {
             (
                 "nemotron_h",
                 r#""hybrid_override_pattern":"M-M*","ssm_state_size":128"#,
+                ["`n_groups`", "missing"],
+            ),
+            // The same letters in a family whose layers are not known.
+            (
+                "other",
+                r#""hybrid_override_pattern":"M-M*","ssm_state_size":128"#,
                 ["`hybrid_override_pattern`", "2 of 4 layers Mamba"],
+            ),
+            (
+                "nemotron_h",
+                r#""hybrid_override_pattern":"MEM*","moe_latent_size":1024"#,
+                ["`moe_latent_size`", "narrower stream"],
+            ),
+            (
+                "kimi_linear",
+                r#""linear_attn_config":{"kda_layers":[1,2,3],"full_attn_layers":[4]},"attn_res_block_size":12"#,
+                ["`attn_res_block_size`", "earlier layers"],
+            ),
+            // Attention and Mamba side by side in each layer.
+            (
+                "falcon_h1",
+                r#""mamba_d_ssm":3072,"mamba_n_heads":24"#,
+                ["`mamba_d_ssm`", "state space"],
             ),
             (
                 "jamba",
@@ -218,7 +255,12 @@ mod tests {
             (
                 "granitemoehybrid",
                 r#""layer_types":["mamba","mamba","mamba","attention"],"mamba_d_state":128"#,
-                ["`layer_types`", "3 of 4 layers `mamba`"],
+                ["`mamba_n_groups`", "missing"],
+            ),
+            (
+                "zamba2",
+                r#""layers_block_type":["mamba","mamba","mamba","hybrid"]"#,
+                ["`layers_block_type`", "4 of 4 layers `mamba`"],
             ),
             (
                 "minimax",

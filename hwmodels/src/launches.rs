@@ -13,12 +13,16 @@
 //! | Qwen3-30B-A3B, decode without graphs, vLLM, TP 4 (vLLM issue 45709) | 48 | 33.9 ms | 38.7 |
 //! | DeepSeek-V3, prefill of one token without graphs, SGLang, TP 8 (sgl-project/sglang pull request 12160) | 61 | 82.6 ms | 83.5 |
 
+use crate::blocks::{FeedForward, Mixer};
 use crate::model::AttentionKind;
 use crate::{Dtype, ModelArch};
 
-/// Kernels of a dense layer in 16 bits: two norms, QKV, rotary embedding, KV write, attention, output projection, gate with up
-/// projection, activation, down projection, two collectives.
-pub const DENSE: f64 = 12.0;
+/// Kernels of a dense layer in 16 bits.
+pub const DENSE: f64 = ATTENTION + FEED_FORWARD;
+/// A norm, QKV, rotary embedding, KV write, attention, output projection, a collective.
+const ATTENTION: f64 = 7.0;
+/// A norm, gate with up projection, activation, down projection, a collective.
+const FEED_FORWARD: f64 = 5.0;
 /// What experts have over a dense block: the router, the choice and weighing of experts, three kernels that sort tokens by them, the weighted
 /// sum, and the buffers that are filled for it.
 const EXPERTS: f64 = 8.0;
@@ -26,37 +30,48 @@ const EXPERTS: f64 = 8.0;
 const SHARED: f64 = 4.0;
 /// Latent attention over the usual one: compression, its two norms, two expansions, the assembly of keys.
 const LATENT: f64 = 6.0;
-/// Linear attention over the usual one: a convolution, gates, and the recurrence in chunks.
-const LINEAR: f64 = 6.0;
+/// A recurrence over attention: a convolution, gates, and the work in chunks.
+const STATE: f64 = 6.0;
+/// Norms of queries and of keys.
+const QK_NORMS: f64 = 2.0;
 
 /// Kernels of the average layer of `model` with such weights. Activations of 8-bit products are quantised by a kernel of their own.
 pub fn kernels_per_layer(model: &ModelArch, weights: Dtype) -> f64 {
-    let quantised = matches!(weights, Dtype::Fp8 | Dtype::Int8);
+    let quantised = |products: f64| match weights {
+        Dtype::Fp8 | Dtype::Int8 => products,
+        _ => 0.0,
+    };
     let latent = matches!(model.attention, AttentionKind::Mla { .. });
-    let attention_products = if latent { 4.0 } else { 2.0 };
-    let layers = f64::from(model.layers.max(1));
-    let mixtures = f64::from(model.moe_layers_in(0..model.layers)) / layers;
-    let linear = model
-        .linear
-        .map_or(0.0, |l| f64::from(l.layers_in(0..model.layers)) / layers);
-    let shared = model.moe.is_some_and(|m| m.shared_intermediate > 0);
-    let mut kernels = DENSE + linear * LINEAR;
-    if latent {
-        kernels += LATENT;
-    }
-    if model.qk_norm {
-        kernels += 2.0 * (1.0 - linear);
-    }
-    if quantised && !model.attention_in_16_bits {
-        kernels += attention_products;
-    }
-    let feed_forward_products = if quantised { 2.0 } else { 0.0 };
-    kernels += feed_forward_products;
-    kernels += mixtures * EXPERTS;
-    if shared {
-        kernels += mixtures * (SHARED + feed_forward_products);
-    }
-    kernels
+    let mixed = if model.attention_in_16_bits {
+        0.0
+    } else {
+        quantised(if latent { 4.0 } else { 2.0 })
+    };
+    let attention = ATTENTION
+        + mixed
+        + if latent { LATENT } else { 0.0 }
+        + if model.qk_norm { QK_NORMS } else { 0.0 };
+    let dense = FEED_FORWARD + quantised(2.0);
+    let shared = match model.moe {
+        Some(m) if m.shared_intermediate > 0 => SHARED + quantised(2.0),
+        _ => 0.0,
+    };
+    let kernels: f64 = (model.blocks_in(0..model.layers).into_iter())
+        .map(|(block, n)| {
+            let mixer = match block.mixer {
+                Mixer::Attention => attention,
+                Mixer::State => ATTENTION + STATE + quantised(2.0),
+                Mixer::None => 0.0,
+            };
+            let feed_forward = match block.feed_forward {
+                FeedForward::Dense => dense,
+                FeedForward::Experts => dense + EXPERTS + shared,
+                FeedForward::None => 0.0,
+            };
+            f64::from(n) * (mixer + feed_forward)
+        })
+        .sum();
+    kernels / model.whole_layers().max(0.5)
 }
 
 /// The same over a dense layer in 16 bits [ratio].

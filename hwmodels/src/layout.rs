@@ -13,6 +13,7 @@ use crate::instance::Instance;
 use crate::link::Link;
 use crate::model::ModelArch;
 use crate::ops::collective::{Fabric, Group, LinkClass, Network};
+use crate::recurrence::Recurrence;
 
 /// Parallel layout of one replica.
 ///
@@ -162,6 +163,9 @@ impl Layout {
                 divisors(m.intermediate)
             ));
         }
+        if let Some(r) = m.recurrence {
+            check_states(&r, m, tp)?;
+        }
         if let Some(moe) = moe {
             let share = ranks / ep;
             if !moe.expert_intermediate.is_multiple_of(share) {
@@ -235,19 +239,37 @@ impl Layout {
     }
 }
 
-/// Refuses kinds of attention that are not modelled for `engine`.
-fn check_attention(m: &ModelArch, engine: EngineKind) -> Result<(), String> {
-    if m.linear.is_some() && !matches!(engine, EngineKind::VllmV1 | EngineKind::TrtLlm) {
+/// Checks that the heads of layers with a state divide over the ranks, and their key heads (groups) divide or are copied whole.
+fn check_states(r: &Recurrence, m: &ModelArch, tp: u32) -> Result<(), String> {
+    if !r.value_heads.is_multiple_of(tp) {
         return Err(format!(
-            "{} has layers of linear attention, which are modelled for vLLM V1 and TensorRT-LLM: set engine.kind to one of them",
-            m.name
+            "tp ({tp}) must divide the {} heads of the layers of {} with a state",
+            r.value_heads, m.name
         ));
     }
-    let has_sparse = matches!(
+    if !r.key_heads.is_multiple_of(tp) && !tp.is_multiple_of(r.key_heads) {
+        return Err(format!(
+            "tp ({tp}) must divide the {} key heads (groups) of the layers of {} with a state or be a multiple of them",
+            r.key_heads, m.name
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses kinds of attention that are not modelled for `engine`.
+fn check_attention(m: &ModelArch, engine: EngineKind) -> Result<(), String> {
+    let current = matches!(
         engine,
         EngineKind::VllmV1 | EngineKind::TrtLlm | EngineKind::Sglang
     );
-    if m.indexer.is_some() && !has_sparse {
+    if let Some(r) = m.recurrence.filter(|_| !current) {
+        return Err(format!(
+            "{} has layers of {}, which are modelled for vLLM V1, TensorRT-LLM and SGLang: set engine.kind to one of them",
+            m.name,
+            r.rule.name()
+        ));
+    }
+    if m.indexer.is_some() && !current {
         return Err(format!(
             "{} has sparse attention, which is modelled for vLLM V1, TensorRT-LLM and SGLang: set engine.kind to one of them",
             m.name

@@ -30,6 +30,7 @@
 
 pub mod accelerator;
 pub mod batch;
+pub mod blocks;
 pub mod catalog;
 pub mod deployment;
 pub mod doubt;
@@ -45,7 +46,6 @@ pub mod indexer;
 pub mod instance;
 pub mod launches;
 pub mod layout;
-pub mod linear_attention;
 pub mod link;
 pub mod memory;
 pub mod mig;
@@ -56,6 +56,7 @@ pub mod ops;
 pub mod power;
 pub mod profile;
 pub mod profiles;
+pub mod recurrence;
 pub mod roofline;
 pub mod startup;
 pub mod step;

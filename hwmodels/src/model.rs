@@ -7,12 +7,15 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::{Block, FeedForward, Mixer};
 use crate::dtype::Dtype;
 use crate::indexer::Indexer;
-use crate::linear_attention::LinearAttention;
+use crate::recurrence::Recurrence;
 
-/// Tokens to which vLLM rounds the blocks of a model with linear attention up.
+/// Tokens to which vLLM rounds the blocks of a model with layers that keep a state up: what attention's kernels take, and those of latent attention
+/// (`kernel_block_alignment_size` of `vllm/model_executor/models/config.py`; 128 with CUTLASS's).
 const BLOCK_STEP: u32 = 16;
+const LATENT_BLOCK_STEP: u32 = 64;
 
 /// Tokens of a block of vLLM's sparse latent attention (FlashMLA's; `vllm/platforms/cuda.py`).
 const SPARSE_BLOCK: u32 = 64;
@@ -87,8 +90,10 @@ pub struct ModelArch {
     pub attention: AttentionKind,
     /// Sliding window, where there is one.
     pub window: Option<Window>,
-    /// Layers of linear attention, where there are any.
-    pub linear: Option<LinearAttention>,
+    /// What each layer is made of; empty: all have attention, and a feed-forward block by `moe`.
+    pub blocks: Vec<Block>,
+    /// Shape of the layers that keep a state, where there are any.
+    pub recurrence: Option<Recurrence>,
     /// What chooses the tokens that latent attention reads, where it does not read all.
     pub indexer: Option<Indexer>,
     /// Dims of a query or key head that are rotated by their position.
@@ -134,8 +139,8 @@ pub struct ModelArch {
 /// Parameters of one layer, by what happens to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerParams {
-    /// Attention matrices.
-    pub attention: u64,
+    /// Matrices of attention or of the recurrence.
+    pub mixer: u64,
     /// Dense feed-forward matrices, or those of the shared experts in a layer with routed ones.
     pub dense: u64,
     /// Matrices of one routed expert; 0 in a dense layer.
@@ -149,15 +154,15 @@ pub struct LayerParams {
 impl LayerParams {
     /// All parameters of the layer.
     pub fn total(&self) -> u64 {
-        self.attention + self.dense + self.expert * self.experts + self.small
+        self.mixer + self.dense + self.expert * self.experts + self.small
     }
 }
 
 /// Bytes of one layer's weights on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerBytes {
-    /// Attention matrices [bytes].
-    pub attention: f64,
+    /// Matrices of attention or of the recurrence [bytes].
+    pub mixer: f64,
     /// Dense feed-forward or shared-expert matrices [bytes].
     pub dense: f64,
     /// What this rank holds of one routed expert [bytes].
@@ -171,24 +176,11 @@ pub struct LayerBytes {
 impl LayerBytes {
     /// All bytes of the layer on the rank.
     pub fn total(&self) -> f64 {
-        self.attention + self.dense + self.expert * self.experts_held + self.small
+        self.mixer + self.dense + self.expert * self.experts_held + self.small
     }
 }
 
 impl ModelArch {
-    /// True when layer `index` (from 0) has routed experts.
-    pub fn is_moe_layer(&self, index: u32) -> bool {
-        self.moe.is_some_and(|m| {
-            index >= m.dense_layers
-                && (index - m.dense_layers + 1).is_multiple_of(m.moe_every.max(1))
-        })
-    }
-
-    /// Layers in `range` that have routed experts.
-    pub fn moe_layers_in(&self, range: Range<u32>) -> u32 {
-        range.filter(|i| self.is_moe_layer(*i)).count() as u32
-    }
-
     /// Matrices of a feed-forward block with inner size `inner` [parameters].
     fn ffn(&self, inner: u32) -> u64 {
         (if self.gated { 3 } else { 2 }) * u64::from(self.hidden) * u64::from(inner)
@@ -233,9 +225,13 @@ impl ModelArch {
         }
     }
 
-    /// Parameters of a layer of linear attention that each of `tp` ranks holds; 0 where there is none.
-    pub(crate) fn linear_params(&self, tp: u32) -> u64 {
-        (self.linear).map_or(0, |l| l.on_rank(tp).parameters(self.hidden))
+    /// Parameters of what mixes tokens that each of `tp` ranks holds.
+    pub(crate) fn mixer_params(&self, mixer: Mixer, tp: u32) -> u64 {
+        match mixer {
+            Mixer::Attention => self.attention_params(tp),
+            Mixer::State => (self.recurrence).map_or(0, |r| r.on_rank(tp).parameters(self.hidden)),
+            Mixer::None => 0,
+        }
     }
 
     /// Key/value heads on each of `tp` ranks: divided, or replicated when there are fewer than ranks.
@@ -243,13 +239,10 @@ impl ModelArch {
         self.kv_heads.div_ceil(tp.max(1)).max(1)
     }
 
-    /// Parameters of one layer with full attention, with routed experts (`moe`) or without.
-    pub fn layer_params(&self, moe: bool) -> LayerParams {
-        let h = u64::from(self.hidden);
-        let heads = u64::from(self.heads);
+    /// Norms and biases of attention.
+    fn attention_small(&self) -> u64 {
         let dim = u64::from(self.head_dim);
-        let per_norm = if self.layer_norm { 2 * h } else { h };
-        let mut small = u64::from(self.norms_per_layer) * per_norm;
+        let mut small = 0;
         if self.qk_norm {
             small += 2 * dim;
         }
@@ -266,40 +259,53 @@ impl ModelArch {
             small += 2 * u64::from(i.head_dim);
         }
         if self.qkv_bias {
-            small += (heads + 2 * u64::from(self.kv_heads)) * dim;
+            small += (u64::from(self.heads) + 2 * u64::from(self.kv_heads)) * dim;
+        }
+        if self.linear_bias {
+            small += u64::from(self.hidden);
+        }
+        small
+    }
+
+    /// Parameters of one layer that is made of `block`.
+    pub fn layer_params(&self, block: Block) -> LayerParams {
+        let h = u64::from(self.hidden);
+        let per_norm = if self.layer_norm { 2 * h } else { h };
+        let mut small = u64::from(self.norms_per_layer) * per_norm;
+        if block.mixer == Mixer::Attention {
+            small += self.attention_small();
         }
         let ffn_bias = |inner: u64| inner * if self.gated { 2 } else { 1 } + h;
-        if self.linear_bias {
-            small += h;
+        let mixer = self.mixer_params(block.mixer, 1);
+        let experts = self
+            .moe
+            .filter(|_| block.feed_forward == FeedForward::Experts);
+        if let Some(m) = experts {
+            let experts = u64::from(m.experts);
+            small += h * experts;
+            if self.linear_bias {
+                small += experts * (ffn_bias(u64::from(m.expert_intermediate)) + 1);
+            }
+            return LayerParams {
+                mixer,
+                dense: self.ffn(m.shared_intermediate),
+                expert: self.ffn(m.expert_intermediate),
+                experts,
+                small,
+            };
         }
-        let attention = self.attention_params(1);
-        match self.moe.filter(|_| moe) {
-            Some(m) => {
-                let experts = u64::from(m.experts);
-                small += h * experts;
-                if self.linear_bias {
-                    small += experts * (ffn_bias(u64::from(m.expert_intermediate)) + 1);
-                }
-                LayerParams {
-                    attention,
-                    dense: self.ffn(m.shared_intermediate),
-                    expert: self.ffn(m.expert_intermediate),
-                    experts,
-                    small,
-                }
-            }
-            None => {
-                if self.linear_bias {
-                    small += ffn_bias(u64::from(self.intermediate));
-                }
-                LayerParams {
-                    attention,
-                    dense: self.ffn(self.intermediate),
-                    expert: 0,
-                    experts: 0,
-                    small,
-                }
-            }
+        let dense = match block.feed_forward {
+            FeedForward::None => 0,
+            FeedForward::Dense | FeedForward::Experts => self.ffn(self.intermediate),
+        };
+        if self.linear_bias && dense > 0 {
+            small += ffn_bias(u64::from(self.intermediate));
+        }
+        LayerParams {
+            mixer,
+            dense,
+            small,
+            ..LayerParams::default()
         }
     }
 
@@ -310,18 +316,14 @@ impl ModelArch {
 
     /// All parameters, what is outside the decoder included; a tied LM head counts once.
     pub fn parameters(&self) -> u64 {
-        let moe = u64::from(self.moe_layers_in(0..self.layers));
-        let dense = u64::from(self.layers) - moe;
         let tables = if self.tied_embeddings { 1 } else { 2 };
-        let linear = self.linear.map_or(0, |l| l.layers_in(0..self.layers));
-        let attention = u64::from(linear) * self.layer_params(false).attention;
-        u64::from(linear) * self.linear_params(1)
-            + moe * self.layer_params(true).total()
-            + dense * self.layer_params(false).total()
+        let layers: u64 = (self.blocks_in(0..self.layers).iter())
+            .map(|(block, n)| u64::from(*n) * self.layer_params(*block).total())
+            .sum();
+        layers
             + tables * self.embedding_parameters()
             + u64::from(self.hidden)
             + self.other_parameters
-            - attention
     }
 
     /// Parameters of the decoder that one token goes through: all but the experts it is not routed to,
@@ -329,7 +331,7 @@ impl ModelArch {
     pub fn active_parameters(&self) -> u64 {
         let idle = self.moe.map_or(0, |m| {
             let moe = u64::from(self.moe_layers_in(0..self.layers));
-            moe * self.layer_params(true).expert * u64::from(m.experts - m.top_k.min(m.experts))
+            moe * self.ffn(m.expert_intermediate) * u64::from(m.experts - m.top_k.min(m.experts))
         });
         self.parameters() - self.other_parameters - idle
     }
@@ -397,60 +399,34 @@ impl ModelArch {
                 + f64::from(windowed) * kept as f64)
     }
 
-    /// Layers in `range` that keep KV.
-    pub fn kv_layers_in(&self, range: Range<u32>) -> u32 {
-        let linear = self.linear.map_or(0, |l| l.layers_in(range.clone()));
-        range.len() as u32 - linear
-    }
-
-    /// Layers that keep KV.
-    pub fn kv_layers(&self) -> u32 {
-        self.kv_layers_in(0..self.layers)
-    }
-
-    /// State of one sequence on one of `tp` ranks that holds `layers` [bytes]; 0 without linear attention.
-    pub fn state_bytes_rank(&self, tp: u32, layers: Range<u32>) -> f64 {
-        self.linear.map_or(0.0, |l| {
-            f64::from(l.layers_in(layers)) * l.on_rank(tp).state_bytes()
+    /// State of one sequence on one of `tp` ranks that holds `layers` [bytes]; 0 where no layer keeps one. `unsaid` is the format where the model says none.
+    pub fn state_bytes_rank(&self, unsaid: Dtype, tp: u32, layers: Range<u32>) -> f64 {
+        self.recurrence.map_or(0.0, |r| {
+            f64::from(self.state_layers_in(layers)) * r.on_rank(tp).state_bytes(unsaid)
         })
     }
 
     /// What vLLM makes of a block of `block` tokens and how many blocks a sequence holds beside those of its tokens. Layers of
     /// one kind share a pool of pages of one size, so a block of attention must be as large as a state: it gets as many tokens
     /// as that takes. Qwen3-Next on one device: 1 097 728 bytes of state over 2048 bytes of KV a token are 536, so 544 tokens.
-    /// The layers are grouped by as many as have attention, and each group of linear ones takes one block for a sequence
+    /// The layers are grouped by as many as have attention, and each group of those with a state takes one block for a sequence
     /// (vllm/model_executor/models/config.py, `HybridAttentionMambaModelConfig`; v1/core/kv_cache_utils.py).
     ///
     /// Sparse latent attention takes blocks of 64 tokens.
     pub fn vllm_blocks(&self, kv: Dtype, tp: u32, block: u32) -> (u32, u32) {
-        let Some(l) = self.linear else {
+        let Some(r) = self.recurrence else {
             let sparse = self.indexer.is_some();
             return (if sparse { SPARSE_BLOCK } else { block }, 0);
         };
-        let state = l.on_rank(tp).state_bytes();
-        let tokens = (state / self.kv_bytes_per_token_layer(kv, tp)).ceil();
-        let least = (tokens.min(1e6) as u32).next_multiple_of(BLOCK_STEP);
-        (block.max(least), l.full_every - 1)
-    }
-
-    /// Checks the layers of linear attention.
-    fn validate_linear(&self) -> Result<(), String> {
-        let Some(l) = self.linear else {
-            return Ok(());
+        let step = match self.attention {
+            AttentionKind::Gqa => BLOCK_STEP,
+            AttentionKind::Mla { .. } => LATENT_BLOCK_STEP,
         };
-        l.validate()?;
-        if l.full_every > self.layers {
-            return Err(format!(
-                "full_attention_interval ({}) leaves none of the {} layers with full attention",
-                l.full_every, self.layers
-            ));
-        }
-        if self.window.is_some() || self.attention != AttentionKind::Gqa {
-            return Err(
-                "linear attention beside windows or latent attention is not modelled".to_owned(),
-            );
-        }
-        Ok(())
+        let state = r.on_rank(tp).state_bytes(Dtype::Bf16);
+        let tokens = (state / self.kv_bytes_per_token_layer(kv, tp)).ceil();
+        let least = (tokens.min(1e6) as u32).next_multiple_of(step);
+        let states = self.state_layers_in(0..self.layers);
+        (block.max(least), states.div_ceil(self.kv_layers().max(1)))
     }
 
     /// Checks that the shape is one that can be computed with.
@@ -529,7 +505,7 @@ impl ModelArch {
                 self.layers
             ));
         }
-        self.validate_linear()?;
+        self.validate_blocks()?;
         if let Some(i) = self.indexer {
             i.validate()?;
             if !matches!(self.attention, AttentionKind::Mla { q_lora_rank, .. } if q_lora_rank > 0)

@@ -12,6 +12,7 @@ use crate::error::{Error, nearest};
 use crate::evidence::Evidence;
 use crate::files::{self, Files};
 use crate::profile::Profile;
+use crate::recurrence::Rule;
 use crate::units::plain;
 
 /// Embedded profile files, in the order in which they are laid over each other.
@@ -101,6 +102,62 @@ const FILES: &[(&str, &str)] = &[
     ("vllm.toml", include_str!("../data/profiles/vllm.toml")),
 ];
 
+/// Embedded profiles of the kernels of layers that keep a state: they hold for models that have such layers.
+const STATE_FILES: &[(&str, &str)] = &[
+    (
+        "a100-sxm.sglang.states.toml",
+        include_str!("../data/profiles/a100-sxm.sglang.states.toml"),
+    ),
+    (
+        "b200-sxm.sglang.states.toml",
+        include_str!("../data/profiles/b200-sxm.sglang.states.toml"),
+    ),
+    (
+        "b200-sxm.trtllm.states.toml",
+        include_str!("../data/profiles/b200-sxm.trtllm.states.toml"),
+    ),
+    (
+        "b200-sxm.vllm.states.toml",
+        include_str!("../data/profiles/b200-sxm.vllm.states.toml"),
+    ),
+    (
+        "h100-sxm.sglang.states.toml",
+        include_str!("../data/profiles/h100-sxm.sglang.states.toml"),
+    ),
+    (
+        "h100-sxm.trtllm.states.toml",
+        include_str!("../data/profiles/h100-sxm.trtllm.states.toml"),
+    ),
+    (
+        "h100-sxm.vllm.states.toml",
+        include_str!("../data/profiles/h100-sxm.vllm.states.toml"),
+    ),
+    (
+        "h200-sxm.sglang.states.toml",
+        include_str!("../data/profiles/h200-sxm.sglang.states.toml"),
+    ),
+    (
+        "h200-sxm.trtllm.states.toml",
+        include_str!("../data/profiles/h200-sxm.trtllm.states.toml"),
+    ),
+    (
+        "h200-sxm.vllm.states.toml",
+        include_str!("../data/profiles/h200-sxm.vllm.states.toml"),
+    ),
+    (
+        "l40s.sglang.states.toml",
+        include_str!("../data/profiles/l40s.sglang.states.toml"),
+    ),
+    (
+        "l40s.trtllm.states.toml",
+        include_str!("../data/profiles/l40s.trtllm.states.toml"),
+    ),
+    (
+        "l40s.vllm.states.toml",
+        include_str!("../data/profiles/l40s.vllm.states.toml"),
+    ),
+];
+
 /// Largest profile that is read [bytes].
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -174,6 +231,35 @@ impl Resolved {
         }
     }
 
+    /// The same with what is known of the kernels of layers that keep a state by `rule`, on the accelerator itself or on `relative` with the same chip. Where
+    /// nothing is used, nothing is added; what a profile of the user's says of such kernels stands.
+    pub fn with_states(
+        mut self,
+        rule: Rule,
+        relative: Option<&str>,
+        engine: EngineKind,
+    ) -> Resolved {
+        if self.used.is_empty() {
+            return self;
+        }
+        let own = self.profile.accelerator.clone();
+        for chip in [Some(own.as_str()), relative].into_iter().flatten() {
+            let found = states().iter().find(|p| applies(p, chip, engine));
+            let Some(p) = found.and_then(|p| of_rule(p, rule)) else {
+                continue;
+            };
+            let given = self.profile.surfaces.clone();
+            if chip == own {
+                self.lay_over(&p);
+            } else {
+                self.carry_over(&p, chip, false);
+            }
+            self.profile.surfaces.extend(given);
+            break;
+        }
+        self
+    }
+
     fn lay_over(&mut self, p: &Profile) {
         self.used.push(Used {
             name: p.name.clone(),
@@ -204,6 +290,16 @@ impl Resolved {
     }
 }
 
+/// What `p` says of the kernels of layers that keep a state by `rule`; `None`: nothing.
+fn of_rule(p: &Profile, rule: Rule) -> Option<Profile> {
+    let prefix = format!("{}_", rule.surfaces());
+    let mut p = p.clone();
+    p.surfaces.retain(|name, _| name.starts_with(&prefix));
+    let named = format!(" {prefix}");
+    p.validations.retain(|v| v.set.contains(&named));
+    (!p.surfaces.is_empty()).then_some(p)
+}
+
 /// Most validations that a description names.
 const NAMED_VALIDATIONS: usize = 4;
 
@@ -229,20 +325,30 @@ pub fn describe(p: &Profile) -> String {
     )
 }
 
+fn parsed(files: &[(&str, &str)]) -> Vec<Profile> {
+    (files.iter())
+        .map(|(file, text)| {
+            toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
+        })
+        .collect()
+}
+
 /// The built-in profiles, parsed once per process.
 ///
 /// # Panics
 /// Never in a build whose tests pass: a test parses every embedded file.
 pub fn builtin() -> &'static [Profile] {
     static PARSED: OnceLock<Vec<Profile>> = OnceLock::new();
-    PARSED.get_or_init(|| {
-        FILES
-            .iter()
-            .map(|(file, text)| {
-                toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
-            })
-            .collect()
-    })
+    PARSED.get_or_init(|| parsed(FILES))
+}
+
+/// Those of layers that keep a state ([`Resolved::with_states`]).
+///
+/// # Panics
+/// As [`builtin`].
+pub fn states() -> &'static [Profile] {
+    static PARSED: OnceLock<Vec<Profile>> = OnceLock::new();
+    PARSED.get_or_init(|| parsed(STATE_FILES))
 }
 
 /// Finds the profiles for `accelerator` (catalog name) under `engine`; `relative` is an accelerator with the same chip.
@@ -359,7 +465,7 @@ mod tests {
 
     #[test]
     fn every_embedded_profile_parses_and_stays_within_physics() {
-        for p in builtin() {
+        for p in builtin().iter().chain(states()) {
             check(p).unwrap_or_else(|e| panic!("{}: {e}", p.name));
             assert!(!p.provenance.command.is_empty(), "{}: no command", p.name);
         }
@@ -394,6 +500,37 @@ mod tests {
         );
         assert!(h200.used[0].description.contains("the same chip"));
         assert!(of("H200-SXM5-141GB", None).used.is_empty());
+    }
+
+    #[test]
+    fn kernels_of_layers_with_a_state_hold_for_models_that_have_such_layers() {
+        let of = |chip: &str, engine, rule| {
+            let relative = (chip == "H100-PCIe-80GB").then_some("H100-SXM5-80GB");
+            let plain = resolve(chip, relative, engine, &Choice::Auto).unwrap();
+            let before = plain.used.len();
+            let with = plain.with_states(rule, relative, engine);
+            (with.used.len() - before, with.profile)
+        };
+        let h100 = "H100-SXM5-80GB";
+        let (used, p) = of(h100, EngineKind::VllmV1, Rule::Kda);
+        assert_eq!(used, 1);
+        assert_eq!(p.surfaces["kda_decode"].kernels_of, None);
+        assert!(!p.surfaces.contains_key("convolution_decode"));
+        // vLLM's kernels stand for TensorRT-LLM's.
+        let (_, p) = of(h100, EngineKind::TrtLlm, Rule::Kda);
+        let lender = p.surfaces["kda_decode"].kernels_of.as_deref();
+        assert_eq!(lender, Some("vllm_v1"));
+        // vLLM's of the gated delta rule are among its other kernels.
+        let (used, p) = of(h100, EngineKind::VllmV1, Rule::GatedDelta);
+        assert_eq!(used, 0);
+        assert!(p.surfaces.contains_key("linear_decode"));
+        assert_eq!(of(h100, EngineKind::Sglang, Rule::GatedDelta).0, 1);
+        // The same chip lends them; another has none, and neither has an analytic run.
+        assert_eq!(of("H100-PCIe-80GB", EngineKind::VllmV1, Rule::Mamba2).0, 1);
+        assert_eq!(of("L4-24GB", EngineKind::VllmV1, Rule::Mamba2).0, 0);
+        let none = resolve(h100, None, EngineKind::VllmV1, &Choice::Analytic).unwrap();
+        let none = none.with_states(Rule::Kda, None, EngineKind::VllmV1);
+        assert!(none.used.is_empty());
     }
 
     #[test]

@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 
+use crate::blocks::Block;
 use crate::dtype::Dtype;
 use crate::layout::Layout;
 use crate::model::{LayerBytes, ModelArch, small_bytes};
 
 impl ModelArch {
-    /// Bytes of one layer's weights on one rank, a layer of full attention, the matrices in `weights`.
+    /// Bytes of the weights of one layer that is made of `block` on one rank, the matrices in `weights`.
     ///
     /// MXFP4 is a format of experts only: other matrices stay 16-bit. With `ep` ranks the experts are
     /// dealt out whole and each is divided over the remaining `dp * tp / ep` ranks.
-    pub fn layer_weight_bytes(&self, moe: bool, weights: Dtype, layout: Layout) -> LayerBytes {
-        let p = self.layer_params(moe);
+    pub fn layer_weight_bytes(&self, block: Block, weights: Dtype, layout: Layout) -> LayerBytes {
+        let p = self.layer_params(block);
         let tp = layout.tp.max(1);
         let ranks = layout.stage_ranks().max(1);
         let ep = layout.ep.clamp(1, ranks);
@@ -23,7 +24,7 @@ impl ModelArch {
         };
         let small_bytes = small_bytes(weights);
         LayerBytes {
-            attention: self.attention_params(tp) as f64 * dense_bytes,
+            mixer: self.mixer_params(block.mixer, tp) as f64 * dense_bytes,
             dense: p.dense as f64 * dense_bytes / f64::from(tp),
             expert: p.expert as f64 * weights.bytes() / f64::from(ranks / ep),
             experts_held: f64::from((p.experts as u32).div_ceil(ep)),
@@ -43,31 +44,13 @@ impl ModelArch {
     /// Bytes of all weights on one rank of the stage that holds `layers`, the matrices in `weights`.
     /// The first stage has the embedding, the last the LM head; tied, one copy serves both on a single stage.
     pub fn stage_weight_bytes(&self, layout: Layout, layers: Range<u32>, weights: Dtype) -> f64 {
-        let moe = self.moe_layers_in(layers.clone());
-        let dense = layers.len() as u32 - moe;
         let first = layers.start == 0;
         let last = layers.end == self.layers;
-        let mut bytes = 0.0;
-        if moe > 0 {
-            bytes += f64::from(moe) * self.layer_weight_bytes(true, weights, layout).total();
-        }
-        if dense > 0 {
-            bytes += f64::from(dense) * self.layer_weight_bytes(false, weights, layout).total();
-        }
-        if let Some(l) = self.linear {
-            let linear = f64::from(l.layers_in(layers));
-            let format = if weights == Dtype::Mxfp4 {
-                2.0
-            } else {
-                weights.bytes()
-            };
-            let [own, full] = [
-                self.linear_params(layout.tp),
-                self.attention_params(layout.tp.max(1)),
-            ]
-            .map(|p| p as f64);
-            bytes += linear * (own - full) * format;
-        }
+        let mut bytes: f64 = (self.blocks_in(layers).iter())
+            .map(|(block, n)| {
+                f64::from(*n) * self.layer_weight_bytes(*block, weights, layout).total()
+            })
+            .sum();
         let tables =
             u32::from(first) + u32::from(last) - u32::from(first && last && self.tied_embeddings);
         bytes += f64::from(tables) * self.embedding_bytes(weights, layout.tp);

@@ -95,7 +95,7 @@ pub struct MemorySettings {
     pub max_model_len: u32,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// KV blocks that a sequence holds beside those of its tokens: vLLM's for the state of layers of linear attention.
+    /// KV blocks that a sequence holds beside those of its tokens: vLLM's for the states of layers that keep one.
     #[serde(default)]
     pub state_blocks: u32,
     /// Whether decode graphs are captured.
@@ -511,14 +511,17 @@ fn stage_use(
     let total = rank.usable_bytes as f64;
     let last = layers.end == model.layers;
     let weights = stage_weights(model, layout, layers.clone(), s.weights, s.engine);
-    // A stage of linear layers alone keeps no KV; its states are those of whoever has some.
+    // A stage without attention keeps no KV; its states are those of whoever has some.
     let with_kv = model.kv_layers_in(layers.clone()).max(1);
     let kv_bytes_per_token = model.kv_bytes_per_token_rank(s.kv_cache, layout.tp, with_kv);
+    let state = |unsaid| {
+        let one = model.state_bytes_rank(unsaid, layout.tp, layers.clone());
+        f64::from(s.max_num_seqs) * one
+    };
     let states = match s.engine {
-        // TensorRT-LLM keeps a state for each sequence that may run, apart from KV (`MambaCacheManager`).
-        EngineKind::TrtLlm => {
-            f64::from(s.max_num_seqs) * model.state_bytes_rank(layout.tp, layers.clone())
-        }
+        // Both keep a state for each sequence that may run, apart from KV: `MambaCacheManager`; `MambaPool`, whose format is `SGLANG_MAMBA_SSM_DTYPE`'s.
+        EngineKind::TrtLlm => state(Dtype::Bf16),
+        EngineKind::Sglang => state(Dtype::Fp32),
         _ => 0.0,
     };
     let tokens = f64::from(s.max_num_batched_tokens);
@@ -577,7 +580,7 @@ fn stage_use(
         EngineKind::Sglang => {
             // Its share is of what is free before the weights are there, and holds nothing else.
             stage.limit = (total - stage.runtime) * s.memory_fraction;
-            stage.limit - stage.weights
+            stage.limit - stage.weights - states
         }
         _ => stage.limit - used,
     };
@@ -607,8 +610,7 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
     let gate = if m.gated { 2.0 } else { 1.0 };
     let feed_forward = |inner: f64| (gate + 1.0) * inner / tp;
     let mut width: f64 = 0.0;
-    let moe_layers = m.moe_layers_in(0..m.layers);
-    if moe_layers < m.layers {
+    if m.dense_layers_in(0..m.layers) > 0 {
         width = width.max(feed_forward(f64::from(m.intermediate)));
     }
     if let Some(moe) = m.moe {
@@ -649,10 +651,8 @@ fn forward_peak(m: &ModelArch, layout: Layout, tokens: f64, engine: EngineKind) 
     let kv = f64::from(m.kv_heads_per_rank(layout.tp));
     let gates = if m.attention_gate { 3.0 } else { 2.0 };
     let attention = (gates * heads + 2.0 * kv) * f64::from(m.head_dim);
-    let linear = m
-        .linear
-        .map_or(0.0, |l| f64::from(l.on_rank(layout.tp).projected()));
-    2.0 * tokens * (2.0 * f64::from(m.hidden) + width.max(attention).max(linear))
+    let projected = (m.recurrence).map_or(0.0, |r| f64::from(r.on_rank(layout.tp).projected()));
+    2.0 * tokens * (2.0 * f64::from(m.hidden) + width.max(attention).max(projected))
 }
 
 /// What sparse latent attention keeps for prompts under vLLM, beside what experts take [bytes]: the latents of `5 x max_model_len` tokens widened to 16 bits where

@@ -510,3 +510,57 @@ fn kv_of_earlier_chunks_is_given_back_by_some_releases() {
         "its decodes read all"
     );
 }
+
+#[test]
+fn states_are_set_aside_by_each_engine_in_its_own_way() {
+    let of = |engine, seqs: u32| {
+        let set = |s: &mut MemorySettings| s.max_num_seqs = seqs;
+        on(
+            "nemotron-nano-9b-v2",
+            "p5.4xlarge",
+            Layout::SINGLE,
+            set,
+            engine,
+        )
+        .unwrap()
+    };
+    let c = Catalog::builtin();
+    let arch = c.model("nemotron-nano-9b-v2").unwrap();
+    let state = arch.state_bytes_rank(Dtype::Bf16, 1, 0..56);
+    // SGLang and TensorRT-LLM set one aside for each sequence that may run; SGLang's pool is taken from what KV would have got.
+    for engine in [EngineKind::Sglang, EngineKind::TrtLlm] {
+        let (few, many) = (of(engine, 16), of(engine, 80));
+        let less = few.kv_bytes as f64 - many.kv_bytes as f64;
+        let share = if engine == EngineKind::TrtLlm {
+            0.9
+        } else {
+            1.0
+        };
+        assert!(
+            (less / (64.0 * state * share) - 1.0).abs() < 1e-3,
+            "{engine}: {less}"
+        );
+    }
+    // vLLM's states lie in the blocks of KV: blocks as large as a state, seven for a sequence beside those of its tokens.
+    let (tokens, states) = arch.vllm_blocks(Dtype::Bf16, 1, 16);
+    assert_eq!((tokens, states), (1312, 7));
+    let blocks = |s: &mut MemorySettings| {
+        (s.block_size, s.state_blocks, s.max_num_seqs) = (tokens, states, 64);
+    };
+    let engine = EngineKind::VllmV1;
+    let p = on(
+        "nemotron-nano-9b-v2",
+        "p5.4xlarge",
+        Layout::SINGLE,
+        blocks,
+        engine,
+    )
+    .unwrap();
+    assert_eq!(p.blocks_for(10_000), 8 + 7);
+    // Four layers' keys and values of 8 heads of 128.
+    assert_eq!(p.kv_bytes_per_token, 4.0 * 4096.0);
+    // A page of a layer holds a state with little to spare.
+    let page = f64::from(tokens) * 4096.0;
+    let one = arch.recurrence.unwrap().state_bytes(Dtype::Bf16);
+    assert!(page >= one && page < 1.02 * one);
+}

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::blocks::{Block, FeedForward};
 use crate::dtype::Dtype;
 use crate::engine::EngineKind;
 use crate::layout::Layout;
@@ -46,7 +47,11 @@ pub(super) fn rotary_table(model: &ModelArch, engine: EngineKind) -> f64 {
 /// to a multiple of 256. Inferred from the weights that gpt-oss-20b and -120b take (llm-d-benchmark).
 fn mxfp4_padding(m: &ModelArch, layout: Layout, layers: Range<u32>) -> f64 {
     let padded = f64::from(m.hidden.next_multiple_of(256)) / f64::from(m.hidden);
-    let one = m.layer_weight_bytes(true, Dtype::Mxfp4, layout);
+    let experts = Block {
+        feed_forward: FeedForward::Experts,
+        ..Block::DENSE
+    };
+    let one = m.layer_weight_bytes(experts, Dtype::Mxfp4, layout);
     let values = one.expert * one.experts_held * 0.5 / Dtype::Mxfp4.bytes();
     f64::from(m.moe_layers_in(layers)) * values * (padded - 1.0)
 }

@@ -9,6 +9,7 @@ use super::device::Device;
 use super::experts::SharedExperts;
 use super::table::Table;
 use super::walk::LayerWalk;
+use crate::blocks::{Block, FeedForward};
 use crate::dtype::Dtype;
 
 /// The module on one rank.
@@ -39,7 +40,17 @@ impl LayerWalk {
     /// The module's token-wise work for `t` tokens.
     pub(super) fn draft_layer(&self, t: u32) -> Device {
         let m = &self.model;
-        let mut d = self.layer(t, m.moe.is_some(), None);
+        let feed_forward = match m.moe {
+            Some(_) => FeedForward::Experts,
+            None => FeedForward::Dense,
+        };
+        let mut d = self.layer(
+            t,
+            Block {
+                feed_forward,
+                ..Block::DENSE
+            },
+        );
         // Embedding and hidden state are normalised, the layer's output once more.
         let norms = 3.0 * 2.0 * 2.0 * f64::from(m.hidden) * f64::from(t);
         d.add_activations(self.ops.elementwise(norms, 3.0));

@@ -18,13 +18,13 @@ use crate::batch::BatchStats;
 use crate::dtype::Dtype;
 use crate::engine_cost::{EngineCost, slowest_of};
 use crate::layout::Layout;
-use crate::linear_attention::LinearAttention;
 use crate::model::ModelArch;
 use crate::ops::collective::{CollectiveModel, Fabric};
 use crate::ops::{
     Cache, DecodeShape, Kernels, OperatorModel, PrefillShape, PrefillWork, Routing, Span,
 };
 use crate::profile::Profile;
+use crate::recurrence::Recurrence;
 use crate::step::{Parts, StepCost, StepModel};
 use device::Device;
 use draft::DraftModule;
@@ -72,6 +72,7 @@ pub struct OperatorSteps {
     /// Walks the layers for entries of the tables that nobody has asked for yet.
     walk: Box<LayerWalk>,
     cost: EngineCost,
+    /// Layers, those of one half counted as half ones.
     layers: f64,
     kernels_per_layer: f64,
     /// Share of the layers on the fullest pipeline stage.
@@ -87,8 +88,8 @@ pub struct OperatorSteps {
     head: Table,
     attention: Attention,
     full_layers: f64,
-    /// What a rank computes of linear attention, and the layers that have it.
-    delta_rule: Option<(LinearAttention, f64)>,
+    /// What a rank computes of layers with a state, and how many there are.
+    recurrence: Option<(Recurrence, f64)>,
     window_layers: f64,
     /// What those layers attend to.
     span: Span,
@@ -142,7 +143,7 @@ impl OperatorSteps {
         let window_layers = m.window.map_or(0, |w| w.layers.min(m.layers));
         OperatorSteps {
             cost: spec.cost,
-            layers: f64::from(m.layers),
+            layers: m.whole_layers(),
             kernels_per_layer: KERNELS_PER_LAYER
                 + f64::from(u8::from(m.gated && !spec.kernels.gate_with_up)),
             stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
@@ -153,9 +154,9 @@ impl OperatorSteps {
             head: Table::up_to(table.min(4096)),
             attention,
             full_layers: f64::from(m.kv_layers().saturating_sub(window_layers)),
-            delta_rule: m
-                .linear
-                .map(|l| (l.on_rank(tp), f64::from(l.layers_in(0..m.layers)))),
+            recurrence: m
+                .recurrence
+                .map(|r| (r.on_rank(tp), f64::from(m.state_layers_in(0..m.layers)))),
             window_layers: f64::from(window_layers),
             span: walk.span(),
             decode_span: match walk.span() {
@@ -184,13 +185,13 @@ impl OperatorSteps {
 
     #[inline]
     fn add_attention(&self, device: &mut Device, batch: &BatchStats) {
-        if let Some((shape, layers)) = &self.delta_rule {
+        if let Some((shape, layers)) = &self.recurrence {
             if batch.decode_seqs > 0 {
-                let t = self.walk.ops.linear_decode(shape, batch.decode_seqs);
+                let t = self.walk.ops.state_decode(shape, batch.decode_seqs);
                 device.add_attention(t, *layers);
             }
             if batch.prefill_seqs > 0 {
-                let t = self.walk.ops.linear_prefill(shape, &PrefillWork::of(batch));
+                let t = self.walk.ops.state_prefill(shape, &PrefillWork::of(batch));
                 device.add_attention(t, *layers);
             }
         }
@@ -212,11 +213,11 @@ impl OperatorSteps {
                 }
                 Attention::Mla(shape, _) => {
                     let t = self.walk.ops.decode_mla(&shape, batch, Cache::Cold);
-                    device.add_attention(t, self.layers);
+                    device.add_attention(t, self.full_layers);
                 }
                 Attention::Sparse(shape, _) => {
                     let t = self.walk.ops.decode_sparse(&shape, batch);
-                    device.add_attention(t, self.layers);
+                    device.add_attention(t, self.full_layers);
                 }
             }
         }

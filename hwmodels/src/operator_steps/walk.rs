@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 
 use super::device::Device;
 use super::experts::SharedExperts;
+use crate::blocks::{Block, FeedForward, Mixer};
 use crate::dtype::Dtype;
 use crate::evidence::Evidence;
 use crate::indexer::Indexer;
 use crate::layout::Layout;
-use crate::linear_attention::LinearAttention;
 use crate::model::{AttentionKind, ModelArch, Moe};
 use crate::ops::collective::{AllReduceImpl, CollectiveModel, Group, Launch};
 use crate::ops::{
     DecodeShape, Experts, Kernels, MlaShape, MoeShape, OpShape, OpTime, OperatorModel,
     PrefillShape, Routing, Span, SparseShape,
 };
+use crate::recurrence::{Recurrence, Rule};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attention {
@@ -107,9 +108,29 @@ impl LayerWalk {
         if self.tp < 2 {
             return 0.0;
         }
-        let bytes = f64::from(tokens) * f64::from(self.model.hidden) * 2.0;
+        self.all_reduce_bytes(f64::from(tokens) * f64::from(self.model.hidden) * 2.0)
+    }
+
+    fn all_reduce_bytes(&self, bytes: f64) -> f64 {
         self.collectives
             .all_reduce(bytes, self.group(), self.all_reduce, Launch::Graph)
+    }
+
+    /// What ranks that divide a group of Mamba2's heads tell each other for the norm over it: the sum of squares of a single group, or all its values
+    /// (`Mixer2RMSNormGated` of `vllm/model_executor/layers/mamba/mamba_mixer2.py`).
+    fn group_norm(&self, r: &Recurrence, t: u32) -> f64 {
+        if r.rule != Rule::Mamba2 || r.key_heads.is_multiple_of(self.tp) {
+            return 0.0;
+        }
+        let tokens = f64::from(t);
+        match r.key_heads {
+            1 => self.all_reduce_bytes(4.0 * tokens),
+            _ => {
+                let values = f64::from(r.value_width());
+                self.collectives
+                    .all_gather(2.0 * values * tokens, self.group())
+            }
+        }
     }
 
     pub(super) fn kv_heads(&self) -> u32 {
@@ -164,18 +185,24 @@ impl LayerWalk {
         }
     }
 
-    /// Projections and gated norm of one layer of linear attention.
-    fn linear_block(&self, l: &LinearAttention, t: u32, d: &mut Device) {
-        let l = l.on_rank(self.tp);
+    /// Projections and gated norm of one layer with a state.
+    fn state_block(&self, r: &Recurrence, t: u32, d: &mut Device) {
+        d.communication += self.group_norm(r, t);
+        let r = r.on_rank(self.tp);
         let hidden = self.model.hidden;
-        let gates = 2 * l.value_heads;
-        d.add_gemm(self.gemm(t, l.projected() - gates, hidden));
-        // The two gates of each head stay in 16 bits.
-        d.add_gemm(self.ops.gemm(t, gates, hidden, Dtype::Bf16, Dtype::Bf16));
+        let values = r.value_width();
+        d.add_gemm(self.gemm(t, r.wide_columns(), hidden));
+        let narrow = |n: u32, k: u32| (self.ops).gemm(t, n, k, Dtype::Bf16, Dtype::Bf16);
+        if r.narrow_columns() > 0 {
+            d.add_gemm(narrow(r.narrow_columns(), hidden));
+        }
+        for _ in 0..r.low_rank_products() {
+            d.add_gemm(narrow(values, r.value_dim));
+        }
         // The norm reads the output and its gates, and writes the next product's input.
-        let norm = (2.0 * 2.0 + self.product_input()) * f64::from(l.value_width()) * f64::from(t);
+        let norm = (2.0 * 2.0 + self.product_input()) * f64::from(values) * f64::from(t);
         d.add_activations(self.ops.elementwise(norm, 1.0));
-        d.add_gemm(self.gemm(t, hidden, l.value_width()));
+        d.add_gemm(self.gemm(t, hidden, values));
     }
 
     /// Projections, element-wise kernels and output projection of one layer's attention.
@@ -223,14 +250,17 @@ impl LayerWalk {
         }
         d.add_gemm(self.gemm_in(format, t, m.hidden, out_width));
         let kv_bytes = self.kv_cache.bytes();
-        if self.kernels.fused_rotary {
+        let write = f64::from(kv_width) * tokens * (2.0 + kv_bytes);
+        if m.rotary_dim == 0 {
+            // Without rotary positions keys and values are written as they are.
+            d.add_activations(self.ops.elementwise(write, 1.0));
+        } else if self.kernels.fused_rotary {
             // Q, K and V are read once; Q is written in place, K and V to the cache.
             let bytes = 4.0 * f64::from(q_width) + (2.0 + kv_bytes) * f64::from(kv_width);
             d.add_activations(self.ops.elementwise(bytes * tokens, 1.0));
         } else {
             // Rotary embedding reads and writes Q and K; the KV write reads and writes K and V.
             let rotary = 2.0 * 2.0 * f64::from(q_width + kv_width / 2) * tokens;
-            let write = f64::from(kv_width) * tokens * (2.0 + kv_bytes);
             d.add_activations(self.ops.elementwise(rotary + write, 2.0));
         }
         if m.qk_norm {
@@ -342,25 +372,29 @@ impl LayerWalk {
         })
     }
 
-    /// One layer; `experts` chooses routed experts over the dense block, `linear` linear attention over full.
-    pub(super) fn layer(&self, t: u32, experts: bool, linear: Option<&LinearAttention>) -> Device {
+    /// One layer that is made of `block`.
+    pub(super) fn layer(&self, t: u32, block: Block) -> Device {
         let m = &self.model;
         let mut d = Device::default();
-        // A norm with its residual reads two streams and writes two, one of them the next product's input.
-        let norm = (3.0 * 2.0 + self.product_input()) * f64::from(m.hidden) * f64::from(t);
-        let norms = if m.parallel_block { 1.0 } else { 2.0 };
-        d.add_activations(self.ops.elementwise(norm * norms, norms));
-        match linear {
-            Some(l) => self.linear_block(l, t, &mut d),
-            None => self.attention_block(t, &mut d),
-        }
-        if experts {
-            self.moe(t, &mut d);
+        // A norm with its residual reads two streams and writes two, one of them the next product's input. Attention and feed-forward side by side share one.
+        let halves = if m.parallel_block {
+            1.0
         } else {
-            self.dense_mlp(t, m.intermediate, &mut d);
+            f64::from(block.halves())
+        };
+        let norm = (3.0 * 2.0 + self.product_input()) * f64::from(m.hidden) * f64::from(t);
+        d.add_activations(self.ops.elementwise(norm * halves, halves));
+        match (block.mixer, &m.recurrence) {
+            (Mixer::Attention, _) => self.attention_block(t, &mut d),
+            (Mixer::State, Some(r)) => self.state_block(r, t, &mut d),
+            (Mixer::State | Mixer::None, _) => {}
         }
-        let reduces = if m.parallel_block { 1.0 } else { 2.0 };
-        d.communication += reduces * self.all_reduce(t);
+        match block.feed_forward {
+            FeedForward::Experts => self.moe(t, &mut d),
+            FeedForward::Dense => self.dense_mlp(t, m.intermediate, &mut d),
+            FeedForward::None => {}
+        }
+        d.communication += halves * self.all_reduce(t);
         d
     }
 
@@ -370,21 +404,8 @@ impl LayerWalk {
         if t == 0 {
             return d;
         }
-        let m = &self.model;
-        for experts in [false, true] {
-            for linear in [None, m.linear.as_ref()] {
-                let alike = |i: &u32| {
-                    m.is_moe_layer(*i) == experts
-                        && m.linear.is_some_and(|l| l.is_linear(*i)) == linear.is_some()
-                };
-                let layers = (0..m.layers).filter(alike).count();
-                if layers > 0 {
-                    d.add_scaled(&self.layer(t, experts, linear), layers as f64);
-                }
-                if m.linear.is_none() {
-                    break;
-                }
-            }
+        for (block, layers) in self.model.blocks_in(0..self.model.layers) {
+            d.add_scaled(&self.layer(t, block), f64::from(layers));
         }
         d
     }
@@ -419,7 +440,7 @@ impl LayerWalk {
             if matches!(e, Evidence::Analytic | Evidence::Extrapolated) {
                 weak.insert(format!("{what} times are {}", match e {
                     Evidence::Analytic => "analytic: no kernel measurements of this accelerator are in the profile",
-                    _ => "extrapolated: beyond the shapes that the profile was fitted on, or from another accelerator with the same chip",
+                    _ => "extrapolated: beyond the shapes that the profile was fitted on, or from another accelerator with the same chip or another engine's kernels",
                 }));
             }
         };
@@ -442,8 +463,12 @@ impl LayerWalk {
         if m.indexer.is_some() {
             note("sparse attention", Evidence::Analytic);
         }
-        if m.linear.is_some() {
-            note("linear attention", self.ops.evidence(&OpShape::Linear));
+        if let Some(r) = &m.recurrence {
+            let kernels = match r.rule {
+                Rule::Mamba2 => "Mamba2 scan and update",
+                rule => rule.name(),
+            };
+            note(kernels, self.ops.evidence(&OpShape::State(r.rule)));
         }
         if let Some(moe) = &m.moe {
             note(

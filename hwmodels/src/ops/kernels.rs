@@ -3,6 +3,7 @@
 use super::attention::SparseKernels;
 use super::moe::Experts;
 use super::sampling::{Sampler, Sampling};
+use crate::Dtype;
 
 /// Who chooses the kernels of matrix products, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,9 @@ pub struct Kernels {
     pub chunked_decodes: bool,
     /// Whose kernels of sparse latent attention.
     pub sparse: SparseKernels,
+    /// Format of the states of layers that keep one, where the model says none: the activations' (vLLM's `mamba_ssm_cache_dtype` and TensorRT-LLM's,
+    /// `auto`), or 32 bits (SGLang's `SGLANG_MAMBA_SSM_DTYPE`).
+    pub states: Dtype,
     /// Whose kernels cut the distribution of the next token.
     pub sampler: Sampler,
     /// How tokens are chosen.
@@ -76,6 +80,7 @@ impl Kernels {
             experts: Experts::Cutlass,
             chunked_decodes: false,
             sparse: SparseKernels::TrtLlm,
+            states: Dtype::Bf16,
             sampler: Sampler::FlashInfer,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),
@@ -97,6 +102,7 @@ impl Default for Kernels {
             experts: Experts::Triton,
             chunked_decodes: true,
             sparse: SparseKernels::FlashMla,
+            states: Dtype::Bf16,
             sampler: Sampler::Sort,
             sampling: Sampling::default(),
             graph_mode: GraphMode::default(),

@@ -27,6 +27,7 @@ mod model;
 pub mod moe;
 mod param;
 pub mod sampling;
+mod state_space;
 pub mod surface;
 mod surfaces;
 

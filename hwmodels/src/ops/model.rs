@@ -8,8 +8,8 @@ use super::device::{Device, OpTime};
 use super::kernels::{Kernels, Products};
 use super::moe::{self, Experts, MoeShape, Routing};
 use super::surfaces::{ExpertTimes, Surfaces};
-use super::{delta_rule, elementwise, gemm, sampling};
-use crate::linear_attention::LinearAttention;
+use super::{delta_rule, elementwise, gemm, sampling, state_space};
+use crate::recurrence::{Recurrence, Rule};
 use crate::{Accelerator, Dtype, Evidence, Profile};
 
 /// Share of the peak bandwidth that the best streaming kernel reached in any fit (decode attention on H100).
@@ -44,8 +44,8 @@ pub enum OpShape {
         /// Format of the KV cache.
         kv: Dtype,
     },
-    /// Linear attention.
-    Linear,
+    /// Layers with a state by this rule.
+    State(Rule),
     /// Routed experts of this shape.
     Moe(MoeShape),
 }
@@ -269,22 +269,61 @@ impl OperatorModel {
             + sparse::sparse_prefill_time(d, shape, self.kernels.sparse, work)
     }
 
-    /// Time of the kernels of one layer of linear attention over `seqs` decodes.
-    pub fn linear_decode(&self, l: &LinearAttention, seqs: u32) -> OpTime {
-        let seqs = f64::from(seqs);
-        let time = delta_rule::decode_time(&self.elementwise, &self.device, l, seqs);
-        let floor = self.floor(delta_rule::decode_bytes(l, seqs), 0.0, Arithmetic::Bf16);
-        let of = [seqs, f64::from(l.value_heads)];
-        self.surfaces.linear_decode().scale(time, of, floor)
+    /// Time of the kernels of one layer with a state over `seqs` decodes.
+    pub fn state_decode(&self, r: &Recurrence, seqs: u32) -> OpTime {
+        let d = &self.device;
+        let (unsaid, seqs) = (self.kernels.states, f64::from(seqs));
+        let surface = &self.surfaces.state(r.rule).decode;
+        if r.rule == Rule::Mamba2 {
+            let time = state_space::convolution_time(&self.elementwise, d, r, seqs, seqs);
+            let of = [seqs, f64::from(r.channels())];
+            let floor = self.convolution_floor(r, seqs, seqs);
+            return surface.scale(time, of, floor) + state_space::update_time(d, r, unsaid, seqs);
+        }
+        let time = delta_rule::decode_time(&self.elementwise, d, r, unsaid, seqs);
+        let bytes = delta_rule::decode_bytes(r, unsaid, seqs);
+        let floor = self.floor(bytes, 0.0, Arithmetic::Bf16);
+        let heads = f64::from(r.value_heads);
+        match r.rule {
+            Rule::Kda => surface.scale(time, [seqs * heads], floor),
+            Rule::GatedDelta | Rule::Mamba2 => surface.scale(time, [seqs, heads], floor),
+        }
     }
 
-    /// Time of the kernels of one layer of linear attention over the chunks `work`.
-    pub fn linear_prefill(&self, l: &LinearAttention, work: &PrefillWork) -> OpTime {
-        let time = delta_rule::prefill_time(&self.elementwise, &self.device, l, work);
-        let floor = self.floor(0.0, delta_rule::prefill_flops(l, work), Arithmetic::Bf16);
+    /// Time of the kernels of one layer with a state over the chunks `work`.
+    pub fn state_prefill(&self, r: &Recurrence, work: &PrefillWork) -> OpTime {
+        let (p, d) = (&self.elementwise, &self.device);
+        let unsaid = self.kernels.states;
         let each = work.tokens / work.seqs.max(1.0);
-        let of = [each, work.tokens, f64::from(l.value_heads)];
-        self.surfaces.linear_prefill().scale(time, of, floor)
+        let surface = &self.surfaces.state(r.rule).prefill;
+        if r.rule == Rule::Mamba2 {
+            let time = state_space::convolution_time(p, d, r, work.tokens, work.seqs);
+            let of = [each, work.tokens, f64::from(r.channels())];
+            let floor = self.convolution_floor(r, work.tokens, work.seqs);
+            return surface.scale(time, of, floor) + state_space::scan_time(p, d, r, unsaid, work);
+        }
+        let time = delta_rule::prefill_time(p, d, r, unsaid, work);
+        let flops = delta_rule::prefill_flops(r, work);
+        let floor = self.floor(0.0, flops, Arithmetic::Bf16);
+        let heads = f64::from(r.value_heads);
+        match r.rule {
+            Rule::Kda => surface.scale(time, [each, work.seqs * heads], floor),
+            Rule::GatedDelta | Rule::Mamba2 => {
+                surface.scale(time, [each, work.tokens, heads], floor)
+            }
+        }
+    }
+
+    /// Least time of a short convolution, all of whose bytes come from device memory [s].
+    fn convolution_floor(&self, r: &Recurrence, tokens: f64, seqs: f64) -> f64 {
+        let bytes = state_space::convolution_bytes(r, tokens, seqs);
+        self.floor(bytes, 0.0, Arithmetic::Bf16)
+    }
+
+    /// Time of a short convolution alone, as Mamba2's layers run it, over `seqs` sequences of `tokens` tokens each.
+    pub fn convolution(&self, r: &Recurrence, seqs: u32, tokens: u32) -> OpTime {
+        let (seqs, each) = (f64::from(seqs), f64::from(tokens));
+        state_space::convolution_time(&self.elementwise, &self.device, r, seqs * each, seqs)
     }
 
     fn prefill(&self, shape: &PrefillShape, work: &PrefillWork) -> OpTime {
@@ -371,13 +410,11 @@ impl OperatorModel {
                 let surface = self.surfaces.decode(kv, head_dim);
                 surface.is_some().then_some(Evidence::Fitted)
             }
-            OpShape::Linear => {
-                let known = self.surfaces.linear_decode().is_some();
-                return if known {
-                    Evidence::Fitted
-                } else {
-                    Evidence::Analytic
-                };
+            // Mamba2's scan and update are in no table.
+            OpShape::State(Rule::Mamba2) => return Evidence::Analytic,
+            OpShape::State(rule) => {
+                let known = self.surfaces.state(rule).decode.kernels();
+                return known.unwrap_or(Evidence::Analytic);
             }
             OpShape::Moe(ref shape) => {
                 let a = Arithmetic::of(&self.device, shape.weights, shape.activations);
@@ -409,7 +446,7 @@ impl OperatorModel {
                     vec![(format!("{prefix}.head_dim"), f64::from(head_dim))],
                 )
             }
-            OpShape::Linear => return Evidence::Analytic,
+            OpShape::State(_) => return Evidence::Analytic,
             OpShape::Moe(ref shape) => {
                 let a = Arithmetic::of(&self.device, shape.weights, shape.activations);
                 let prefix = moe::prefix(a, self.experts(shape.ep));

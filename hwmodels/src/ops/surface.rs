@@ -24,6 +24,9 @@ pub struct Surface {
     pub held_out_p90: f64,
     /// Rows held out.
     pub held_out_rows: u64,
+    /// The engine whose kernels were measured, where it is another than the profile's: it runs kernels of its own, whose times are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_of: Option<String>,
 }
 
 /// A surface that is ready to be asked.
@@ -130,6 +133,7 @@ mod tests {
             held_out_median: 0.0,
             held_out_p90: 0.0,
             held_out_rows: 0,
+            kernels_of: None,
         }
     }
 

@@ -5,6 +5,7 @@ use super::device::OpTime;
 use super::known::Curves;
 use super::moe::{self, MoeShape};
 use super::surface::Grid;
+use crate::recurrence::Rule;
 use crate::{Dtype, Evidence, Profile};
 
 /// Head sizes that attention surfaces are made for; others take the next larger, the largest where there is none.
@@ -12,22 +13,39 @@ const HEAD_DIMS: [u32; 3] = [64, 128, 256];
 
 /// A surface, or none: then the formula stands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Maybe(Option<Grid>);
+pub(super) struct Maybe {
+    grid: Option<Grid>,
+    /// Whether it was measured on another engine's kernels.
+    borrowed: bool,
+}
 
 impl Maybe {
     fn of(profile: &Profile, name: &str) -> Maybe {
-        // Profiles are checked when they are read.
-        Maybe(profile.surfaces.get(name).and_then(|s| s.grid().ok()))
+        let surface = profile.surfaces.get(name);
+        Maybe {
+            // Profiles are checked when they are read.
+            grid: surface.and_then(|s| s.grid().ok()),
+            borrowed: surface.is_some_and(|s| s.kernels_of.is_some()),
+        }
+    }
+
+    /// Whose kernels were measured: this engine's, or another's; `None` without a surface.
+    pub fn kernels(&self) -> Option<Evidence> {
+        self.is_some().then_some(if self.borrowed {
+            Evidence::Extrapolated
+        } else {
+            Evidence::Fitted
+        })
     }
 
     /// Whether there is a surface.
     pub fn is_some(&self) -> bool {
-        self.0.is_some()
+        self.grid.is_some()
     }
 
     /// How well a shape of these quantities is known; `None` without a surface.
     pub fn evidence(&self, quantities: &[f64]) -> Option<Evidence> {
-        let inside = self.0.as_ref()?.covers(quantities);
+        let inside = self.grid.as_ref()?.covers(quantities);
         Some(if inside {
             Evidence::Fitted
         } else {
@@ -39,7 +57,7 @@ impl Maybe {
     /// benchmarks that repeat one call can beat. Both of its sides grow alike: what binds stays what binds.
     #[inline]
     pub fn scale<const N: usize>(&self, time: OpTime, quantities: [f64; N], floor: f64) -> OpTime {
-        let (Some(grid), true) = (&self.0, time.seconds > 0.0) else {
+        let (Some(grid), true) = (&self.grid, time.seconds > 0.0) else {
             return time;
         };
         time.times(grid.ratio(&quantities).max(floor / time.seconds))
@@ -56,8 +74,9 @@ pub(super) struct Surfaces {
     prefill: [[Maybe; 3]; 2],
     mla_decode: [Maybe; 2],
     mla_prefill: Maybe,
-    linear_decode: Maybe,
-    linear_prefill: Maybe,
+    delta: StateTimes,
+    kda: StateTimes,
+    convolution: StateTimes,
     moe_bf16: ExpertTimes,
     moe_fp8: ExpertTimes,
     moe_fp8_block: ExpertTimes,
@@ -65,6 +84,25 @@ pub(super) struct Surfaces {
     moe_int4: ExpertTimes,
     none: Maybe,
     no_experts: ExpertTimes,
+}
+
+/// What is known of the kernels of layers with a state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StateTimes {
+    /// Over decodes.
+    pub decode: Maybe,
+    /// Over prompts.
+    pub prefill: Maybe,
+}
+
+impl StateTimes {
+    fn of(profile: &Profile, rule: Rule) -> StateTimes {
+        let name = rule.surfaces();
+        StateTimes {
+            decode: Maybe::of(profile, &format!("{name}_decode")),
+            prefill: Maybe::of(profile, &format!("{name}_prefill")),
+        }
+    }
 }
 
 /// What is known of experts in one format: a surface, and the shapes that were measured themselves.
@@ -117,8 +155,9 @@ impl Surfaces {
             prefill: pair("prefill"),
             mla_decode: ["kv16", "kv8"].map(|kv| of(&format!("mla_decode.{kv}"))),
             mla_prefill: of("mla_prefill"),
-            linear_decode: of("linear_decode"),
-            linear_prefill: of("linear_prefill"),
+            delta: StateTimes::of(profile, Rule::GatedDelta),
+            kda: StateTimes::of(profile, Rule::Kda),
+            convolution: StateTimes::of(profile, Rule::Mamba2),
             moe_bf16: experts("moe.bf16"),
             moe_fp8: experts("moe.fp8"),
             moe_fp8_block: experts("moe.fp8_block"),
@@ -133,7 +172,7 @@ impl Surfaces {
     pub fn gemm(&self, arithmetic: Arithmetic, block_scales: bool) -> &Maybe {
         match arithmetic {
             Arithmetic::Bf16 => &self.gemm_bf16,
-            Arithmetic::Fp8 if block_scales && self.gemm_fp8_block.0.is_some() => {
+            Arithmetic::Fp8 if block_scales && self.gemm_fp8_block.is_some() => {
                 &self.gemm_fp8_block
             }
             Arithmetic::Fp8 => &self.gemm_fp8,
@@ -176,16 +215,14 @@ impl Surfaces {
         &self.mla_prefill
     }
 
-    /// Of linear attention over decodes.
+    /// Of layers with a state: all their kernels by a delta rule, the convolution alone by Mamba2's.
     #[inline]
-    pub fn linear_decode(&self) -> &Maybe {
-        &self.linear_decode
-    }
-
-    /// Of linear attention over prompts.
-    #[inline]
-    pub fn linear_prefill(&self) -> &Maybe {
-        &self.linear_prefill
+    pub fn state(&self, rule: Rule) -> &StateTimes {
+        match rule {
+            Rule::GatedDelta => &self.delta,
+            Rule::Kda => &self.kda,
+            Rule::Mamba2 => &self.convolution,
+        }
     }
 
     /// Of routed experts.

@@ -4,4 +4,5 @@
 
 mod measured_kv;
 mod operators;
+mod states;
 mod surfaces;

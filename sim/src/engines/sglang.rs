@@ -29,6 +29,40 @@ fn plain(start: &Start) -> bool {
     start.dp == 1 && start.pp == 1 && start.role == Role::Both
 }
 
+impl SglangParams {
+    /// Layers that keep a state: SGLang sets one aside for each running request when both are given, and else divides memory between states and KV by
+    /// `mamba_full_memory_ratio`, keeping states of prefixes in the radix cache (`handle_max_mamba_cache`), which is not modelled.
+    fn check_states(&self, arch: &ModelArch) -> Result<(), ParamError> {
+        let Some(r) = arch.recurrence else {
+            return Ok(());
+        };
+        let needs = |param, what: &str| {
+            let rule = r.rule.name();
+            let problem = format!("{} has layers of {rule}: {what}", arch.name);
+            Err(ParamError::new(ENGINE, param, problem))
+        };
+        if !self.disable_radix_cache {
+            return needs(
+                "disable_radix_cache",
+                "a radix cache of their states is not modelled; set it to true",
+            );
+        }
+        if self.max_running_requests.is_none() {
+            return needs(
+                "max_running_requests",
+                "set it, and a state is set aside for each; a pool divided by mamba_full_memory_ratio is not modelled",
+            );
+        }
+        if self.drafts() > 0 {
+            return needs(
+                "speculative_algorithm",
+                "drafts beside states are not modelled",
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Engine for SglangParams {
     fn settings(
         &self,
@@ -46,6 +80,7 @@ impl Engine for SglangParams {
                 ),
             ));
         }
+        self.check_states(arch)?;
         let device = device(self, start);
         let (tokens, fraction) = self.memory(device.as_ref(), s.cuda_graphs, plain(start))?;
         if let Some(fraction) = fraction.filter(|_| !start.fraction_given) {

@@ -161,7 +161,7 @@ fn host_kv(p: &VllmV1Keys, start: &Start) -> Result<Option<HostKv>, ParamError> 
     }
     if start.settings.is_some_and(|s| s.state_blocks > 0) {
         return fail(
-            "KV of models with linear attention in the host's memory is not modelled: leave it out"
+            "KV of models whose layers keep a state in the host's memory is not modelled: leave it out"
                 .into(),
         );
     }
@@ -395,7 +395,7 @@ fn warnings(keys: &VllmV1Keys, limits: StepLimits, params: &VllmV1Params) -> Vec
     }
     if params.block_size != keys.block_size {
         warnings.push(format!(
-            "a block of attention is made as large as a state of linear attention: {} tokens in place of {}",
+            "a block of attention is made as large as a layer's state: {} tokens in place of {}",
             params.block_size, keys.block_size
         ));
     }

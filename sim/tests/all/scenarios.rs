@@ -169,3 +169,84 @@ fn vllm_takes_its_limits_by_release_and_device() {
         );
     }
 }
+
+/// A scenario of a model whose layers keep states, with `keys` of its engine.
+fn states(model: &str, keys: &str) -> Scenario {
+    let text = format!(
+        r#"
+        [model]
+        name = "{model}"
+        [hardware]
+        instance = "p5.48xlarge"
+        [layout]
+        tp = 4
+        [engine]
+        {keys}
+        [[workload]]
+        arrival = {{ kind = "poisson", rate = "2 req/s" }}
+        prompt = 4000
+        output = 50
+        [run]
+        requests = 30
+        "#
+    );
+    Scenario::parse(&text, "states.toml", &[]).expect("reads")
+}
+
+#[test]
+fn models_whose_layers_keep_states_run_under_the_engines_that_have_them() {
+    for model in [
+        "kimi-linear-48b-a3b",
+        "nemotron-nano-9b-v2",
+        "granite-4.0-h-small",
+        "qwen3-next-80b-a3b",
+    ] {
+        for keys in [
+            "kind = \"vllm_v1\"\nmax_model_len = 65536",
+            "kind = \"trt_llm\"\nmax_batch_size = 64",
+            "kind = \"sglang\"\ndisable_radix_cache = true\nmax_running_requests = 64",
+        ] {
+            let record = states(model, keys).run(&RunOptions::default());
+            let record = record.unwrap_or_else(|e| panic!("{model} {keys}: {e}"));
+            assert_eq!(record.counts.finished, 30, "{model} {keys}");
+        }
+        let e = states(model, "kind = \"tgi\"").build().map(|_| ());
+        let e = e.expect_err("TGI has no such layers").to_string();
+        assert!(e.contains("which are modelled for vLLM V1"), "{model}: {e}");
+    }
+}
+
+#[test]
+fn sglang_needs_to_know_for_how_many_requests_states_are_set_aside() {
+    for (keys, words) in [
+        (
+            "max_running_requests = 64",
+            ["disable_radix_cache", "set it to true"],
+        ),
+        (
+            "disable_radix_cache = true",
+            ["max_running_requests", "mamba_full_memory_ratio"],
+        ),
+    ] {
+        let s = states("nemotron-nano-9b-v2", &format!("kind = \"sglang\"\n{keys}"));
+        let e = s.build().map(|_| ()).expect_err("refused").to_string();
+        for w in words {
+            assert!(e.contains(w), "{keys}: `{w}` is not in: {e}");
+        }
+    }
+}
+
+#[test]
+fn ranges_are_wider_where_kernels_of_states_were_not_measured() {
+    let measured = |model: &str, engine: &str| {
+        let record = states(model, engine).run(&RunOptions::default());
+        let info = record.unwrap_or_else(|e| panic!("{e}")).info;
+        info.like.map(|kind| kind.measured_chip)
+    };
+    let vllm = "kind = \"vllm_v1\"\nmax_model_len = 65536";
+    let trt = "kind = \"trt_llm\"\nmax_batch_size = 64";
+    assert_eq!(measured("kimi-linear-48b-a3b", vllm), Some(true));
+    assert_eq!(measured("kimi-linear-48b-a3b", trt), Some(false));
+    assert_eq!(measured("nemotron-nano-9b-v2", vllm), Some(false));
+    assert_eq!(measured("qwen3-next-80b-a3b", trt), Some(true));
+}

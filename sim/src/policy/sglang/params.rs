@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use hwmodels::Dtype;
 use hwmodels::memory::{SglangDevice, SglangReserve};
 use hwmodels::ops::{GraphMode, Kernels, Sampler, SparseKernels};
 use hwmodels::units::plain;
@@ -449,6 +450,7 @@ impl SglangParams {
                 false => GraphMode::FullDecodeOnly,
             },
             sparse: SparseKernels::Sglang,
+            states: Dtype::Fp32,
             drafts: self.drafts(),
             ..Kernels::default()
         }

@@ -82,7 +82,7 @@ pub struct VllmV1Params {
     pub watermark: f64,
     /// Tokens per KV block [tokens].
     pub block_size: u32,
-    /// KV blocks that a sequence holds beside those of its tokens: for the state of layers of linear attention, where there are any.
+    /// KV blocks that a sequence holds beside those of its tokens: for the states of layers that keep one, where there are any.
     pub state_blocks: u32,
     /// KV blocks, the null block included.
     pub num_gpu_blocks: u64,

@@ -455,7 +455,9 @@ impl Scenario {
         let like = hwmodels::doubt::Kind {
             engine: kind,
             experts: arch.moe.is_some(),
-            measured_chip: (deployment.profile.used.iter()).any(|u| u.trusted && u.of_chip),
+            // Kernels of layers with a state that nobody measured on this engine are as a data sheet's.
+            measured_chip: deployment.states_known
+                && (deployment.profile.used.iter()).any(|u| u.trusted && u.of_chip),
             load: load_of(&self.workload),
         };
         Ok(Hardware {
