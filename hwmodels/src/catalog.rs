@@ -292,7 +292,7 @@ impl Catalog {
     }
 
     /// Adds a machine of `count` accelerators under `name`: joined by the accelerator's own link, else over PCIe through
-    /// the host, which stages by `host_path`; nothing is known of its processors, its network and its price.
+    /// the host, which stages by `host_path` where that is known; nothing is known of its processors, its network and its price.
     ///
     /// # Errors
     /// An unknown accelerator.
@@ -301,7 +301,7 @@ impl Catalog {
         name: &str,
         accelerator: &str,
         count: u32,
-        host_path: HostPath,
+        host_path: Option<HostPath>,
     ) -> Result<(), Error> {
         let chip = self.accelerator(accelerator)?;
         let host_link = match chip.host_bandwidth {

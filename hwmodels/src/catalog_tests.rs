@@ -351,21 +351,17 @@ fn one_bad_file_leaves_the_others_of_its_folder_in_place() {
 #[test]
 fn a_machine_of_ones_own_is_joined_as_its_accelerators_usually_are() {
     let mut c = Catalog::builtin();
-    c.add_machine("own machine", "H100", 8, HostPath::Own)
-        .unwrap();
+    c.add_machine("own machine", "H100", 8, None).unwrap();
     let m = c.instance("own machine").unwrap();
     assert_eq!((m.accelerator.as_str(), m.devices), ("H100-SXM5-80GB", 8));
     assert_eq!(m.intra_link.as_deref(), Some("nvlink4"));
     assert_eq!(m.price(), None);
-    c.add_machine("own machine", "L4", 2, HostPath::Shared)
+    c.add_machine("own machine", "L4", 2, Some(HostPath::Shared))
         .unwrap();
     let m = c.instance("own machine").unwrap();
     assert_eq!(m.intra_link.as_deref(), Some("pcie4-host"));
-    assert_eq!(m.host_path, HostPath::Shared);
-    assert!(
-        c.add_machine("own machine", "H1000", 8, HostPath::Own)
-            .is_err()
-    );
+    assert_eq!(m.host_path, Some(HostPath::Shared));
+    assert!(c.add_machine("own machine", "H1000", 8, None).is_err());
 }
 
 #[test]

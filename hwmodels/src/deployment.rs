@@ -370,7 +370,7 @@ fn fabric(
         link_bandwidth: bandwidth,
         memory_bandwidth: chip.memory_bandwidth,
         devices_per_node: ranks,
-        host_path: instance.host_path,
+        host_path: instance.host_path.unwrap_or_default(),
         paired_access: chip.peer_access,
         sockets: instance.sockets,
         network,

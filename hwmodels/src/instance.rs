@@ -29,8 +29,8 @@ pub struct Instance {
     pub devices: u32,
     /// Name of the link that joins them, `None` where there is but one device.
     pub intra_link: Option<String>,
-    /// How bytes between devices travel through the host, where these have no peer access.
-    pub host_path: HostPath,
+    /// How bytes between devices travel through the host, where these have no peer access; `None`: nobody says.
+    pub host_path: Option<HostPath>,
     /// CPU sockets that the devices are spread over.
     pub sockets: u32,
     /// Name of the link between nodes.
@@ -95,8 +95,7 @@ pub(crate) struct InstanceEntry {
     devices: u32,
     intra_link: Option<String>,
     /// Without peer access: `own` (default) where each device has a root port, `shared` where all take one path.
-    #[serde(default)]
-    host_path: HostPath,
+    host_path: Option<HostPath>,
     /// CPU sockets that the devices are spread over; default 1.
     #[serde(default = "one")]
     sockets: u32,

@@ -419,7 +419,7 @@ impl Placement {
             link_bandwidth: link.map_or(self.accelerator.host_bandwidth, |l| l.bandwidth),
             memory_bandwidth: self.accelerator.memory_bandwidth,
             devices_per_node: self.node_ranks,
-            host_path: self.instance.host_path,
+            host_path: self.instance.host_path.unwrap_or_default(),
             paired_access: self.accelerator.peer_access,
             sockets: self.instance.sockets,
             network: self.network.as_ref().and_then(|n| {
@@ -429,6 +429,12 @@ impl Placement {
                 })
             }),
         }
+    }
+
+    /// Whether the ranks of a stage exchange bytes through a host that nobody describes ([`Instance::host_path`]): what that costs hangs on it.
+    pub fn hangs_on_host_path(&self) -> bool {
+        let ranks = self.layout.stage_ranks();
+        self.instance.host_path.is_none() && ranks > 1 && self.fabric().is_staged(f64::from(ranks))
     }
 
     /// Price of the share of the nodes that the replica takes [USD/h] on `date` (`None`: the newest),

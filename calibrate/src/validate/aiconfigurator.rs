@@ -23,39 +23,17 @@
 //!
 //! At a concurrency of 512 the table of GPT-OSS shows about 90 requests running, with a limit that it does not tell: those rows are left out.
 
-use serde::Deserialize;
-
-use super::case::{Case, Measured, Source};
+use super::case::{Case, Source};
 use super::error::SetError;
+use super::sample::{ROUNDS, Sample, drawn};
 
 /// The tables.
 const TRTLLM: &str = "serving2/trtllm_llama31_8b_h100.csv";
 const GPT_OSS: &str = "serving2/vllm_gpt_oss_120b_h100.csv";
 const SGLANG: &str = "serving2/sglang_qwen3_32b_h100.csv";
 
-/// Measured requests per user of a run.
-const ROUNDS: u32 = 10;
 /// Concurrency from which an untold limit was at work.
 const LIMITED: u32 = 512;
-
-#[derive(Debug, Deserialize)]
-struct Raw {
-    mode: String,
-    isl: u32,
-    osl: u32,
-    concurrency: f64,
-    tp_size: f64,
-    silicon_ttft_ms: f64,
-    silicon_tpot_ms: f64,
-}
-
-/// Lengths between 0.8 and 1.0 of `tokens`.
-fn drawn(tokens: u32) -> String {
-    format!(
-        "{{ kind = \"uniform\", min = {}, max = {tokens} }}",
-        (f64::from(tokens) * 0.8).round()
-    )
-}
 
 /// Lengths that are all equal.
 fn equal(tokens: u32) -> String {
@@ -71,7 +49,7 @@ struct Protocol {
 }
 
 /// Whether parameters were fitted on a metric of a row.
-type Fitted = fn(&Raw, &str) -> bool;
+type Fitted = fn(&Sample, &str) -> bool;
 
 fn cases(
     source: &Source,
@@ -83,11 +61,13 @@ fn cases(
     engine: impl Fn(u32) -> String,
 ) -> Result<Vec<Case>, SetError> {
     let mut out: Vec<Case> = Vec::new();
-    for raw in source.read::<Raw>(file)? {
-        let (tp, users) = (raw.tp_size as u32, raw.concurrency as u32);
+    for raw in source.read::<Sample>(file)? {
+        let Some([tp, users]) = raw.aggregated() else {
+            continue;
+        };
         let (isl, osl) = (raw.isl, raw.osl);
         let name = format!("{model} tp{tp} isl={isl} osl={osl} c={users}");
-        if raw.mode != "agg" || users >= LIMITED || out.iter().any(|c| c.name == name) {
+        if users >= LIMITED || out.iter().any(|c| c.name == name) {
             continue;
         }
         let scenario = format!(
@@ -100,12 +80,6 @@ fn cases(
             protocol.sampling,
             users.saturating_mul(ROUNDS),
         );
-        let measured = |metric, path, value| Measured {
-            metric,
-            path,
-            value,
-            fitted: fitted(&raw, metric),
-        };
         out.push(Case {
             set,
             name,
@@ -113,10 +87,7 @@ fn cases(
             scenario,
             files: Vec::new(),
             runs: 1,
-            measured: vec![
-                measured("ttft_ms", "ttft_ms.mean", raw.silicon_ttft_ms),
-                measured("tpot_ms", "tpot_ms.mean", raw.silicon_tpot_ms),
-            ],
+            measured: raw.measured(|metric| fitted(&raw, metric)),
         });
     }
     Ok(out)
@@ -135,8 +106,11 @@ pub fn trtllm_llama31_8b(source: &Source) -> Result<Vec<Case>, SetError> {
     };
     let set = "trtllm_llama31_8b";
     let fitted: Fitted = |r, metric| match metric {
-        "ttft_ms" => r.concurrency == 8.0,
-        _ => r.tp_size == 4.0 && (r.isl, r.osl) == (1024, 128) && r.concurrency <= 32.0,
+        "ttft_ms" => r.concurrency == Some(8.0),
+        _ => {
+            let few = r.concurrency.is_some_and(|users| users <= 32.0);
+            r.tp_size == Some(4.0) && (r.isl, r.osl) == (1024, 128) && few
+        }
     };
     let protocol = Protocol {
         lengths: drawn,
@@ -168,7 +142,7 @@ pub fn sglang_qwen3_32b(source: &Source) -> Result<Vec<Case>, SetError> {
         lengths: equal,
         sampling: "sampling = { temperature = 0.6, top_k = 20, top_p = 0.95 }\n",
     };
-    let fitted: Fitted = |r, _| r.tp_size == 2.0 && r.isl == 1024;
+    let fitted: Fitted = |r, _| r.tp_size == Some(2.0) && r.isl == 1024;
     let set = "sglang_qwen3_32b";
     cases(source, SGLANG, set, "qwen3-32b", &protocol, fitted, engine)
 }

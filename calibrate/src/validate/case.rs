@@ -24,6 +24,18 @@ pub struct Measured {
     pub fitted: bool,
 }
 
+impl Measured {
+    /// A figure that no parameter was fitted on.
+    pub fn unseen(metric: &'static str, path: &'static str, value: f64) -> Measured {
+        Measured {
+            metric,
+            path,
+            value,
+            fitted: false,
+        }
+    }
+}
+
 /// One measured run, described as a scenario anyone could write.
 #[derive(Clone, Debug)]
 pub struct Case {

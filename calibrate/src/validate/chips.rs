@@ -46,8 +46,8 @@ fn all() -> Result<Vec<Row>, Error> {
         let sheet = format!("{chip} by its data sheet");
         catalog.add_unmeasured(chip, &sheet)?;
         let (own, bare) = (format!("8 x {chip}"), format!("8 x {sheet}"));
-        catalog.add_machine(&own, chip, 8, HostPath::Own)?;
-        catalog.add_machine(&bare, &sheet, 8, HostPath::Own)?;
+        catalog.add_machine(&own, chip, 8, Some(HostPath::Own))?;
+        catalog.add_machine(&bare, &sheet, 8, Some(HostPath::Own))?;
         for engine in [EngineKind::VllmV1, EngineKind::TrtLlm] {
             for (model, tp) in MODELS {
                 for weights in formats {

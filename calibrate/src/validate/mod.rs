@@ -17,6 +17,7 @@ pub mod neuron_llmperf;
 pub mod qwen3;
 pub mod report;
 pub(crate) mod row;
+mod sample;
 pub mod serving_points;
 pub mod sglang_disagg;
 pub mod startup;

@@ -95,14 +95,7 @@ fn case(r: &Raw) -> Case {
         runs: (REQUESTS / u64::from(r.concurrency.max(1))).clamp(1, BURSTS),
         measured: measured
             .into_iter()
-            .filter_map(|(metric, path, value)| {
-                Some(Measured {
-                    metric,
-                    path,
-                    value: value?,
-                    fitted: false,
-                })
-            })
+            .filter_map(|(metric, path, value)| Some(Measured::unseen(metric, path, value?)))
             .collect(),
     }
 }

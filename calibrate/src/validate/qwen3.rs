@@ -13,27 +13,12 @@
 //! GenAI-Perf sends no sampling parameters, so vLLM will have taken those of the model's `generation_config.json` (its default from 0.8 on; pull request
 //! 12622): temperature 0.6, top-k 20, top-p 0.95.
 
-use serde::Deserialize;
-
-use super::case::{Case, Measured, Source};
+use super::case::{Case, Source};
 use super::error::SetError;
+use super::sample::{ROUNDS, Sample};
 
 /// Name of the data file.
 pub const FILE: &str = "h100_qwen3_32b_vllm.csv";
-
-#[derive(Debug, Deserialize)]
-struct Raw {
-    mode: String,
-    isl: u32,
-    osl: u32,
-    concurrency: Option<f64>,
-    tp_size: Option<f64>,
-    silicon_ttft_ms: f64,
-    silicon_tpot_ms: f64,
-}
-
-/// Measured requests per user of a run.
-const ROUNDS: u32 = 10;
 
 /// What the generator's rules add to a prompt for the token budget of a step, and to a sequence [tokens].
 const SPARE_TOKENS: u32 = 1500;
@@ -44,15 +29,10 @@ const SPARE_TOKENS: u32 = 1500;
 /// The file is missing or malformed.
 pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
     let mut out = Vec::new();
-    for raw in source.read::<Raw>(FILE)? {
-        if raw.mode != "agg" {
-            continue;
-        }
-        let Some(tp) = raw.tp_size else { continue };
-        let Some(users) = raw.concurrency else {
+    for raw in source.read::<Sample>(FILE)? {
+        let Some([tp, users]) = raw.aggregated() else {
             continue;
         };
-        let (tp, users) = (tp as u32, users as u32);
         let fitted = tp == 2 && raw.isl == 1024;
         let (isl, osl) = (raw.isl, raw.osl);
         let scenario = format!(
@@ -70,29 +50,11 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         out.push(Case {
             set: "qwen3_32b",
             name: format!("qwen3-32b tp{tp} isl={isl} osl={osl} c={users}"),
-            knobs: vec![
-                tp.to_string(),
-                isl.to_string(),
-                osl.to_string(),
-                users.to_string(),
-            ],
+            knobs: [tp, isl, osl, users].map(|k| k.to_string()).to_vec(),
             scenario,
             files: Vec::new(),
             runs: 1,
-            measured: vec![
-                Measured {
-                    metric: "ttft_ms",
-                    path: "ttft_ms.mean",
-                    value: raw.silicon_ttft_ms,
-                    fitted: false,
-                },
-                Measured {
-                    metric: "tpot_ms",
-                    path: "tpot_ms.mean",
-                    value: raw.silicon_tpot_ms,
-                    fitted,
-                },
-            ],
+            measured: raw.measured(|metric| fitted && metric == "tpot_ms"),
         });
     }
     Ok(out)

@@ -336,12 +336,6 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
             r.tokens(),
             if synchronous { 8 } else { 4 * users },
         );
-        let m = |metric, path, value| Measured {
-            metric,
-            path,
-            value,
-            fitted: false,
-        };
         out.push(Case {
             set: "inf2_vllm",
             name: format!("{} {} users={}", r.date, r.load_mode, users),
@@ -350,9 +344,9 @@ pub fn inf2_vllm(source: &Source) -> Result<Vec<Case>, SetError> {
             files: Vec::new(),
             runs: 1,
             measured: vec![
-                m("ttft_mean_ms", "ttft_ms.mean", r.ttft_mean_ms),
-                m("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),
-                m(
+                Measured::unseen("ttft_mean_ms", "ttft_ms.mean", r.ttft_mean_ms),
+                Measured::unseen("itl_mean_ms", "itl_ms.mean", r.itl_mean_ms),
+                Measured::unseen(
                     "output_tok_s",
                     "throughput_with_drain.output_tokens_per_s",
                     r.output_tok_s,

@@ -18,17 +18,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
 use super::case::{Case, Measured, Source};
 use super::error::SetError;
+use super::sample::{ROUNDS, Sample, drawn};
 
 /// The table.
 const FILE: &str = "serving2/sglang_deepseek_r1_h100_disagg.csv";
 /// Its name as a set.
 const SET: &str = "sglang_deepseek_r1_disagg";
-/// Measured requests per user of a run.
-const ROUNDS: u32 = 10;
 /// Outputs from which decode servers have fewer seats [tokens].
 const LONG_OUTPUT: u32 = 8192;
 /// Prompts from which there is one decode server [tokens].
@@ -36,29 +33,8 @@ const LONG_PROMPT: u32 = 8192;
 /// Share of the TPOT without drafts below which there were some [ratio].
 const WITH_DRAFTS: f64 = 0.75;
 
-#[derive(Debug, Deserialize)]
-struct Raw {
-    mode: String,
-    isl: u32,
-    osl: u32,
-    concurrency: f64,
-    prefill_tp_size: f64,
-    decode_tp_size: f64,
-    silicon_ttft_ms: f64,
-    silicon_tpot_ms: f64,
-}
-
-/// Lengths between 0.8 and 1.0 of `tokens`.
-fn drawn(tokens: u32) -> String {
-    format!(
-        "{{ kind = \"uniform\", min = {}, max = {tokens} }}",
-        (f64::from(tokens) * 0.8).round()
-    )
-}
-
 /// The deployment of a row, with drafts or without, and the load on it.
-fn scenario(raw: &Raw, drafts: bool) -> String {
-    let users = raw.concurrency as u32;
+fn scenario(raw: &Sample, [prefill, decode, users]: [u32; 3], drafts: bool) -> String {
     let seats = match (raw.osl >= LONG_OUTPUT, drafts) {
         (false, _) => 128,
         (true, true) => 64,
@@ -75,14 +51,12 @@ fn scenario(raw: &Raw, drafts: bool) -> String {
         "[model]\nname = \"deepseek-r1\"\n[hardware]\ninstance = \"gd-8xh100ib-i128\"\n\
          [engine]\nkind = \"sglang\"\nversion = \"0.5.8\"\nfront_end = \"dynamo\"\ndisable_radix_cache = true\n{speculation}\
          [router]\npolicy = \"random\"\n\
-         [[pool]]\nname = \"prefill\"\nrole = \"prefill\"\n[pool.layout]\ntp = {}\n\
+         [[pool]]\nname = \"prefill\"\nrole = \"prefill\"\n[pool.layout]\ntp = {prefill}\n\
          [pool.engine]\nmax_running_requests = 2\nmax_prefill_tokens = 2048\nchunked_prefill_size = 2048\nmem_fraction_static = 0.6\n\
-         [[pool]]\nname = \"decode\"\nrole = \"decode\"\nreplicas = {servers}\n[pool.layout]\ntp = {}\n\
+         [[pool]]\nname = \"decode\"\nrole = \"decode\"\nreplicas = {servers}\n[pool.layout]\ntp = {decode}\n\
          [pool.engine]\nmax_running_requests = {seats}\ncuda_graph_max_bs = {seats}\nmem_fraction_static = 0.9\n\
          [[workload]]\narrival = {{ kind = \"closed\", concurrency = {users} }}\nprompt = {}\noutput = {}\n\
          [run]\nrequests = {}\n",
-        raw.prefill_tp_size as u32,
-        raw.decode_tp_size as u32,
         drawn(raw.isl),
         drawn(raw.osl),
         users.saturating_mul(ROUNDS),
@@ -94,15 +68,17 @@ fn scenario(raw: &Raw, drafts: bool) -> String {
 /// # Errors
 /// The file is missing or malformed.
 pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
-    let rows = source.read::<Raw>(FILE)?;
+    let rows = source.read::<Sample>(FILE)?;
+    let apart = || rows.iter().filter_map(|r| Some((r, r.apart()?)));
     // TPOT of long prompts by users.
-    let plain: BTreeMap<u32, f64> = (rows.iter())
-        .filter(|r| r.isl >= LONG_PROMPT)
-        .map(|r| (r.concurrency as u32, r.silicon_tpot_ms))
+    let plain: BTreeMap<u32, f64> = apart()
+        .filter(|(r, _)| r.isl >= LONG_PROMPT)
+        .map(|(r, [_, _, users])| (users, r.silicon_tpot_ms))
         .collect();
     let mut out: Vec<Case> = Vec::new();
-    for raw in rows.iter().filter(|r| r.mode == "disagg") {
-        let (isl, osl, users) = (raw.isl, raw.osl, raw.concurrency as u32);
+    for (raw, servers_and_users) in apart() {
+        let (isl, osl) = (raw.isl, raw.osl);
+        let [_, _, users] = servers_and_users;
         let without = plain.get(&users).copied().unwrap_or(f64::INFINITY);
         let drafts = raw.silicon_tpot_ms < WITH_DRAFTS * without;
         let with = if drafts { " mtp" } else { "" };
@@ -110,11 +86,11 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         let knobs = [isl, osl, users, u32::from(drafts)]
             .map(|k| k.to_string())
             .to_vec();
-        let figures = [raw.silicon_ttft_ms, raw.silicon_tpot_ms];
+        let measured = raw.measured(|_| false);
         // The two samples have most runs in common.
         let is_again = |c: &Case| {
-            let same = |(m, f): (&Measured, f64)| (m.value - f).abs() < 1e-6 * f;
-            c.knobs == knobs && c.measured.iter().zip(figures).all(same)
+            let same = |(a, b): (&Measured, &Measured)| (a.value - b.value).abs() < 1e-6 * b.value;
+            c.knobs == knobs && c.measured.iter().zip(&measured).all(same)
         };
         if out.iter().any(is_again) {
             continue;
@@ -122,23 +98,14 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         if out.iter().any(|c| c.knobs == knobs) {
             name.push_str(", again");
         }
-        let measured = |metric, path, value| Measured {
-            metric,
-            path,
-            value,
-            fitted: false,
-        };
         out.push(Case {
             set: SET,
             name,
             knobs,
-            scenario: scenario(raw, drafts),
+            scenario: scenario(raw, servers_and_users, drafts),
             files: Vec::new(),
             runs: 1,
-            measured: vec![
-                measured("ttft_ms", "ttft_ms.mean", raw.silicon_ttft_ms),
-                measured("tpot_ms", "tpot_ms.mean", raw.silicon_tpot_ms),
-            ],
+            measured,
         });
     }
     Ok(out)

@@ -3,32 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use calibrate::validate::{Errors, Options, Report, Source, serving};
+use calibrate::validate::Source;
 
-fn validate(source: &Source, sets: &[&str]) -> Report {
-    let options = Options {
-        sets: sets.iter().map(|s| (*s).to_owned()).collect(),
-        baseline: false,
-    };
-    serving(source, &options, &|_, _| {}).expect("the data are well formed")
-}
-
-/// The folder of measurements, or a line that says that there is none.
-fn measured(test: &str) -> Option<Source> {
-    let dir = std::env::var_os("SERVETWIN_MEASURED");
-    if dir.is_none() {
-        // Past the test harness, which keeps what passing tests print to itself.
-        let line = format!("SKIPPED, no measurements (SERVETWIN_MEASURED): {test}\n");
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-    }
-    dir.map(|dir| Source::Folder(dir.into()))
-}
-
-fn predicted(report: &Report, set: &str, metric: &str) -> Errors {
-    report
-        .predicted(set, metric)
-        .unwrap_or_else(|| panic!("{set} {metric}: no predicted rows"))
-}
+use crate::common::{measured, predicted, refusal, validate};
 
 #[test]
 fn static_decoders_at_batch_4_are_within_their_bars() {
@@ -106,15 +83,9 @@ fn a_table_of_ones_own_is_predicted_once_per_row_and_figure() {
     assert!((rate * seconds / (8.0 * 2048.0) - 1.0).abs() < 1e-6);
     assert!(report.rows.iter().all(|r| r.case.contains(" b8 ")));
     table(dir.path(), 8, "-1");
-    let options = Options {
-        sets: vec!["neuron_batch4".into()],
-        baseline: false,
-    };
-    let error = serving(&source, &options, &|_, _| {}).unwrap_err();
+    let error = refusal(&source, &["neuron_batch4"]);
     assert!(
-        error
-            .to_string()
-            .contains("neuron_decoder_batch4.csv:2: output_tok_s"),
+        error.contains("neuron_decoder_batch4.csv:2: output_tok_s"),
         "{error}"
     );
 }

@@ -5,23 +5,14 @@ use std::path::PathBuf;
 use calibrate::operators::{fit, present};
 use hwmodels::profiles;
 
-/// Folder of the measured tables, or a line that says why the test does nothing.
-fn measured() -> Option<PathBuf> {
-    let folder = std::env::var_os("SERVETWIN_MEASURED").map(PathBuf::from);
-    if folder.is_none() {
-        // Past the test harness, which keeps what passing tests print to itself.
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"SKIPPED, no measurements (SERVETWIN_MEASURED): operators\n",
-        );
-    }
-    folder
-}
+use crate::common::measured_folder;
 
 #[test]
 fn shapes_that_were_not_fitted_are_within_tolerance_and_the_shipped_profiles_are_what_the_command_makes()
  {
-    let Some(data) = measured() else { return };
+    let Some(data) = measured_folder("operators") else {
+        return;
+    };
     let shipped = profiles::builtin();
     let systems = present(&data).unwrap();
     assert_eq!(systems.len(), 2, "tables of H100 and A100");

@@ -1,20 +1,10 @@
 //! The published measurements, predicted: what the accuracy report promises holds.
 
-use calibrate::validate::{Errors, Options, Report, Source, serving};
+use std::path::Path;
 
-fn validate(source: &Source, sets: &[&str]) -> Report {
-    let options = Options {
-        sets: sets.iter().map(|s| (*s).to_owned()).collect(),
-        baseline: false,
-    };
-    serving(source, &options, &|_, _| {}).expect("the data are well formed")
-}
+use calibrate::validate::Source;
 
-fn predicted(report: &Report, set: &str, metric: &str) -> Errors {
-    report
-        .predicted(set, metric)
-        .unwrap_or_else(|| panic!("{set} {metric}: no predicted rows"))
-}
+use crate::common::{measured, predicted, refusal, validate};
 
 #[test]
 fn tgi_on_layouts_that_were_not_fitted_is_within_eight_per_cent_at_the_median() {
@@ -65,15 +55,7 @@ fn mixtures_with_data_parallel_attention_are_predicted_without_a_fit() {
 
 #[test]
 fn a_folder_without_measurements_is_refused_with_the_files_that_it_may_hold() {
-    let refused = |dir: &std::path::Path, sets: &[&str]| {
-        let options = Options {
-            sets: sets.iter().map(|s| (*s).to_owned()).collect(),
-            baseline: false,
-        };
-        serving(&Source::Folder(dir.to_owned()), &options, &|_, _| {})
-            .unwrap_err()
-            .to_string()
-    };
+    let refused = |dir: &Path, sets: &[&str]| refusal(&Source::Folder(dir.to_owned()), sets);
     let dir = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(dir.path().join("notes.txt"), "nothing").unwrap();
     for sets in [&[][..], &["trtllm_overview"]] {
@@ -118,17 +100,6 @@ fn a_folder_without_measurements_is_refused_with_the_files_that_it_may_hold() {
             "{error}"
         );
     }
-}
-
-/// The folder of measurements, or `None` with a line that says that `test` was skipped.
-fn measured(test: &str) -> Option<Source> {
-    let dir = std::env::var_os("SERVETWIN_MEASURED");
-    if dir.is_none() {
-        let line = format!("SKIPPED, no measurements (SERVETWIN_MEASURED): {test}\n");
-        // Past the test harness, which keeps what passing tests print to itself.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-    }
-    dir.map(|dir| Source::Folder(dir.into()))
 }
 
 #[test]
@@ -181,15 +152,13 @@ fn vllm_on_h100_is_within_its_bars_where_the_measurements_are_at_hand() {
 
 #[test]
 fn sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_at_hand() {
-    let Some(dir) = std::env::var_os("SERVETWIN_MEASURED") else {
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"SKIPPED, no measurements (SERVETWIN_MEASURED): sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_at_hand\n",
-        );
+    let test =
+        "sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_at_hand";
+    let Some(source) = measured(test) else {
         return;
     };
     let set = "sglang_deepseek_r1_disagg";
-    let report = validate(&Source::Folder(dir.into()), &[set]);
+    let report = validate(&source, &[set]);
     // Rows that both samples have count once; a point was measured with drafts and without.
     let drafted = |row: &&calibrate::validate::Row| row.case.ends_with(" mtp");
     assert_eq!(report.rows.len(), 60);

@@ -10,6 +10,7 @@ use crate::metrics::definition;
 use crate::record::RunRecord;
 use crate::report::actuation::{ActuationReport, actuation, write_actuation};
 use crate::report::deployments::{DeploymentReport, deployments, write_deployments};
+use crate::report::starts::{StartWaits, start_waits};
 use crate::report::swaps::{SwapReport, swaps, write_swaps};
 use crate::report::text::{field, figure, secs};
 use crate::request::Outcome;
@@ -38,6 +39,9 @@ pub struct ClusterReport {
     pub nodes: NodeCounts,
     /// Where the start of the pods that became ready spent its time.
     pub start: Vec<PhaseReport>,
+    /// Requests that waited for replicas that were starting; left out where all were there from the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_waits: Option<StartWaits>,
     /// Changes of sizes, faults and what operators did, in the order of time.
     pub decisions: Vec<DecisionReport>,
     /// Times that a controller left a size as it was for another reason than before; `scaling.csv` has them.
@@ -247,6 +251,7 @@ impl ClusterReport {
                 most: most(c, |s| s.nodes),
             },
             start: start(c),
+            start_waits: start_waits(record, c),
             decisions: changes.iter().take(MAX_ROWS).map(|d| decision(d)).collect(),
             kept: kept.len() as u64,
             course: course(record, c),

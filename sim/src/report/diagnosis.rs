@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::Blocked;
 use crate::record::RunRecord;
+use crate::report::figures::secs;
+use crate::report::latency::LatencySummary;
 
 /// Shares of the replicas' time in the measurement window by what bound it; they add up to 1 [ratio]. A window in which no
 /// step began counts as idle, and so does that of a deployment whose replicas nobody looked into.
@@ -45,6 +47,9 @@ pub enum Regime {
     /// Below the knee: little waiting, and replicas idle or spend most of their time on what does not grow with the
     /// batch. Latency is that of the steps themselves.
     LatencyBound,
+    /// On both sides of the knee: replicas idle or have room for most of the time, and yet one request in ten waits long for its first step. The load or the
+    /// number of replicas changes within the run.
+    Uneven,
     /// Beyond the knee: requests waited for KV blocks.
     KvFull,
     /// Beyond the knee: requests waited for a sequence slot.
@@ -79,6 +84,44 @@ const BUSY_IDLE_SHARE: f64 = 0.02;
 
 /// Share of busy time spent on what grows with the batch (arithmetic, KV) from which on the steps are the limit [ratio].
 const GROWING_SHARE: f64 = 0.5;
+
+/// Median TTFTs that one request in ten waits at least for its first step where the room changed within the run [ratio]. In a queue that is in
+/// balance (M/M/1, whatever its load) that is no more than 3.3.
+const LONG_WAIT: f64 = 5.0;
+/// Share of the time, or of the requests, from which on a reason to wait is named [ratio].
+const NAMED_SHARE: f64 = 0.01;
+
+/// How long requests waited for their first step. Shares of time ([`BlockedBy`]) show that only where as many requests come at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waits {
+    /// 90th percentile of the queue time, where it says that the room changed within the run: it is many times the median TTFT, or half of the
+    /// requests waited longer than all the rest of their time took [ms].
+    pub long_p90_ms: Option<f64>,
+    /// Median TTFT [ms].
+    pub ttft_p50_ms: f64,
+    /// Share of the requests that waited for replicas that were starting [0, 1].
+    pub for_starts: f64,
+}
+
+impl Waits {
+    /// Those of a run with these summaries.
+    pub fn of(
+        queue: &LatencySummary,
+        ttft: &LatencySummary,
+        e2e: &LatencySummary,
+        for_starts: Option<f64>,
+    ) -> Waits {
+        let ttft_p50_ms = ttft.p50.unwrap_or(0.0);
+        let served = |mean: f64| mean - queue.mean.unwrap_or(0.0);
+        let long = queue.p90.is_some_and(|p90| p90 > LONG_WAIT * ttft_p50_ms)
+            || queue.p50 > e2e.mean.map(served);
+        Waits {
+            long_p90_ms: queue.p90.filter(|_| long),
+            ttft_p50_ms,
+            for_starts: for_starts.unwrap_or(0.0),
+        }
+    }
+}
 
 /// Shares of time by cause.
 pub fn bound_by(record: &RunRecord) -> BoundBy {
@@ -154,7 +197,12 @@ pub fn kv_fits_requests(record: &RunRecord) -> Option<f64> {
 }
 
 /// What the shares mean; `fits` is [`kv_fits_requests`].
-pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> Diagnosis {
+pub fn diagnose(
+    bound: &BoundBy,
+    blocked: &BlockedBy,
+    fits: Option<f64>,
+    waits: &Waits,
+) -> Diagnosis {
     let busy = 1.0 - bound.idle;
     if busy <= 0.0 {
         let text = "No step ran inside the measurement window.";
@@ -168,8 +216,15 @@ pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> Diag
     }
     let (main, share) = largest_part(bound);
     let steps = format!("{:.0} % of busy time goes to {main}", 100.0 * share / busy);
-    let (regime, knee, limit) =
-        beyond(blocked, &steps).unwrap_or_else(|| below_or_at(bound, busy, &steps));
+    let (regime, mut knee, limit) = beyond(blocked, &steps)
+        .or_else(|| uneven(bound, blocked, waits, &steps))
+        .unwrap_or_else(|| below_or_at(bound, busy, &steps));
+    if waits.for_starts >= NAMED_SHARE {
+        knee += &format!(
+            " {:.0} % of the requests waited for replicas that were starting.",
+            100.0 * waits.for_starts
+        );
+    }
     let room = fits.map_or(String::new(), |n| {
         format!(" KV is full at about {n:.0} such requests per replica.")
     });
@@ -182,12 +237,20 @@ pub fn diagnose(bound: &BoundBy, blocked: &BlockedBy, fits: Option<f64>) -> Diag
     }
 }
 
-/// Regime, knee and limit where requests waited for a limit of the engine.
-fn beyond(blocked: &BlockedBy, steps: &str) -> Option<(Regime, String, String)> {
+/// The limit of the engine that made requests wait most: for which share of the time, its regime, and why.
+fn worst_limit(blocked: &BlockedBy) -> (f64, Regime, &'static str) {
     let causes = [
-        (blocked.kv_full, Regime::KvFull),
-        (blocked.max_seqs, Regime::SlotsFull),
-        (blocked.token_budget, Regime::PrefillBound),
+        (blocked.kv_full, Regime::KvFull, "no KV blocks were free"),
+        (
+            blocked.max_seqs,
+            Regime::SlotsFull,
+            "the engine ran as many sequences as it may",
+        ),
+        (
+            blocked.token_budget,
+            Regime::PrefillBound,
+            "the step's token budget was spent",
+        ),
     ];
     let mut worst = causes[0];
     for cause in causes {
@@ -195,29 +258,62 @@ fn beyond(blocked: &BlockedBy, steps: &str) -> Option<(Regime, String, String)> 
             worst = cause;
         }
     }
-    let (share, regime) = worst;
+    worst
+}
+
+/// Regime, knee and limit where requests waited for a limit of the engine.
+fn beyond(blocked: &BlockedBy, steps: &str) -> Option<(Regime, String, String)> {
+    let (share, regime, why) = worst_limit(blocked);
     if share < BLOCKED_SHARE {
         return None;
     }
-    let (why, limit) = match regime {
-        Regime::KvFull => (
-            "no KV blocks were free",
-            "KV-full: more memory per replica, a smaller KV dtype, shorter contexts or more replicas move the knee",
-        ),
-        Regime::SlotsFull => (
-            "the engine ran as many sequences as it may",
-            "Slots full: a larger sequence limit moves the knee if KV allows it",
-        ),
-        _ => (
-            "the step's token budget was spent",
-            "Prefill-bound: more arithmetic (devices, a faster dtype) or prefix hits move the knee",
-        ),
+    let limit = match regime {
+        Regime::KvFull => {
+            "KV-full: more memory per replica, a smaller KV dtype, shorter contexts or more replicas move the knee"
+        }
+        Regime::SlotsFull => "Slots full: a larger sequence limit moves the knee if KV allows it",
+        _ => {
+            "Prefill-bound: more arithmetic (devices, a faster dtype) or prefix hits move the knee"
+        }
     };
     let knee = format!(
         "Beyond the knee: for {:.0} % of the time requests waited because {why}.",
         100.0 * share
     );
     Some((regime, knee, format!("{limit}; {steps}.")))
+}
+
+/// Regime, knee and limit where requests waited long although the replicas had room for most of the time; `None`: they had none.
+fn uneven(
+    bound: &BoundBy,
+    blocked: &BlockedBy,
+    waits: &Waits,
+    steps: &str,
+) -> Option<(Regime, String, String)> {
+    let growing = (bound.compute + bound.kv) / (1.0 - bound.idle);
+    let room = match bound.idle > BUSY_IDLE_SHARE {
+        true => format!("replicas idle {:.0} % of the time", 100.0 * bound.idle),
+        false if growing < GROWING_SHARE => {
+            "a step takes nearly as long for few requests as for many".to_owned()
+        }
+        false => return None,
+    };
+    let (share, _, why) = worst_limit(blocked);
+    let mut knee = format!(
+        "On both sides of the knee: {room}, and yet one request in ten waits {} or longer for its first step, where the median TTFT is {}.",
+        secs(waits.long_p90_ms? / 1e3),
+        secs(waits.ttft_p50_ms / 1e3),
+    );
+    if share >= NAMED_SHARE {
+        knee += &format!(
+            " For {:.0} % of the replicas' time requests waited because {why}.",
+            100.0 * share
+        );
+    }
+    let limit = format!(
+        "Room when requests come: replicas that are there sooner, or more of them. The time of a step: {steps}."
+    );
+    Some((Regime::Uneven, knee, limit))
 }
 
 /// Regime, knee and limit where hardly any request waited for a limit of the engine.
@@ -293,6 +389,7 @@ pub fn regime_name(regime: Regime) -> &'static str {
     match regime {
         Regime::Unknown => "-",
         Regime::LatencyBound => "below knee",
+        Regime::Uneven => "both sides of knee",
         Regime::KvFull => "KV-full",
         Regime::SlotsFull => "slots full",
         Regime::PrefillBound => "prefill-bound",
@@ -319,9 +416,14 @@ mod tests {
 
     #[test]
     fn idle_replicas_without_waiting_are_below_the_knee() {
-        let d = diagnose(&bound(0.4), &BlockedBy::default(), None);
+        let d = diagnose(&bound(0.4), &BlockedBy::default(), None, &Waits::default());
         assert_eq!(d.regime, Regime::LatencyBound);
-        let roomy = diagnose(&bound(0.4), &BlockedBy::default(), Some(29.4));
+        let roomy = diagnose(
+            &bound(0.4),
+            &BlockedBy::default(),
+            Some(29.4),
+            &Waits::default(),
+        );
         assert!(
             roomy
                 .text
@@ -342,7 +444,7 @@ mod tests {
             compute: 0.25,
             ..BoundBy::default()
         };
-        let d = diagnose(&steps, &BlockedBy::default(), None);
+        let d = diagnose(&steps, &BlockedBy::default(), None, &Waits::default());
         assert_eq!(d.regime, Regime::KvReadBound);
         let told = "reading KV (memory bandwidth) is the larger part (35 % of busy time); 40 % of busy time goes to reading weights";
         assert!(d.limit.contains(told), "{}", d.limit);
@@ -352,7 +454,7 @@ mod tests {
             compute: 0.2,
             ..BoundBy::default()
         };
-        let d = diagnose(&alone, &BlockedBy::default(), None);
+        let d = diagnose(&alone, &BlockedBy::default(), None, &Waits::default());
         assert_eq!(
             d.limit,
             "Bound by reading KV: 50 % of busy time goes to reading KV (memory bandwidth)."
@@ -366,7 +468,58 @@ mod tests {
             max_seqs: 0.1,
             token_budget: 0.0,
         };
-        assert_eq!(diagnose(&bound(0.0), &blocked, None).regime, Regime::KvFull);
+        assert_eq!(
+            diagnose(&bound(0.0), &blocked, None, &Waits::default()).regime,
+            Regime::KvFull
+        );
+    }
+
+    #[test]
+    fn waits_of_a_crowd_are_told_however_long_replicas_idled_before_and_after() {
+        let summary = |mean, p50, p90| LatencySummary {
+            mean: Some(mean),
+            p50: Some(p50),
+            p90: Some(p90),
+            ..LatencySummary::default()
+        };
+        let of = |queue, ttft, e2e| Waits::of(&queue, &ttft, &e2e, Some(0.4));
+        let calm = summary(7_000.0, 6_000.0, 9_000.0);
+        // An engine that takes requests in every twenty steps: all of them wait, nobody long.
+        let held = of(
+            summary(334.0, 380.0, 777.0),
+            summary(495.0, 450.0, 950.0),
+            calm,
+        );
+        assert_eq!(held.long_p90_ms, None);
+        // One in ten of a crowd, and a crowd that is most of the requests.
+        let few = of(
+            summary(11_500.0, 461.0, 32_800.0),
+            summary(11_800.0, 671.0, 33_300.0),
+            summary(18_400.0, 8_400.0, 43_300.0),
+        );
+        let most = summary(25_000.0, 30_000.0, 33_000.0);
+        assert_eq!(
+            of(most, most, summary(32_000.0, 37_000.0, 41_000.0)).long_p90_ms,
+            Some(33_000.0)
+        );
+        let blocked = |kv_full| BlockedBy {
+            kv_full,
+            ..BlockedBy::default()
+        };
+        let d = diagnose(&bound(0.2), &blocked(0.08), None, &few);
+        assert_eq!(d.regime, Regime::Uneven);
+        for told in [
+            "idle 20 % of the time, and yet one request in ten waits 32.8 s or longer",
+            "40 % of the requests waited for replicas that were starting",
+            "For 8 % of the replicas' time requests waited because no KV blocks were free",
+        ] {
+            assert!(d.knee.contains(told), "{}", d.knee);
+        }
+        assert!(!d.text.contains("hardly any"), "{}", d.text);
+        // Where a limit held requests up for long enough, that says more; where nobody waits long, nothing is changed.
+        let regime = |kv_full, waits| diagnose(&bound(0.2), &blocked(kv_full), None, waits).regime;
+        assert_eq!(regime(0.5, &few), Regime::KvFull);
+        assert_eq!(regime(0.0, &held), Regime::LatencyBound);
     }
 
     #[test]
@@ -378,7 +531,7 @@ mod tests {
                 kv,
                 ..BoundBy::default()
             };
-            diagnose(&bound, &BlockedBy::default(), None).regime
+            diagnose(&bound, &BlockedBy::default(), None, &Waits::default()).regime
         };
         assert_eq!(regime(0.2, 0.2), Regime::LatencyBound);
         assert_eq!(regime(0.5, 0.1), Regime::ComputeBound);
@@ -392,7 +545,7 @@ mod tests {
             compute: 0.2,
             ..BoundBy::default()
         };
-        let d = diagnose(&bound, &BlockedBy::default(), None);
+        let d = diagnose(&bound, &BlockedBy::default(), None, &Waits::default());
         assert_eq!(d.regime, Regime::LatencyBound);
         assert!(d.knee.contains("Busy does not mean full"), "{}", d.knee);
         assert_eq!(d.text, format!("{} {}", d.knee, d.limit));
@@ -402,7 +555,7 @@ mod tests {
     fn nothing_measured_has_no_diagnosis_and_is_idle() {
         let bound = bound_by(&record(0, [0; 6]));
         assert_eq!((bound.idle, bound.weights), (1.0, 0.0));
-        let d = diagnose(&bound, &BlockedBy::default(), None);
+        let d = diagnose(&bound, &BlockedBy::default(), None, &Waits::default());
         assert_eq!(d.regime, Regime::Unknown);
         let no_replica = RunRecord {
             replicas: Vec::new(),

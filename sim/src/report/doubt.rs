@@ -3,10 +3,12 @@
 //! The width comes from the errors of predictions on measured runs like this one that nothing was fitted on ([`hwmodels::doubt`]):
 //! of the same engine, of mixtures or dense models, and wider where the accelerator is known by its data sheet alone. A profile that was
 //! calibrated on the user's own deployment brings its own held-out errors; then the width is 2.8 times their median, between a normal
-//! (2.4) and a Laplace distribution (3.3). `servetwin validate` counts how many measured rows lie inside the ranges that the other sets give.
+//! (2.4) and a Laplace distribution (3.3). Where requests waited for replicas that were starting, TTFT is less sure by what starts may be off
+//! ([`super::starts`]). `servetwin validate` counts how many measured rows lie inside the ranges that the other sets give.
 
-use hwmodels::doubt::{half_width, shipped};
+use hwmodels::doubt::{START_ERROR, half_width, shipped};
 
+use crate::report::starts::StartWaits;
 use crate::report::summary::RunReport;
 use crate::report::text::secs;
 
@@ -46,12 +48,44 @@ fn calibrated(r: &RunReport, figure: Figure) -> Option<f64> {
 /// Half the width of the 90 % range of a figure, as a natural logarithm: the truth lies between the figure over `exp` of it and the figure times that.
 /// `left_out` names a measured set that is not to count.
 pub fn spread(r: &RunReport, figure: Figure, left_out: Option<&str>) -> f64 {
-    if let Some(known) = calibrated(r, figure) {
-        return known;
+    let of_serving = match (calibrated(r, figure), r.like) {
+        (Some(known), _) => known,
+        (None, Some(kind)) => half_width(shipped(), kind, figure, left_out),
+        (None, None) => UNKNOWN,
+    };
+    match figure {
+        // Starts and steps are predicted by models that know nothing of each other.
+        Figure::Ttft => of_serving.hypot(of_starts(r)),
+        Figure::Tpot | Figure::Throughput => of_serving,
     }
-    match r.like {
-        Some(kind) => half_width(shipped(), kind, figure, left_out),
-        None => UNKNOWN,
+}
+
+/// What starts of replicas add to the half width of TTFT [ln]; nothing where nobody waited for one, or where that is not known.
+fn of_starts(r: &RunReport) -> f64 {
+    let error = start_waits(r).and_then(|w| w.ttft_error_ms);
+    match (error, r.ttft_ms.mean) {
+        (Some(error), Some(mean)) if mean > 0.0 => (1.0 + error / mean).ln(),
+        _ => 0.0,
+    }
+}
+
+fn start_waits(r: &RunReport) -> Option<&StartWaits> {
+    r.cluster.as_ref()?.start_waits.as_ref()
+}
+
+/// Half width that starts add to TTFT from which on the report says so [ln].
+const NAMED: f64 = 0.01;
+
+/// What is to be said of starts beside the ranges, where they add `widening` to the half width of TTFT.
+fn starts_in_words(w: &StartWaits, widening: f64) -> String {
+    match w.waited_ratio {
+        None => " That replicas may take longer to start is not in the range of TTFT: rows of requests were not kept.".into(),
+        Some(share) if widening >= NAMED => format!(
+            " For TTFT starts count too: {:.1} % of the requests waited for replicas that were starting, and starts may be off by {:.0} %.",
+            100.0 * share,
+            100.0 * START_ERROR
+        ),
+        Some(_) => String::new(),
     }
 }
 
@@ -81,7 +115,11 @@ pub fn in_words(r: &RunReport) -> String {
     if parts.is_empty() {
         return String::new();
     }
-    format!("mean {} in 9 of 10 such deployments.", parts.join("; "))
+    let starts = start_waits(r).map_or(String::new(), |w| starts_in_words(w, of_starts(r)));
+    format!(
+        "mean {} in 9 of 10 such deployments.{starts}",
+        parts.join("; ")
+    )
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! - [`expect`] conditions such as `ttft.p99 < 500 ms`
 //! - [`csv`] tables of requests, steps and the time series
 //! - [`cluster`] nodes, pods, decisions and cost of a run in a cluster, [`deployments`] what each pool had of it, [`cluster_csv`] their tables
+//! - [`starts`] what TTFT owes to replicas that were starting
 //! - [`swaps`] models that were loaded on demand
 //! - [`actuation`] vLLM instances that slept and woke
 //! - [`pools`] pools of replicas, several models, KV that goes between pools
@@ -39,6 +40,7 @@ mod pools_text;
 pub mod replications;
 pub mod schema;
 pub mod slo;
+pub mod starts;
 pub mod stationarity;
 pub mod summary;
 pub mod swaps;

@@ -7,7 +7,7 @@ use crate::metrics::definition::Metric;
 use crate::record::{GatewayRecord, MeasuredError, RunRecord, Served, Window};
 use crate::report::cluster::ClusterReport;
 use crate::report::counts::{self, Rejections, RequestCounts};
-use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis};
+use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis, Waits};
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 pub(crate) use crate::report::latency::to_ms;
@@ -236,6 +236,10 @@ impl RunReport {
         let stationarity = Stationarity::of(record);
         let [ttft_ms, itl_ms, tpot_ms, e2e_ms, queue_ms, normalised_ms] =
             Metric::ALL.map(|m| LatencySummary::of(record, m));
+        let cluster = ClusterReport::of(record);
+        let waits = cluster.as_ref().and_then(|c| c.start_waits);
+        let for_starts = waits.and_then(|w| w.waited_ratio);
+        let waits = Waits::of(&queue_ms, &ttft_ms, &e2e_ms, for_starts);
         RunReport {
             contract: CONTRACT,
             name: record.info.name.clone(),
@@ -267,12 +271,13 @@ impl RunReport {
             normalised_ms,
             kv: kv(record),
             replicas: replicas(record),
-            cluster: ClusterReport::of(record),
+            cluster,
             cost: cost(record.info.usd_per_hour, throughput.output_tokens_per_s),
             diagnosis: diagnosis::diagnose(
                 &bound_by,
                 &blocked_by,
                 diagnosis::kv_fits_requests(record),
+                &waits,
             ),
             bound_by,
             blocked_by,

@@ -47,7 +47,7 @@ pub struct HardwareFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// How bytes between devices of such a machine travel through the host, where these have no link and do not reach each other: "own" where each has
-    /// a root port, or "shared", as rented virtual machines show it. Default: "own".
+    /// a root port, or "shared", as rented virtual machines show it. Default: "own", with a warning where a layout hangs on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_path: Option<HostPath>,
     /// MIG profile that every accelerator is cut into, e.g. "3g.20gb": each part is a device of its own, without a link to others, so a replica

@@ -224,8 +224,8 @@ pub struct Machine {
     pub accelerator: String,
     /// How many it has.
     pub count: u32,
-    /// How bytes between them travel through the host.
-    pub host_path: HostPath,
+    /// How bytes between them travel through the host. `None`: not said.
+    pub host_path: Option<HostPath>,
 }
 
 /// A step time of constant terms (see [`hwmodels::LinearStep`]).

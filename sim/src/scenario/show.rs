@@ -177,7 +177,7 @@ fn hardware(h: &HardwareChoice) -> HardwareFile {
         instance: h.machine.is_none().then(|| h.instance.clone()),
         accelerator: h.machine.as_ref().map(|m| m.accelerator.clone()),
         count: h.machine.as_ref().map(|m| m.count),
-        host_path: h.machine.as_ref().map(|m| m.host_path),
+        host_path: h.machine.as_ref().and_then(|m| m.host_path),
         mig: h.mig.clone(),
         price_date: h.price_date.clone(),
         price: h.price,

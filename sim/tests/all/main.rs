@@ -11,6 +11,7 @@ mod cluster_pools;
 mod cluster_random;
 mod cluster_reports;
 mod cluster_runs;
+mod cluster_starts;
 mod common;
 mod every_engine;
 mod fast_equals_reference;

@@ -167,6 +167,12 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// Whether what `ranks` ranks of a node exchange goes through the host's memory. Two devices below one switch reach each other
+    /// also where the rest does not (measured on L40S), if their driver lets them.
+    pub fn is_staged(&self, ranks: f64) -> bool {
+        !(self.link.has_peer_access() || (ranks <= 2.0 && self.paired_access))
+    }
+
     /// One node with `link` at its usual peak.
     pub fn single_node(link: LinkClass, devices_per_node: u32, memory_bandwidth: f64) -> Self {
         Self {

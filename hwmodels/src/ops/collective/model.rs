@@ -71,13 +71,11 @@ impl CollectiveModel {
         &self.fabric
     }
 
-    /// Rate that one rank keeps when `ranks` of a node communicate at once [bytes/s]. Two devices below one switch
-    /// reach each other without the host also where the rest does not (measured on L40S), if their driver lets them.
+    /// Rate that one rank keeps when `ranks` of a node communicate at once [bytes/s].
     pub(super) fn bandwidth(&self, efficiency: f64, ranks: f64) -> f64 {
         let own = self.fabric.link_bandwidth;
-        let pair = ranks <= 2.0 && self.fabric.paired_access;
         let kept = match &self.staging {
-            Some(s) if !pair => own * s.share(&self.fabric, ranks),
+            Some(s) if self.fabric.is_staged(ranks) => own * s.share(&self.fabric, ranks),
             _ => own,
         };
         kept * efficiency

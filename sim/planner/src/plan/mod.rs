@@ -275,6 +275,8 @@ fn conclude(
     let (mut detail, mut doubt, mut scenario) = (None, None, None);
     let (mut split, mut autoscaled) = (None, None);
     if let Some(w) = &winner {
+        // What the winner's own run would warn of.
+        notes.extend(ready[w.at].fleet.info.warnings.iter().cloned());
         progress("the winner in detail");
         detail = Some(detail::detail(question, &ready[w.at], w)?);
         if options.draws > 0 {

@@ -157,6 +157,32 @@ fn what_cannot_hold_is_said() {
 }
 
 #[test]
+fn what_the_winner_hangs_on_is_said_once() {
+    let notes = |host: &str| {
+        let instance = format!(
+            "[[instance]]\nname = \"l4-box\"\naccelerator = \"L4\"\ndevices = 4\nintra_link = \"pcie4-host\"\n{host}network_link = \"ena\"\n\
+             network = \"25 Gb/s\"\nvcpus = 48\nram = \"192 GiB\"\nsource = \"a test\"\nprices = [{{ date = \"2026-01-01\", usd = \"3 USD/h\" }}]\n"
+        );
+        let bundle = hwmodels::files::Bundle::default().with("own/boxes.toml", instance.as_bytes());
+        let text = "slo = [\"ttft.p99 < 5 s\"]\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ncatalog = \"own\"\ninstance = [\"l4-box\"]\n[layout]\ntp = \
+                    4\n[engine]\nkind = \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"poisson\", rate = \
+                    \"1 req/s\" }\nprompt = 200\noutput = 50\n[run]\nrequests = 100\n";
+        let world = planner::World::of(bundle);
+        let q = Question::parse_in(&world, text, "q.toml", &[]).unwrap();
+        let report = answered(&q, false);
+        assert_eq!(report.winner.as_ref().unwrap().instance, "l4-box");
+        let of_host = report.notes.into_iter().filter(|n| n.contains("host_path"));
+        of_host.collect::<Vec<String>>()
+    };
+    let said = notes("");
+    assert!(
+        said.len() == 1 && said[0].contains("set host_path of the instance type l4-box"),
+        "{said:?}"
+    );
+    assert_eq!(notes("host_path = \"shared\"\n"), [""; 0]);
+}
+
+#[test]
 fn a_budget_that_is_too_small_is_said_with_the_price_that_holds() {
     let text = "slo = \"ttft.p99 < 1 s\"\n[plan]\nbudget = \"0.5 USD/h\"\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g5.2xlarge\"\n\
         [engine]\nkind = \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"poisson\", rate = \"1 req/s\" \

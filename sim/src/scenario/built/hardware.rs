@@ -175,6 +175,7 @@ impl Scenario {
         // Reports say of each profile in use whether it is trusted.
         let of_trust = |w: &&String| !w.contains("is untrusted");
         warnings.extend(deployment.warnings.iter().filter(of_trust).cloned());
+        warnings.extend(host_path_warning(hardware, &site));
         let kv_bytes_per_token = arch.kv_bytes_per_token(settings.kv_cache);
         let figures = self.site_figures(&catalog, arch, hardware, &site, kv_bytes_per_token)?;
         let hardware = Hardware {
@@ -610,6 +611,22 @@ impl Scenario {
         let started = self.engine.params.engine().start(start);
         started.map_err(|e| self.param_error(&e))
     }
+}
+
+/// What is to be said where ranks exchange bytes through a host that nobody describes.
+fn host_path_warning(hardware: &HardwareChoice, site: &Site) -> Option<String> {
+    if !site.placement.hangs_on_host_path() {
+        return None;
+    }
+    let key = match &hardware.machine {
+        Some(_) => "hardware.host_path".to_owned(),
+        None => format!("host_path of the instance type {}", site.instance.name),
+    };
+    Some(format!(
+        "{} on {} without NVLink hangs on the host: each device is taken to have a root port of its own, while on most rented machines all share one \
+         path, and collectives are several times slower; set {key} to \"own\" or \"shared\" (docs/collectives.md)",
+        site.placement.layout, site.chip.name
+    ))
 }
 
 /// Parameters with a standard error, but for those that the scenario gives.

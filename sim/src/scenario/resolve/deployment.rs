@@ -141,7 +141,7 @@ impl Checker<'_, '_> {
         Ok(Some(Machine {
             accelerator: self.text(accelerator.clone(), "hardware.accelerator")?,
             count: self.whole(h.count.unwrap_or(1), 1, 1024, "hardware.count")?,
-            host_path: h.host_path.unwrap_or_default(),
+            host_path: h.host_path,
         }))
     }
 

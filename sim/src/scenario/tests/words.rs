@@ -247,6 +247,53 @@ fn a_rented_machine_stages_slower_than_one_with_a_root_port_for_each_device() {
 }
 
 #[test]
+fn ranks_that_stage_through_a_host_nobody_describes_are_warned_of_once() {
+    let warned = |hardware: &str, tp: u32| {
+        let overrides = [
+            format!("hardware={{ {hardware} }}"),
+            format!("layout.tp={tp}"),
+        ];
+        let s = with(&[&overrides[0], &overrides[1]]).unwrap();
+        // What is shown asks the same question again.
+        assert_eq!(parse(&s.show(), &[]).unwrap(), s);
+        let warnings = s.build().unwrap().info.warnings;
+        let of_host = warnings.into_iter().filter(|w| w.contains("host_path"));
+        of_host.collect::<Vec<String>>()
+    };
+    let [warning] = &warned("accelerator = \"RTX4090\", count = 2", 2)[..] else {
+        panic!("one warning");
+    };
+    assert!(
+        warning.starts_with("TP 2 on RTX4090-24GB") && warning.contains("set hardware.host_path"),
+        "{warning}"
+    );
+    assert_eq!(warned("accelerator = \"L4\", count = 4", 4).len(), 1);
+    for (hardware, tp) in [
+        (
+            "accelerator = \"RTX4090\", count = 2, host_path = \"own\"",
+            2,
+        ),
+        ("accelerator = \"L4\", count = 4, host_path = \"shared\"", 4),
+        // Nothing is exchanged; a pair that reaches each other; NVLink; an instance type that says it.
+        ("accelerator = \"RTX4090\", count = 2", 1),
+        ("accelerator = \"L4\", count = 2", 2),
+        ("accelerator = \"H100\", count = 4", 4),
+        ("instance = \"g5.12xlarge\"", 4),
+    ] {
+        assert_eq!(warned(hardware, tp), [""; 0], "{hardware} tp={tp}");
+    }
+    // Pools that hang on it alike say so once.
+    let pools = with(&[
+        "hardware={ accelerator = \"RTX4090\", count = 2 }",
+        "layout.tp=2",
+        "pool=[{ name = \"a\" }, { name = \"b\" }]",
+    ]);
+    let warnings = pools.unwrap().build().unwrap().info.warnings;
+    let of_host = warnings.iter().filter(|w| w.contains("host_path"));
+    assert_eq!(of_host.count(), 1, "{warnings:?}");
+}
+
+#[test]
 fn a_byte_order_mark_is_no_part_of_any_file() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
