@@ -397,9 +397,9 @@ fn blocks_are_those_that_vllm_logs() {
     for (model, tokens, states) in [
         ("qwen3-next-80b-a3b", 544, 3),
         ("qwen3.5-35b-a3b", 1056, 3),
-        // vLLM 0.12, one device. 20 layers with a state beside 7 of attention.
+        // A log of December 2025, one device. 20 layers with a state beside 7 of attention.
         ("kimi-linear-48b-a3b", 1920, 3),
-        // As of granite-4.0-h-1b, whose heads are the same (vLLM 0.19). 36 layers beside 4.
+        // A log of April 2026 of granite-4.0-h-1b, whose heads are the same. 36 layers beside 4.
         ("granite-4.0-h-tiny", 400, 9),
     ] {
         let arch = catalog.model(model).expect("it is in the catalog");
