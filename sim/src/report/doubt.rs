@@ -79,7 +79,7 @@ const NAMED: f64 = 0.01;
 /// What is to be said of starts beside the ranges, where they add `widening` to the half width of TTFT.
 fn starts_in_words(w: &StartWaits, widening: f64) -> String {
     match w.waited_ratio {
-        None => " That replicas may take longer to start is not in the range of TTFT: rows of requests were not kept.".into(),
+        None => " That replicas may take longer to start is not in the range of TTFT, since rows of requests were not kept or prefill and decode are apart.".into(),
         Some(share) if widening >= NAMED => format!(
             " For TTFT starts count too: {:.1} % of the requests waited for replicas that were starting, and starts may be off by {:.0} %.",
             100.0 * share,

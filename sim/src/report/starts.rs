@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use hwmodels::doubt::START_ERROR;
 
+use crate::cluster::pools::Role;
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kube::record::{ClusterRecord, PHASES, ReplicaRow};
 use crate::metrics::definition;
@@ -22,10 +23,10 @@ use crate::record::rows::RequestRow;
 pub struct StartWaits {
     /// Replicas that became ready after their creation.
     pub starts: u64,
-    /// Their share of the measured requests [0, 1]; null where rows of requests were not kept.
+    /// Share of the measured requests that waited for one [0, 1]; null where rows of requests were not kept, or prefill and decode are apart.
     pub waited_ratio: Option<f64>,
     /// By how much the mean TTFT moves where all starts take longer, or shorter, by as much as nine of ten predicted ones were off at most [ms]; null
-    /// where rows of requests were not kept.
+    /// likewise.
     pub ttft_error_ms: Option<f64>,
 }
 
@@ -112,7 +113,9 @@ pub(super) fn start_waits(record: &RunRecord, c: &ClusterRecord) -> Option<Start
         starts: starts as u64,
         ..StartWaits::default()
     };
-    let Some(all) = &record.request_rows else {
+    // A row names one replica: with prefill and decode apart it does not say for whose start a request waited.
+    let apart = (record.info.pools.iter()).any(|p| p.role != Role::Both);
+    let Some(all) = record.request_rows.as_ref().filter(|_| !apart) else {
         return Some(found);
     };
     let of_engine = c.engine_deployments(record.info.replicas.len());

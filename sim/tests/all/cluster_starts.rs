@@ -1,9 +1,10 @@
 //! What TTFT owes to replicas that were starting: the estimate of the report against runs whose starts take longer and shorter.
 
-use crate::common::clusters::ran;
+use crate::common::clusters::{APART, ran, run};
 use hwmodels::doubt::START_ERROR;
 use sim::report::RunReport;
 use sim::report::doubt::{Figure, in_words, spread};
+use sim::scenario::Scenario;
 
 /// The report of a run whose starts take 115 s times `factor`; a probe every second.
 fn report(factor: f64, overrides: &[&str]) -> RunReport {
@@ -102,4 +103,21 @@ fn replicas_that_start_when_nobody_waits_change_no_range() {
     assert!(!in_words(&quiet).contains("starting"));
     let still = report(1.0, &[]);
     assert_eq!(still.cluster.and_then(|c| c.start_waits), None);
+}
+
+#[test]
+fn with_prefill_and_decode_apart_the_report_says_that_starts_are_left_out() {
+    let overrides = [
+        "change=[{ at = \"60 s\", pool = \"decode\", replicas = 3 }, { at = \"60 s\", nodes = 3 }]"
+            .to_owned(),
+    ];
+    let s = Scenario::parse(APART, "apart.toml", &overrides).expect("parses");
+    let r = RunReport::new(&run(&s), 0.0);
+    let waits = r.cluster.as_ref().and_then(|c| c.start_waits);
+    let waits = waits.expect("replicas were started");
+    assert!(
+        waits.starts > 0 && waits.ttft_error_ms.is_none(),
+        "{waits:?}"
+    );
+    assert!(in_words(&r).contains("prefill and decode are apart"));
 }
