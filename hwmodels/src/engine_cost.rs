@@ -59,7 +59,7 @@ pub const SPECS: [CostSpec; 13] = [
         unit: "s",
         min: 0.0,
         max: 2e-3,
-        meaning: "mean delay of a tensor-parallel rank per sequence of a step: every rank keeps the same books, and the slowest sets the pace",
+        meaning: "host time of a step per sequence and further tensor-parallel rank: every rank keeps the same books, and the slowest sets the pace",
     },
     CostSpec {
         name: "layer_launch",
@@ -73,7 +73,7 @@ pub const SPECS: [CostSpec; 13] = [
         unit: "s",
         min: 0.0,
         max: 1e-3,
-        meaning: "mean delay of a tensor-parallel rank that launches a layer: all ranks meet in two collectives, and the slowest sets the pace",
+        meaning: "host time added per layer and further tensor-parallel rank: all ranks meet in two collectives, and the slowest sets the pace",
     },
     CostSpec {
         name: "mixed_launch",
@@ -149,20 +149,6 @@ const PYTHON_LAYER: f64 = 440e-6;
 /// parts (vLLM pull request 51167), two a layer.
 const LAYER_IN_PIECES: f64 = 200e-6;
 
-/// Mean delay of a rank that launches a layer from Python [s]: about what TGI's rows were fitted to.
-const RANK_DELAY: f64 = 60e-6;
-
-/// By how much the slowest of `ranks` exponential delays of mean one is expected to exceed one of them: 1/2 + 1/3 + ... + 1/`ranks`.
-///
-/// ```
-/// use hwmodels::engine_cost::slowest_of;
-/// assert_eq!((slowest_of(1), slowest_of(2)), (0.0, 0.5));
-/// assert!((slowest_of(8) - 1.718).abs() < 1e-3);
-/// ```
-pub fn slowest_of(ranks: u32) -> f64 {
-    (2..=ranks).map(|k| 1.0 / f64::from(k)).sum()
-}
-
 /// Which part of taking a request in is done for a few requests at a time; others wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
@@ -186,11 +172,11 @@ pub struct EngineCost {
     pub row_host: f64,
     /// Host time of a step per prompt token in it [s].
     pub prompt_token_host: f64,
-    /// Mean delay of a tensor-parallel rank per sequence of a step [s]; a step waits for the slowest ([`slowest_of`]).
+    /// Host time of a step per sequence and further tensor-parallel rank [s].
     pub rank_seq_host: f64,
     /// Host time to launch a dense layer's kernels one by one [s].
     pub layer_launch: f64,
-    /// Mean delay of a tensor-parallel rank that launches a layer [s]; the layer waits for the slowest ([`slowest_of`]).
+    /// Host time added per layer and further tensor-parallel rank [s].
     pub rank_launch: f64,
     /// Host time per layer of a step with prefill under graphs [s].
     pub mixed_launch: f64,
@@ -227,7 +213,7 @@ impl EngineCost {
             prompt_token_host: 0.0,
             rank_seq_host: 0.0,
             layer_launch: PYTHON_LAYER,
-            rank_launch: RANK_DELAY,
+            rank_launch: 15e-6,
             mixed_launch: LAYER_IN_PIECES,
             context_launch: 300e-6,
             kernel_gap: GRAPH_GAP,
@@ -268,7 +254,7 @@ impl EngineCost {
                 seq_host: 4e-6,
                 mixed_launch: 20e-6,
                 // What `servetwin calibrate serving trtllm` finds: TPOT of short prompts on four ranks.
-                context_launch: 830e-6,
+                context_launch: 806e-6,
                 layer_launch: 60e-6,
                 // Without a graph a stream leaves a gap of one to two microseconds between kernels.
                 kernel_gap: 1.5e-6,

@@ -3,7 +3,7 @@
 //!
 //! `jumpstart_tgi.csv`, from the AWS machine learning blog post "Benchmark and optimize endpoint deployment in
 //! Amazon SageMaker JumpStart". The clients form a closed loop; latency per token is the whole latency over the output
-//! tokens. Fitted: Llama-2-7B on one A10G (g5.2xlarge) and on p4d with TP 1, 4 and 8. Only predicted: four A10Gs (g5.12xlarge), and the
+//! tokens. Fitted: Llama-2-7B on one device (g5.2xlarge, and p4d with TP 1) and on p4d with TP 8. Only predicted: TP 4 on either, and the
 //! other models.
 
 use serde::Deserialize;
@@ -62,7 +62,7 @@ pub fn cases(source: &Source) -> Result<Vec<Case>, SetError> {
         if minimum && repeats {
             continue;
         }
-        let fitted = !minimum && instance != "g5.12xlarge";
+        let fitted = !minimum && model == "llama-2-7b" && (raw.tp == 1 || raw.tp == 8);
         let requests = if minimum {
             3
         } else {

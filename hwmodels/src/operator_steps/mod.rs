@@ -16,7 +16,7 @@ mod widest;
 use crate::accelerator::Accelerator;
 use crate::batch::BatchStats;
 use crate::dtype::Dtype;
-use crate::engine_cost::{EngineCost, slowest_of};
+use crate::engine_cost::EngineCost;
 use crate::layout::Layout;
 use crate::model::ModelArch;
 use crate::ops::collective::{CollectiveModel, Fabric};
@@ -77,9 +77,8 @@ pub struct OperatorSteps {
     kernels_per_layer: f64,
     /// Share of the layers on the fullest pipeline stage.
     stage_share: f64,
+    tp: u32,
     pp: u32,
-    /// What the slowest tensor-parallel rank adds to a mean delay of one.
-    slowest: f64,
     /// Collectives of a layer over the usual two: a parallel block needs one.
     meetings: f64,
     /// All layers' token-wise work by token count.
@@ -147,8 +146,8 @@ impl OperatorSteps {
             kernels_per_layer: KERNELS_PER_LAYER
                 + f64::from(u8::from(m.gated && !spec.kernels.gate_with_up)),
             stage_share: f64::from(m.layers.div_ceil(pp)) / f64::from(m.layers.max(1)),
+            tp,
             pp,
-            slowest: slowest_of(tp),
             meetings: if m.parallel_block { 0.5 } else { 1.0 },
             linear: Table::up_to(table),
             head: Table::up_to(table.min(4096)),
@@ -367,7 +366,7 @@ impl OperatorSteps {
         } else if c.graph_max_seqs > 0 {
             c.mixed_launch
         } else {
-            c.layer_launch + c.rank_launch * self.meetings * self.slowest
+            c.layer_launch + c.rank_launch * self.meetings * f64::from(self.tp - 1)
         };
         let launch = per_layer * layers;
         let body = device.total() + gaps;
@@ -379,7 +378,7 @@ impl OperatorSteps {
         } else {
             0.0
         };
-        let per_seq = c.seq_host + c.rank_seq_host * self.slowest;
+        let per_seq = c.seq_host + c.rank_seq_host * f64::from(self.tp - 1);
         let host = c.step_host + per_seq * f64::from(widest.seqs);
         let mut parts = Parts {
             weights: device.weights + head.weights,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{BatchSchedulerPolicy, Blocked, ReqId, State, TrtLlm};
+use super::{BatchSchedulerPolicy, Blocked, ReqId, Seq, State, TrtLlm};
 
 impl TrtLlm {
     /// Blocks that `id` still lacks to run to its end (3.2).
@@ -85,6 +85,14 @@ impl TrtLlm {
         }
     }
 
+    /// Started requests behind `started[i]` that keep their place whatever an earlier one in the queue wants.
+    fn places_kept(&self, i: usize, keeps: impl Fn(&Seq) -> bool) -> usize {
+        let behind = self.started.get(i..).unwrap_or_default();
+        (behind.iter())
+            .filter(|&&id| keeps(&self.seqs[id as usize]))
+            .count()
+    }
+
     fn choose_no_evict(&mut self) {
         let max = self.config.max_requests();
         let mut available = self.kv.free();
@@ -115,6 +123,11 @@ impl TrtLlm {
                 i += 1;
             } else {
                 j += 1;
+                if self.fitting.len() + self.places_kept(i, |s| !s.generating()) >= max {
+                    // Contexts under way have the places that are left.
+                    j = self.waiting.len();
+                    continue;
+                }
                 if self.better_later(id) {
                     continue;
                 }
@@ -150,7 +163,11 @@ impl TrtLlm {
                 admissible = Some(id);
             }
             let need = self.blocks_for_step(id);
-            if self.fitting.len() < max && needed + need <= self.kv.free() {
+            let taken = match from_started {
+                true => 0,
+                false => self.places_kept(i, |s| s.flights > 0),
+            };
+            if self.fitting.len() + taken < max && needed + need <= self.kv.free() {
                 needed += need;
                 self.fitting.push(id);
                 if from_started {
@@ -160,7 +177,7 @@ impl TrtLlm {
                 }
                 continue;
             }
-            self.blocked = if self.fitting.len() >= max {
+            self.blocked = if self.fitting.len() + taken >= max {
                 Blocked::MaxSeqs
             } else {
                 Blocked::KvFull

@@ -491,6 +491,37 @@ fn any_params() -> impl Strategy<Value = TrtLlmParams> {
         )
 }
 
+/// The third request waits for the block that the second one computes, and the fourth goes before it; the step of the fourth still runs when the
+/// third could start.
+#[test]
+fn an_overtaken_request_waits_for_a_place_while_the_one_before_it_is_under_way_3_2() {
+    let p = TrtLlmParams {
+        max_batch_size: 3,
+        max_num_tokens: 64,
+        tokens_per_block: 16,
+        enable_kv_cache_reuse: true,
+        enable_chunked_context: false,
+        batch_scheduler_policy: BatchSchedulerPolicy::MaxUtilization,
+        overlap_scheduler: true,
+        ..TrtLlmParams::default()
+    };
+    let hashed = |at, prompt, output, own: u64| Req {
+        hashes: (0..20)
+            .map(|b| b * 1000 + if b < 1 { 0 } else { own })
+            .collect(),
+        ..req(at, prompt, output)
+    };
+    let reqs = [
+        hashed(0, 1, 4, 0),
+        hashed(1001, 16, 1, 1),
+        hashed(1001, 16, 1, 0),
+        hashed(1355, 1, 1, 1),
+    ];
+    let r = staged(&p, 160, 1, &reqs);
+    assert!(r.rows.iter().all(|row| row.load.running <= 3));
+    assert!(r.fates.iter().all(|f| f.finished.is_some()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
