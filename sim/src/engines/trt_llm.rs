@@ -20,6 +20,17 @@ impl Engine for TrtLlmParams {
         start: &Start,
         s: &mut MemorySettings,
     ) -> Result<(), ParamError> {
+        // `MambaHybridCacheManager` asserts it (`_torch/pyexecutor/mamba_cache_manager.py`).
+        if arch.recurrence.is_some() && self.enable_kv_cache_reuse {
+            return Err(ParamError::new(
+                NAME,
+                "enable_kv_cache_reuse",
+                format!(
+                    "{} has layers that keep a state, and TensorRT-LLM reuses no blocks beside them; set it to false",
+                    arch.name
+                ),
+            ));
+        }
         let config = self.resolve(UNPLANNED, arch.max_positions, start.pp)?;
         s.max_num_batched_tokens = self.max_num_tokens;
         s.max_num_seqs = self.max_batch_size;

@@ -217,18 +217,22 @@ fn models_whose_layers_keep_states_run_under_the_engines_that_have_them() {
 }
 
 #[test]
-fn sglang_needs_to_know_for_how_many_requests_states_are_set_aside() {
+fn engines_refuse_what_they_cannot_do_beside_states() {
     for (keys, words) in [
         (
-            "max_running_requests = 64",
+            "kind = \"sglang\"\nmax_running_requests = 64",
             ["disable_radix_cache", "set it to true"],
         ),
         (
-            "disable_radix_cache = true",
+            "kind = \"sglang\"\ndisable_radix_cache = true",
             ["max_running_requests", "mamba_full_memory_ratio"],
         ),
+        (
+            "kind = \"trt_llm\"\nenable_kv_cache_reuse = true",
+            ["enable_kv_cache_reuse", "set it to false"],
+        ),
     ] {
-        let s = states("nemotron-nano-9b-v2", &format!("kind = \"sglang\"\n{keys}"));
+        let s = states("nemotron-nano-9b-v2", keys);
         let e = s.build().map(|_| ()).expect_err("refused").to_string();
         for w in words {
             assert!(e.contains(w), "{keys}: `{w}` is not in: {e}");
