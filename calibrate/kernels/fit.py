@@ -417,13 +417,19 @@ def toml(system, engine, versions, fitted, known, kind="kernels"):
     return "\n".join(lines)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(doc):
+    """What every fit takes; the first line of `doc` says what it is for."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--data", required=True, help="folder that holds kernels/")
     parser.add_argument("--base", required=True, help="the built example kernel_base of hwmodels")
     parser.add_argument("--out", help="folder to write profiles to; without it errors are printed only")
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="default: all")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
+    return parser
+
+
+def main():
+    parser = arguments(__doc__)
     parser.add_argument("--family", action="append", choices=FAMILIES, help="default: all (needed with --out)")
     args = parser.parse_args()
     print(f"{'system':9} {'engine':7} {'surface':18} {'rows':>6} {'formula':>8} {'median':>7} {'p90':>6} {'held out':>8} {'knots':>6}")

@@ -14,12 +14,11 @@ fit.py: two of three shapes, the errors printed and stored are those of the thir
   rule's layers, TensorRT-LLM's those of Mamba2's (its rows of the gated delta rule's move up to 14 TB/s on an H100, which no memory does).
 """
 
-import argparse
 import os
 
 import numpy as np
 
-from fit import ENGINES, POWERS, SYSTEMS, UNUSABLE, Family, base_times, design, errors, read, solve, toml
+from fit import ENGINES, POWERS, SYSTEMS, UNUSABLE, Family, arguments, base_times, design, errors, read, solve, toml
 
 KEY = ["num_k_heads", "num_v_heads", "batch_size", "seq_len"]
 # Shortest prompt of the fit: below, kernels take what they take for one chunk.
@@ -138,13 +137,7 @@ def fitted(data, binary, system, engine):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", required=True, help="folder that holds kernels/")
-    parser.add_argument("--base", required=True, help="the built example kernel_base of hwmodels")
-    parser.add_argument("--out", help="folder to write profiles to; without it errors are printed only")
-    parser.add_argument("--system", action="append", choices=SYSTEMS, help="default: all")
-    parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     print(f"{'system':9} {'engine':7} {'surface':20} {'rows':>6} {'formula':>8} {'median':>7} {'p90':>6} {'held out':>8} {'knots':>6}")
     for system in args.system or SYSTEMS:
         for engine in args.engine or ENGINES:
