@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::output;
 
 /// DejaVu Sans, its Latin, Greek and Cyrillic letters: machines that run this often have no fonts at all.

@@ -16,7 +16,7 @@ use sim::scenario::ScenarioRunError;
 use sim::scenario::built::Built;
 use sim::simulation::{self, RunError, RunOptions};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::output;
 
 /// Step rows kept where a trace or a table of steps is wanted; a trace of more does not open any more.

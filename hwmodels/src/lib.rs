@@ -50,6 +50,7 @@ pub mod link;
 pub mod memory;
 pub mod mig;
 pub mod model;
+mod model_blocks;
 pub mod neuron;
 pub mod operator_steps;
 pub mod ops;

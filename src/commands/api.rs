@@ -8,7 +8,7 @@ use api::Limits;
 use api::server::Server;
 use serde_json::json;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::print;
 use crate::signals::signals;

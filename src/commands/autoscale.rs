@@ -9,7 +9,7 @@ use sim::scenario::Scenario;
 use sim::scenario::cluster_file::{AutoscalerFile, QuantityFile};
 use sim::scenario::hpa_file::{BehaviorFile, ScalingRulesFile};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;

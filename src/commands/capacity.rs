@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use planner::capacity::{MULTIPLES, own_conditions, table};
 use planner::conditions::Condition;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;

@@ -10,7 +10,7 @@ use hwmodels::files::Disk;
 use hwmodels::units::{ByteSize, BytesPerSec, FlopsPerSec, Secs};
 use serde_json::{Value, json};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 

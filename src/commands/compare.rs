@@ -10,7 +10,8 @@ use sim::report::RunReport;
 use sim::report::compare::{Comparison, MOST, Side};
 use sim::scenario::Scenario;
 
-use crate::commands::{BadInput, report};
+use crate::bad_input::BadInput;
+use crate::commands::report;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use deploy::{Exported, Target};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print};
 use crate::simulate::ScenarioArgs;

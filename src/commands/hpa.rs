@@ -8,7 +8,7 @@ use sim::control::hpa::spec::Settings;
 use sim::control::vectors::{self, Report, RowReport};
 use sim::kernel::time::SimDuration;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 

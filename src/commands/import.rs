@@ -9,7 +9,7 @@ use deploy::{Imported, Source};
 use serde::Serialize;
 use sim::scenario::Scenario;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, print, print_json, write_text};
 

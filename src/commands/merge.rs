@@ -6,8 +6,9 @@ use hwmodels::files::Disk;
 use planner::sweep::{self, Sweep};
 use sim::scenario::document;
 
+use crate::bad_input::BadInput;
+use crate::commands::plan;
 use crate::commands::sweep::finish;
-use crate::commands::{BadInput, plan};
 use crate::output;
 
 /// Put the shards of a sweep or of a plan together.

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-pub use crate::bad_input::BadInput;
+use crate::bad_input::BadInput;
 use clap::{Parser, Subcommand};
 
 use crate::{exit_code, message, output};

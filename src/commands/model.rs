@@ -10,7 +10,7 @@ use engine::timing::{self, Kind, TimedStep, TimingOptions};
 use kernels::dtype::WeightDtype;
 use serde_json::json;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, print, print_json};
 use crate::progress;

@@ -8,7 +8,7 @@ use planner::plan::quick::Quick;
 use planner::plan::{self, Answer, Options, Part, Question, answer};
 use planner::sweep::Shard;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::commands::shard::ShardArgs;
 use crate::exit_code;
 use crate::output::{self, print, print_json, write_text};

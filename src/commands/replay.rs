@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use engine::replay::{ReplayError, read, replay};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 

@@ -13,9 +13,9 @@ use sim::report::trace::Limit;
 use sim::report::{Expectation, RunReport, csv, outcomes, pools, text, trace};
 use store::StoreError;
 
+use crate::bad_input::BadInput;
 use crate::cluster_plot;
 use crate::cluster_tables;
-use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::picture;

@@ -18,8 +18,8 @@ use serde_json::json;
 use sim::kube::Cluster;
 use sim::scenario::Scenario;
 
+use crate::bad_input::BadInput;
 use crate::cluster_tables;
-use crate::commands::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print};
 use crate::signals::signals;

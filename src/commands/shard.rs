@@ -2,7 +2,7 @@
 
 use planner::sweep::Shard;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 
 /// Most shards.
 const MAX_SHARDS: u64 = 100_000;

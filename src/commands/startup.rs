@@ -17,7 +17,7 @@ use hwmodels::units::{ByteSize, BytesPerSec};
 use hwmodels::{Dtype, EngineKind, Evidence};
 use serde::Serialize;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 

@@ -9,7 +9,7 @@ use sim::workload::TraceFormat;
 use sim::workload::synth::{self, Synthesizer};
 use sim::workload::trace::{self, TraceColumns, TraceReader};
 
-use super::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, Stdout, print, write_file};
 

@@ -27,8 +27,8 @@ use twin::tap::{Clock, DEFAULT_CAPACITY, channel};
 use twin::window::Window;
 use twin::{export, tokens};
 
-use super::BadInput;
 use super::bench::TlsArgs;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, Stdout, print, print_json};
 use crate::progress;

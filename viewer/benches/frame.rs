@@ -12,8 +12,9 @@ use sim::report::RunReport;
 use sim::request::Outcome;
 use store::{Bin, Info, Rates, Record, Replica, Stat, StepSpan, build_levels};
 use viewer::App;
-use viewer::jobs::{Doc, Source};
+use viewer::jobs::Doc;
 use viewer::run_data::RunData;
+use viewer::source::Source;
 use viewer::state::Action;
 
 const REQUESTS: u32 = 1_000_000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hwmodels::files::{Bundle, Files};
 
-use crate::jobs::Source;
+use crate::source::Source;
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 

@@ -36,6 +36,7 @@ pub mod recent;
 pub mod run_data;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod site;
+pub mod source;
 pub mod spread;
 pub mod state;
 pub mod theme;

@@ -6,10 +6,11 @@ use sim::metrics::Metric;
 
 use crate::candidates::Candidates;
 use crate::chart::Chart;
-use crate::jobs::{Doc, KneePoint, Source};
+use crate::jobs::{Doc, KneePoint};
 use crate::lanes::StepColors;
 use crate::live::Looks;
 use crate::run_data::RunData;
+use crate::source::Source;
 use crate::time_view::TimeView;
 
 /// The panes.

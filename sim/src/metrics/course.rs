@@ -5,7 +5,7 @@
 
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::metrics::definition::{self, Slo};
-use crate::record::RequestRow;
+use crate::record::rows::RequestRow;
 use crate::request::Outcome;
 
 /// Largest relative error of a percentile [ratio]: half a bucket.

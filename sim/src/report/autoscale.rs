@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::record::RunRecord;
-use crate::report::text::figure;
+use crate::report::figures::figure;
 
 /// Settings that were tried on the same requests, and the one to choose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]

@@ -10,9 +10,9 @@ use crate::metrics::definition;
 use crate::record::RunRecord;
 use crate::report::actuation::{ActuationReport, actuation, write_actuation};
 use crate::report::deployments::{DeploymentReport, deployments, write_deployments};
+use crate::report::figures::{field, figure, secs};
 use crate::report::starts::{StartWaits, start_waits};
 use crate::report::swaps::{SwapReport, swaps, write_swaps};
-use crate::report::text::{field, figure, secs};
 use crate::request::Outcome;
 
 /// Most rows of each list in the JSON report; the tables of `--csv` hold all.

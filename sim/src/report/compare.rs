@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::metrics::interval::Interval;
 use crate::report::draws::{COVERAGE, FORM, coverage};
 use crate::report::expect::Numbers;
+use crate::report::figures::{field, figure};
 use crate::report::keys::{KeyDifference, differences};
 use crate::report::outcomes::{RequestCounts, warnings_of};
 use crate::report::replications::{
     CONFIDENCE, FIGURES, differ, in_table_order, label, nothing_finished, seeds_change_nothing,
 };
 use crate::report::summary::{CONTRACT, RunReport};
-use crate::report::text::{field, figure};
 
 /// Most scenarios of a comparison: each has a letter.
 pub const MOST: usize = 26;

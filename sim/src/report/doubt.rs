@@ -8,9 +8,9 @@
 
 use hwmodels::doubt::{START_ERROR, half_width, shipped};
 
+use crate::report::figures::secs;
 use crate::report::starts::StartWaits;
 use crate::report::summary::RunReport;
-use crate::report::text::secs;
 
 pub use hwmodels::doubt::Figure;
 

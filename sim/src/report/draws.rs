@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::rng;
 use crate::metrics::distribution::quantile_of_sorted_f64 as quantile;
 use crate::report::expect::Numbers;
+use crate::report::figures::{field, figure};
 use crate::report::outcomes::{RequestCounts, RunWarning, warnings_of};
 use crate::report::replications::{FIGURES, in_table_order, label};
 use crate::report::summary::{CONTRACT, RunReport};
-use crate::report::text::{field, figure};
 
 /// Share of the draws that lie inside the interval.
 pub const COVERAGE: f64 = 0.90;

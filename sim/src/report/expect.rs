@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::metrics::definition::Metric;
 use crate::record::RunRecord;
+use crate::report::figures::figure;
 use crate::report::summary::{RunReport, to_ms};
-use crate::report::text::figure;
 
 /// What is compared.
 #[derive(Clone, Debug, PartialEq)]

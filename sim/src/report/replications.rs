@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::interval::Interval;
 use crate::report::expect::Numbers;
+use crate::report::figures::{field, figure};
 use crate::report::outcomes::{self, RequestCounts, RunWarning, warnings_of};
 use crate::report::summary::{CONTRACT, RunReport};
-use crate::report::text::{field, figure};
 
 /// Confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;

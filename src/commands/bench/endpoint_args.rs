@@ -7,7 +7,7 @@ use bench::endpoint::{ApiKind, Endpoint, TlsOptions};
 use bench::session::Preparation;
 use clap::ValueEnum;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 
 /// The API on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

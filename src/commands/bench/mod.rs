@@ -21,7 +21,7 @@ use sim::scenario::Scenario;
 
 pub use endpoint_args::{EndpointArgs, TlsArgs};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::progress;

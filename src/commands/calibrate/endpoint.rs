@@ -19,7 +19,7 @@ use calibrate::endpoint::{
 use hwmodels::EngineKind;
 use hwmodels::units::Secs;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self as files, FileSet, print, print_json};
 use crate::progress;

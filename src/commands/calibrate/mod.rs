@@ -10,7 +10,7 @@ use anyhow::Context;
 use calibrate::validate::{Report, Source};
 use clap::Subcommand;
 
-use super::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, FileSet, print, print_json, write_text};
 use crate::progress;

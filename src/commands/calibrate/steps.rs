@@ -9,7 +9,7 @@ use calibrate::steps::log::Facts;
 use calibrate::steps::{Checked, Log, Outcome, Setup, check, distinct, fit, log};
 use engine::step_log::{engine_path, requests_path};
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::output::{self, FileSet, print, print_json, write_text};
 use crate::{exit_code, progress, residual_plot};
 

@@ -4,11 +4,11 @@ use rayon::prelude::*;
 use sim::report::RunReport;
 use sim::report::curve::search::{Found, boundary, peak};
 use sim::report::curve::{Curve, CurvePoint, Estimate, Findings, LoadAxis, meets, power};
-use sim::report::text::figure;
+use sim::report::figures::figure;
 
 use super::loads::Loads;
 use super::steady::{E2E_TOLERANCE, THROUGHPUT_TOLERANCE, stands};
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::progress;
 
 /// Loads of a chosen grid, as shares of the capacity: the first and the last.

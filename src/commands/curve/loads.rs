@@ -7,7 +7,7 @@ use sim::scenario::Scenario;
 use sim::workload::Arrival;
 use sim::workload::spec::check_rate;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 
 /// A scenario whose load can be set.
 pub struct Loads<'a> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use sim::report::curve::{Curve, LoadAxis};
 use sim::scenario::Scenario;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::picture;

@@ -23,7 +23,7 @@ use sim::record::RunRecord;
 use sim::report::csv;
 use sim::scenario::Scenario;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{print, print_json, write_file};
 use crate::simulate::{Keep, Path as SimPath, Seeds, simulate};

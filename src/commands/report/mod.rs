@@ -11,7 +11,7 @@ use sim::report::RunReport;
 use sim::report::text::{self, Detail};
 use store::StoreError;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, print};
 

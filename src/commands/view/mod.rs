@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 
 /// Name of the viewer's program.

@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::{Args, PROGRAM};
-use crate::commands::BadInput;
+use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::print;
 

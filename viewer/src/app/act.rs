@@ -11,10 +11,11 @@ use crate::export;
 use crate::gallery;
 #[cfg(all(not(target_arch = "wasm32"), feature = "window"))]
 use crate::inbox::Arrived;
-use crate::jobs::{Doc, Purpose, Source, Task};
+use crate::jobs::{Doc, Purpose, Task};
 use crate::knobs;
 use crate::live::Client;
 use crate::picture;
+use crate::source::Source;
 use crate::state::{Action, Export, PaneKind};
 
 /// Selections and windows that can be taken back.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use hwmodels::files::Files;
 use store::Record;
 
-use super::{Doc, Done, Source};
+use super::{Doc, Done};
 use crate::measured::{self, Tables};
+use crate::source::Source;
 use crate::{candidates, live};
 
 /// Largest file that is opened [bytes].

@@ -14,8 +14,9 @@ use wasm_bindgen::prelude::{Closure, JsValue};
 
 use super::open::{Opened, opened};
 use super::work::work;
-use super::{Doc, Done, KneePoint, Outcome, Signals, Source, Task, put};
+use super::{Doc, Done, KneePoint, Outcome, Signals, Task, put};
 use crate::gallery;
+use crate::source::Source;
 
 /// The script of a worker, beside the page.
 const SCRIPT: &str = "worker.js";

@@ -12,7 +12,8 @@ use store::{Collector, Limits, Record};
 use web_time::Instant;
 
 use super::open::{Opened, opened};
-use super::{Doc, Done, KneePoint, Signals, Source, Task};
+use super::{Doc, Done, KneePoint, Signals, Task};
+use crate::source::Source;
 
 /// Requests after which a run tells how far it is.
 const TELL_EVERY: u64 = 512;

@@ -2,9 +2,9 @@
 
 use super::{Curve, CurvePoint, Estimate};
 use crate::report::diagnosis::regime_name;
+use crate::report::figures::figure;
 use crate::report::outcomes::{RunWarning, warnings_of};
 use crate::report::stationarity::SIGNIFICANCE;
-use crate::report::text::figure;
 
 impl Curve {
     /// The table on the terminal.
