@@ -417,6 +417,17 @@ def toml(system, engine, versions, fitted, known, kind="kernels"):
     return "\n".join(lines)
 
 
+def held_out(f, base):
+    """The surface of a family over the times `base` of the formulas, fitted without every third shape: ln(measured / formula), which rows were held out, the
+    surface's values, and the errors (median, p90, rows) of surface and formula on those rows."""
+    y = np.log(f.seconds / base)
+    kinds = {s: i for i, s in enumerate(sorted(set(f.shapes)))}
+    out = np.array([kinds[s] % 3 == 1 for s in f.shapes])
+    values = solve(f.axes, f.points[~out], y[~out], f.smooth)
+    predicted = base * np.exp(design(f.axes, f.points) @ values)
+    return y, out, values, errors(predicted[out], f.seconds[out]), errors(base[out], f.seconds[out])
+
+
 def arguments(doc):
     """What every fit takes; the first line of `doc` says what it is for."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
@@ -439,13 +450,7 @@ def main():
             for family in args.family or FAMILIES:
                 for version, f in FAMILIES[family](args.data, system, engine):
                     base = base_times(args.base, SYSTEMS[system], ENGINES[engine], f.lines)
-                    y = np.log(f.seconds / base)
-                    kinds = {s: i for i, s in enumerate(sorted(set(f.shapes)))}
-                    out = np.array([kinds[s] % 3 == 1 for s in f.shapes])
-                    values = solve(f.axes, f.points[~out], y[~out], f.smooth)
-                    predicted = base * np.exp(design(f.axes, f.points) @ values)
-                    median, p90, n = errors(predicted[out], f.seconds[out])
-                    plain, plain_p90, _ = errors(base[out], f.seconds[out])
+                    y, out, values, (median, p90, n), (plain, plain_p90, _) = held_out(f, base)
                     own = ""
                     if f.known:
                         by_shape, off = curves(f, y)
@@ -461,6 +466,7 @@ def main():
                     fitted.append({"name": f.name, "axes": f.axes, "values": values, "median": median, "p90": p90, "n": n, "rows": int((~out).sum())})
             if args.out and (fitted or known):
                 path = os.path.join(args.out, f"{system.replace('_', '-')}.{engine}.kernels.toml")
+                os.makedirs(args.out, exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(toml(system, engine, versions, fitted, known))
 

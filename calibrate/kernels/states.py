@@ -18,7 +18,7 @@ import os
 
 import numpy as np
 
-from fit import ENGINES, POWERS, SYSTEMS, UNUSABLE, Family, arguments, base_times, design, errors, read, solve, toml
+from fit import ENGINES, POWERS, SYSTEMS, UNUSABLE, Family, arguments, base_times, held_out, read, toml
 
 KEY = ["num_k_heads", "num_v_heads", "batch_size", "seq_len"]
 # Shortest prompt of the fit: below, kernels take what they take for one chunk.
@@ -121,13 +121,7 @@ def families(data, system, engine):
 def fitted(data, binary, system, engine):
     for version, f, kernels_of in families(data, system, engine):
         base = base_times(binary, SYSTEMS[system], ENGINES[engine], f.lines)
-        y = np.log(f.seconds / base)
-        kinds = {s: i for i, s in enumerate(sorted(set(f.shapes)))}
-        out = np.array([kinds[s] % 3 == 1 for s in f.shapes])
-        values = solve(f.axes, f.points[~out], y[~out], f.smooth)
-        predicted = base * np.exp(design(f.axes, f.points) @ values)
-        median, p90, n = errors(predicted[out], f.seconds[out])
-        plain, plain_p90, _ = errors(base[out], f.seconds[out])
+        y, out, values, (median, p90, n), (plain, plain_p90, _) = held_out(f, base)
         of = f"  kernels of {kernels_of}" if kernels_of else ""
         print(f"{system:9} {engine:7} {f.name:20} {len(y):6} {plain:8.1f} {median:7.2f} {p90:6.2f} {n:8} {len(values):6}{of}", flush=True)
         if median > UNUSABLE or median > plain or p90 > plain_p90:
@@ -144,6 +138,7 @@ def main():
             rows = list(fitted(args.data, args.base, system, engine))
             if args.out and rows:
                 path = os.path.join(args.out, f"{system.replace('_', '-')}.{engine}.states.toml")
+                os.makedirs(args.out, exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(toml(system, engine, {version for version, _ in rows}, [f for _, f in rows], [], "states"))
 
