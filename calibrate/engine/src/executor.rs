@@ -1,7 +1,5 @@
 //! The contract between the engine's loop and whatever computes a forward pass.
 
-use crate::request::TokenLogprobs;
-
 /// One sequence's share of a step, ready to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeqInput {
@@ -13,17 +11,6 @@ pub struct SeqInput {
     pub blocks: Vec<u32>,
     /// Whether the logits after its last new token are wanted.
     pub sample: bool,
-    /// Log probabilities that are wanted of tokens that are known already: those of a prompt.
-    pub score: Option<Score>,
-}
-
-/// Which log probabilities of known tokens are wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Score {
-    /// The token that follows each new token, from the first on: at most as many as there are new ones.
-    pub next: Vec<u32>,
-    /// How many likeliest tokens beside each.
-    pub top: u32,
 }
 
 /// Where a step's wall time went, as far as it was measured. What no field names is host time.
@@ -57,8 +44,6 @@ impl StepTimes {
 pub struct StepOutput {
     /// Logits, `[sampled sequences][vocabulary]` row by row, in the order of the inputs with `sample`.
     pub logits: Vec<f32>,
-    /// Log probabilities for each input with a [`Score`], in their order: as many as it has tokens.
-    pub scores: Vec<Vec<TokenLogprobs>>,
     /// Where its time went.
     pub times: StepTimes,
 }

@@ -6,7 +6,6 @@
 pub mod engine;
 pub mod executor;
 pub mod fleet;
-pub mod grammar;
 pub mod http;
 pub mod launch;
 pub mod metrics;

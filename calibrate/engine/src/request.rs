@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use sim::request::RejectReason;
 
-use crate::grammar::Matcher;
-
 /// How the next token is drawn from the logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -25,8 +23,6 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Seed of the draws; none: one that no other request of this server has.
     pub seed: Option<u64>,
-    /// Added to the logits of these tokens.
-    pub logit_bias: Arc<[(u32, f32)]>,
     /// Only these tokens, in ascending order; none: all.
     pub allowed_token_ids: Option<Arc<[u32]>>,
     /// Sequences of tokens whose last one is not chosen after the others.
@@ -45,7 +41,6 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             seed: None,
-            logit_bias: Arc::default(),
             allowed_token_ids: None,
             bad_words: Arc::default(),
         }
@@ -75,11 +70,6 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
     /// Log probabilities wanted with each token: that of the token, and of so many likeliest ones.
     pub logprobs: Option<u32>,
-    /// Log probabilities wanted with each token of the prompt but its first: that of the token, and of so many likeliest
-    /// ones. Such a prompt is computed whole; nothing of it is found in the prefix cache.
-    pub prompt_logprobs: Option<u32>,
-    /// What the text must keep to.
-    pub matcher: Option<Matcher>,
     /// Prompts are found in the prefix cache only by requests with the same salt; 0: none.
     pub cache_salt: u64,
     /// Priority, lower is more urgent.
@@ -152,8 +142,8 @@ pub enum Failure {
     NeverRuns,
     /// The forward pass failed.
     Executor(String),
-    /// What the text must keep to leaves no token to choose, or cannot be followed.
-    Constraint(String),
+    /// `allowed_token_ids` and `bad_words` together leave no token to choose.
+    NoToken,
     /// The engine is shutting down.
     ShuttingDown,
 }
@@ -161,8 +151,6 @@ pub enum Failure {
 /// What the engine tells about a request, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Log probabilities of the prompt's tokens from the second on; comes before the first token.
-    Prompt(Vec<TokenLogprobs>),
     /// A step made a token.
     Output {
         /// The token.

@@ -29,17 +29,16 @@ impl Sampler {
         }
     }
 
-    /// Chooses a token. `banned` tokens are not chosen, nor any but those `allowed`; `prompt` and `output` are what
-    /// penalties look at. None: nothing is left, or no logit is a number, so the forward pass is broken.
+    /// Chooses a token, but none of those `banned`; `prompt` and `output` are what penalties look at. None: nothing is left,
+    /// or no logit is a number, so the forward pass is broken.
     pub fn choose(
         &mut self,
         logits: &mut [f32],
-        allowed: Option<&dyn Fn(u32) -> bool>,
         banned: &[u32],
         prompt: &[u32],
         output: &[u32],
     ) -> Option<u32> {
-        self.restrict(logits, allowed, banned, output);
+        self.restrict(logits, banned, output);
         self.penalise(logits, prompt, output);
         let likeliest = argmax(logits)?;
         let best = logits[likeliest as usize];
@@ -88,27 +87,15 @@ impl Sampler {
         c.last().map(|x| x.0)
     }
 
-    /// Leaves out tokens, and adds biases: in vLLM's order, before penalties.
-    fn restrict(
-        &self,
-        logits: &mut [f32],
-        allowed: Option<&dyn Fn(u32) -> bool>,
-        banned: &[u32],
-        output: &[u32],
-    ) {
+    /// Leaves out tokens: in vLLM's order, before penalties.
+    fn restrict(&self, logits: &mut [f32], banned: &[u32], output: &[u32]) {
         let s = &self.sampling;
-        let mut keep = |kept: &dyn Fn(u32) -> bool| {
+        if let Some(ids) = &s.allowed_token_ids {
             for (id, l) in (0u32..).zip(logits.iter_mut()) {
-                if !kept(id) {
+                if ids.binary_search(&id).is_err() {
                     *l = f32::NEG_INFINITY;
                 }
             }
-        };
-        if let Some(allowed) = allowed {
-            keep(allowed);
-        }
-        if let Some(ids) = &s.allowed_token_ids {
-            keep(&|id| ids.binary_search(&id).is_ok());
         }
         let ends_bad_word = |word: &Vec<u32>| {
             let (&last, before) = word.split_last()?;
@@ -118,11 +105,6 @@ impl Sampler {
         for id in banned.iter().copied().chain(bad) {
             if let Some(l) = logits.get_mut(id as usize) {
                 *l = f32::NEG_INFINITY;
-            }
-        }
-        for &(id, bias) in s.logit_bias.iter() {
-            if let Some(l) = logits.get_mut(id as usize) {
-                *l += bias;
             }
         }
     }
@@ -198,7 +180,7 @@ mod tests {
     fn draw(sampling: Sampling, logits: &[f32], n: usize) -> Vec<u32> {
         let mut s = Sampler::new(sampling, 7);
         (0..n)
-            .map(|_| s.choose(&mut logits.to_vec(), None, &[], &[], &[]).unwrap())
+            .map(|_| s.choose(&mut logits.to_vec(), &[], &[], &[]).unwrap())
             .collect()
     }
 
@@ -254,9 +236,9 @@ mod tests {
     fn banned_tokens_are_not_chosen_and_broken_logits_are_told() {
         let mut s = Sampler::new(Sampling::default(), 0);
         for _ in 0..100 {
-            assert_eq!(s.choose(&mut [9.0, 0.0], None, &[0], &[], &[]), Some(1));
+            assert_eq!(s.choose(&mut [9.0, 0.0], &[0], &[], &[]), Some(1));
         }
-        assert_eq!(s.choose(&mut [f32::NAN; 3], None, &[], &[], &[]), None);
+        assert_eq!(s.choose(&mut [f32::NAN; 3], &[], &[], &[]), None);
     }
 
     #[test]
@@ -269,7 +251,7 @@ mod tests {
                 },
                 0,
             );
-            s.choose(&mut [2.0, 1.5], None, &[], &[], output)
+            s.choose(&mut [2.0, 1.5], &[], &[], output)
         };
         let d = Sampling::default;
         let presence = Sampling {

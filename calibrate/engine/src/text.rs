@@ -1,10 +1,6 @@
 //! Text to tokens, and tokens to text as they come: never half a character, never part of a stop string.
 
-use std::sync::OnceLock;
-
 use tokenizers::Tokenizer;
-
-use crate::grammar::Vocabulary;
 
 /// A tokenizer with the bytes of each of its tokens.
 #[derive(Debug)]
@@ -14,8 +10,6 @@ pub struct Text {
     bytes: Vec<u8>,
     starts: Vec<u32>,
     special: Vec<bool>,
-    /// For structured output; made when first asked for.
-    vocabulary: OnceLock<Vocabulary>,
 }
 
 /// How a vocabulary spells bytes.
@@ -61,7 +55,6 @@ impl Text {
             bytes,
             starts,
             special,
-            vocabulary: OnceLock::new(),
         }
     }
 
@@ -124,17 +117,6 @@ impl Text {
     /// How a single token reads: as [`Text::decode`] of it alone.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.token_bytes(id)).into_owned()
-    }
-
-    /// The tokens in the order of their bytes, for structured output.
-    pub fn vocabulary(&self) -> &Vocabulary {
-        self.vocabulary.get_or_init(|| {
-            let texts = (0..self.vocab() as u32)
-                .filter(|&id| !self.is_special(id))
-                .map(|id| (id, self.token_bytes(id)))
-                .filter(|(_, bytes)| !bytes.is_empty());
-            Vocabulary::new(self.vocab(), texts)
-        })
     }
 
     /// Tokens there are.

@@ -67,7 +67,6 @@ impl TimingOptions {
             context: from,
             blocks: (first..first + (from + tokens).div_ceil(BLOCK)).collect(),
             sample: true,
-            score: None,
         }
     }
 }

@@ -30,15 +30,6 @@ pub enum Kind {
     Chat,
 }
 
-/// A prompt as an answer tells of it.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    /// Its tokens.
-    pub tokens: Vec<u32>,
-    /// What an answer begins with (`echo`).
-    pub echo: Option<String>,
-}
-
 /// What stays the same over one answer.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -48,14 +39,12 @@ pub struct Frame {
     pub model: String,
     /// How it is sent.
     pub delivery: Delivery,
-    /// The prompts.
-    pub prompts: Vec<Prompt>,
+    /// Tokens of the prompts.
+    pub prompts: Vec<Vec<u32>>,
     /// Choices for each prompt.
     pub n: usize,
     /// Whether special tokens are left out of the text.
     pub skip_special: bool,
-    /// Whether only the prompt is wanted; the engine makes a token nevertheless, as vLLM does.
-    pub only_echo: bool,
     /// When the answer began [s since 1970].
     pub created: u64,
 }
@@ -126,8 +115,6 @@ struct Choice {
     begun: bool,
     /// Prompt tokens that the prefix cache held [tokens].
     cached: u32,
-    /// Log probabilities of the prompt's tokens from the second on.
-    prompt: Vec<TokenLogprobs>,
 }
 
 /// Output that goes into one event or one whole answer.
@@ -142,7 +129,6 @@ impl Piece {
     /// Takes in what the engine tells of `choice`.
     fn add(&mut self, event: Option<Event>, choice: &mut Choice) -> Result<(), Failure> {
         match event.ok_or(Failure::ShuttingDown)? {
-            Event::Prompt(logprobs) => choice.prompt = logprobs,
             Event::Output {
                 token,
                 text,
@@ -173,7 +159,7 @@ impl Frame {
 
     /// Usage of the whole answer: each prompt counts once.
     fn usage(&self, choices: &[Choice]) -> Value {
-        let prompt = self.prompts.iter().map(|p| p.tokens.len()).sum();
+        let prompt = self.prompts.iter().map(Vec::len).sum();
         let made = choices.iter().map(|c| c.made).sum();
         let cached = choices
             .iter()
@@ -183,7 +169,7 @@ impl Frame {
         Frame::usage_of(prompt, made, cached)
     }
 
-    fn prompt(&self, choice: usize) -> &Prompt {
+    fn prompt(&self, choice: usize) -> &[u32] {
         &self.prompts[choice / self.n.max(1)]
     }
 
@@ -205,8 +191,7 @@ impl Frame {
     /// Tells a chat's prompt, which belongs to the answer and not to a choice.
     fn tell_chat_prompt(&self, answer: &mut Value) {
         if self.delivery.token_ids && self.kind == Kind::Chat {
-            let prompt = self.prompts.first();
-            answer["prompt_token_ids"] = json!(prompt.map(|p| &p.tokens));
+            answer["prompt_token_ids"] = json!(self.prompts.first());
         }
     }
 
@@ -220,13 +205,8 @@ impl Frame {
         text: &Text,
     ) -> Value {
         let first = !std::mem::replace(&mut c.begun, true);
-        let prompt = self.prompt(index);
-        let echo = prompt.echo.as_ref().filter(|_| first);
-        let logprobs = self.logprobs(echo.map(|_| prompt), &piece, c, text);
-        let mut said = echo.cloned().unwrap_or_default();
-        if !self.only_echo {
-            said.push_str(&piece.text);
-        }
+        let logprobs = self.logprobs(&piece, c, text);
+        let said = piece.text;
         let mut choice = match (self.kind, stream) {
             (Kind::Completion, _) => json!({"index": index, "text": said}),
             (Kind::Chat, true) => json!({"index": index, "delta": {"content": said}}),
@@ -246,7 +226,7 @@ impl Frame {
             let ids: Vec<u32> = piece.tokens.iter().map(|t| t.id).collect();
             choice["token_ids"] = json!(ids);
             if first && self.kind == Kind::Completion {
-                choice["prompt_token_ids"] = json!(prompt.tokens);
+                choice["prompt_token_ids"] = json!(self.prompt(index));
             }
         }
         choice
@@ -261,29 +241,14 @@ impl Frame {
         }
     }
 
-    /// Log probabilities in the form of each interface, those of the prompt first where it is told.
-    fn logprobs(
-        &self,
-        prompt: Option<&Prompt>,
-        piece: &Piece,
-        c: &mut Choice,
-        text: &Text,
-    ) -> Value {
-        let mut all: Vec<(u32, Option<&TokenLogprobs>)> = Vec::new();
-        if let Some(prompt) = prompt {
-            // What comes first follows from nothing.
-            let known = std::iter::once(None).chain(c.prompt.iter().map(Some));
-            all.extend(prompt.tokens.iter().copied().zip(known));
-        }
-        if !self.only_echo {
-            if piece.tokens.iter().any(|t| t.logprobs.is_none()) {
-                return Value::Null;
-            }
-            all.extend(piece.tokens.iter().map(|t| (t.id, t.logprobs.as_ref())));
-        }
-        if all.iter().all(|(_, l)| l.is_none()) {
+    /// Log probabilities in the form of each interface.
+    fn logprobs(&self, piece: &Piece, c: &mut Choice, text: &Text) -> Value {
+        let all: Option<Vec<(u32, &TokenLogprobs)>> = (piece.tokens.iter())
+            .map(|t| Some((t.id, t.logprobs.as_ref()?)))
+            .collect();
+        let Some(all) = all.filter(|all| !all.is_empty()) else {
             return Value::Null;
-        }
+        };
         // JSON has no infinities; vLLM writes this for them too.
         let finite = |x: f32| x.max(-9999.0);
         if self.kind == Kind::Chat {
@@ -294,9 +259,8 @@ impl Frame {
                     "bytes": text.token_bytes(id),
                 })
             };
-            let known = all.iter().filter_map(|&(id, l)| Some((id, l?)));
-            let content: Vec<Value> = known
-                .map(|(id, l)| {
+            let content: Vec<Value> = (all.iter())
+                .map(|&(id, l)| {
                     let mut v = one(id, l.chosen);
                     v["top_logprobs"] = l.top.iter().map(|&(t, p)| one(t, p)).collect();
                     v
@@ -314,7 +278,6 @@ impl Frame {
         let top: Vec<Value> = all
             .iter()
             .map(|&(id, l)| {
-                let Some(l) = l else { return Value::Null };
                 let mut map = serde_json::Map::new();
                 for &(t, p) in l.top.iter().chain(&[(id, l.chosen)]) {
                     map.insert(self.token(t, text), json!(finite(p)));
@@ -322,10 +285,9 @@ impl Frame {
                 Value::Object(map)
             })
             .collect();
-        let chosen = |(_, l): &(u32, Option<&TokenLogprobs>)| l.map(|l| finite(l.chosen));
         json!({
             "text_offset": offsets,
-            "token_logprobs": all.iter().map(chosen).collect::<Vec<_>>(),
+            "token_logprobs": all.iter().map(|(_, l)| finite(l.chosen)).collect::<Vec<_>>(),
             "tokens": all.iter().map(|(id, _)| self.token(*id, text)).collect::<Vec<_>>(),
             "top_logprobs": top,
         })
@@ -420,7 +382,7 @@ impl EventStream {
         }
         if let Some(i) = i.filter(|_| self.frame.delivery.continuous_usage) {
             let c = &self.choices[i];
-            let prompt = self.frame.prompt(i).tokens.len();
+            let prompt = self.frame.prompt(i).len();
             chunk["usage"] = Frame::usage_of(prompt, c.made, c.cached);
         }
         self.queue(&chunk);

@@ -7,8 +7,6 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::grammar::Constraint;
-use crate::grammar::json::Json;
 use crate::http::error::ApiError;
 use crate::request::{GenerateRequest, Sampling};
 use crate::sampling::GREEDY_BELOW;
@@ -21,15 +19,12 @@ const MAX_STOP_BYTES: usize = 1024;
 const MAX_CHOICES: u32 = 128;
 /// Most words that a text must not have.
 const MAX_BAD_WORDS: usize = 1000;
-/// Largest bias of a logit.
-const MAX_BIAS: f64 = 100.0;
 /// Most log probabilities for each token.
 pub const MAX_LOGPROBS: u32 = 20;
 
 /// A JSON object whose fields are read by name. `null` counts as absent.
 pub struct Fields {
     map: Map<String, Value>,
-    body: Bytes,
 }
 
 impl Fields {
@@ -37,9 +32,9 @@ impl Fields {
     ///
     /// # Errors
     /// 400 when it is no JSON object.
-    pub fn parse(body: Bytes) -> Result<Fields, ApiError> {
-        match serde_json::from_slice(&body) {
-            Ok(Value::Object(map)) => Ok(Fields { map, body }),
+    pub fn parse(body: &Bytes) -> Result<Fields, ApiError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(map)) => Ok(Fields { map }),
             Ok(_) => Err(ApiError::bad("", "the body must be a JSON object")),
             Err(e) => Err(ApiError::bad("", format!("the body is no valid JSON: {e}"))),
         }
@@ -83,18 +78,6 @@ impl Fields {
         let set = self.map.iter().filter(|(_, v)| !v.is_null());
         set.map(|(k, v)| (k.as_str(), v))
     }
-
-    /// The field called `name` with the members of its objects in their order.
-    ///
-    /// # Errors
-    /// 400 when the body cannot be read so.
-    pub fn ordered(&self, name: &str) -> Result<Option<Json>, ApiError> {
-        if self.map.get(name).is_none_or(Value::is_null) {
-            return Ok(None);
-        }
-        let body = Json::parse(&self.body).map_err(|e| ApiError::bad(name, e))?;
-        Ok(body.get(name).cloned())
-    }
 }
 
 /// How an answer is sent.
@@ -123,8 +106,6 @@ pub struct Asked {
     pub n: u32,
     /// Words that the text must not have.
     pub bad_words: Vec<String>,
-    /// What the text must keep to, with the field that says so.
-    pub constraint: Option<(&'static str, Constraint)>,
 }
 
 #[derive(serde::Deserialize)]
@@ -176,7 +157,6 @@ fn sampling(f: &Fields, n: u32, vocab: usize) -> Result<Sampling, ApiError> {
             .unwrap_or(default.repetition_penalty),
         // -1 asks for any seed, as with vLLM.
         seed: f.get::<i64>("seed")?.filter(|&s| s != -1).map(|s| s as u64),
-        logit_bias: logit_bias(f, vocab)?,
         allowed_token_ids: allowed_token_ids(f, vocab)?,
         // The words are told apart from tokens once they are tokenised.
         bad_words: Arc::default(),
@@ -213,14 +193,6 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
         return Err(ApiError::bad(
             "n",
             format!("`n` must be from 1 to {MAX_CHOICES}, got {n}"),
-        ));
-    }
-    if let Some(best_of) = f.get::<u32>("best_of")?
-        && best_of != n
-    {
-        return Err(ApiError::bad(
-            "best_of",
-            format!("`best_of` must be `n` ({n}), got {best_of}: all that is made is returned"),
         ));
     }
     let sampling = sampling(f, n, vocab)?;
@@ -268,7 +240,6 @@ pub fn asked(f: &Fields, vocab: usize) -> Result<Asked, ApiError> {
         },
         n,
         bad_words,
-        constraint: constraint(f)?,
     })
 }
 
@@ -284,25 +255,6 @@ fn token(name: &str, id: Option<u64>, vocab: usize) -> Result<u32, ApiError> {
             ),
         )
     })
-}
-
-/// `logit_bias`, cut to what is allowed as vLLM does.
-fn logit_bias(f: &Fields, vocab: usize) -> Result<Arc<[(u32, f32)]>, ApiError> {
-    let name = "logit_bias";
-    let biases: Map<String, Value> = f.get(name)?.unwrap_or_default();
-    biases
-        .iter()
-        .map(|(id, bias)| {
-            let id = token(name, id.parse().ok(), vocab)?;
-            let bias = bias.as_f64().ok_or_else(|| {
-                ApiError::bad(
-                    name,
-                    format!("`{name}`: the bias of token {id} is no number"),
-                )
-            })?;
-            Ok((id, bias.clamp(-MAX_BIAS, MAX_BIAS) as f32))
-        })
-        .collect()
 }
 
 fn allowed_token_ids(f: &Fields, vocab: usize) -> Result<Option<Arc<[u32]>>, ApiError> {
@@ -322,112 +274,6 @@ fn allowed_token_ids(f: &Fields, vocab: usize) -> Result<Option<Arc<[u32]>>, Api
     Ok(Some(ids.into()))
 }
 
-/// What the text must keep to, with the field that says so.
-fn constraint(f: &Fields) -> Result<Option<(&'static str, Constraint)>, ApiError> {
-    let fields = [
-        "response_format",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-    ];
-    let mut found: Option<(&'static str, Constraint)> = None;
-    for name in fields {
-        let Some(value) = f.ordered(name)? else {
-            continue;
-        };
-        let wrong = |what: String| ApiError::bad(name, format!("`{name}`: {what}"));
-        let one = match name {
-            "response_format" => response_format(&value),
-            "structured_outputs" => structured_outputs(&value).map(Some),
-            "guided_json" => schema(&value, true).map(Some),
-            "guided_regex" => regex(&value).map(Some),
-            _ => choice(&value).map(Some),
-        };
-        if let Some(one) = one.map_err(wrong)? {
-            if let Some((other, _)) = &found {
-                return Err(wrong(format!(
-                    "`{other}` says already what the text must be"
-                )));
-            }
-            found = Some((name, one));
-        }
-    }
-    Ok(found)
-}
-
-fn response_format(value: &Json) -> Result<Option<Constraint>, String> {
-    match value.get("type").and_then(Json::as_str) {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Constraint::Object { whitespace: true })),
-        Some("json_schema") => {
-            let named = value.get("json_schema").ok_or("`json_schema` is missing")?;
-            let it = named
-                .get("schema")
-                .ok_or("`json_schema.schema` is missing")?;
-            schema(it, true).map(Some)
-        }
-        other => Err(format!(
-            "`type` must be text, json_object or json_schema, got {}",
-            other.unwrap_or("none")
-        )),
-    }
-}
-
-/// vLLM's own field for all kinds.
-fn structured_outputs(value: &Json) -> Result<Constraint, String> {
-    let Json::Object(members) = value else {
-        return Err("must be an object".into());
-    };
-    let flag = |name: &str| value.get(name) == Some(&Json::Bool(true));
-    let whitespace = !flag("disable_any_whitespace");
-    let mut found = Vec::new();
-    for (name, value) in members {
-        match (name.as_str(), value) {
-            (_, Json::Null) | ("json_object", Json::Bool(false)) => {}
-            ("json", v) => found.push(schema(v, whitespace)?),
-            ("regex", v) => found.push(regex(v)?),
-            ("choice", v) => found.push(choice(v)?),
-            ("json_object", Json::Bool(true)) => found.push(Constraint::Object { whitespace }),
-            ("disable_any_whitespace", Json::Bool(_))
-            | ("disable_additional_properties", Json::Bool(false)) => {}
-            (name, _) => return Err(format!("`{name}` is not supported")),
-        }
-    }
-    match found.len() {
-        1 => Ok(found.swap_remove(0)),
-        n => Err(format!(
-            "must have one of `json`, `regex`, `choice` and `json_object`, got {n}"
-        )),
-    }
-}
-
-/// A schema, or the text of one.
-fn schema(value: &Json, whitespace: bool) -> Result<Constraint, String> {
-    let schema = match value {
-        Json::Text(text) => Json::parse(text.as_bytes()).map_err(|e| format!("no JSON: {e}"))?,
-        Json::Object(_) => value.clone(),
-        _ => return Err("the schema must be an object".into()),
-    };
-    Ok(Constraint::Schema { schema, whitespace })
-}
-
-fn regex(value: &Json) -> Result<Constraint, String> {
-    let pattern = value.as_str().ok_or("must be a regular expression")?;
-    Ok(Constraint::Regex(pattern.into()))
-}
-
-fn choice(value: &Json) -> Result<Constraint, String> {
-    let texts = value.as_list().filter(|l| !l.is_empty());
-    let texts = texts.and_then(|l| {
-        l.iter()
-            .map(|t| t.as_str().filter(|t| !t.is_empty()).map(String::from))
-            .collect()
-    });
-    let texts = texts.ok_or("must be a list of texts, none of them empty")?;
-    Ok(Constraint::Choice(texts))
-}
-
 /// Number of a session's name (FNV-1a).
 pub fn session_of(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
@@ -440,7 +286,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Asked, ApiError> {
-        asked(&Fields::parse(body.to_string().into())?, 100)
+        asked(&Fields::parse(&body.to_string().into())?, 100)
     }
 
     #[test]
@@ -449,35 +295,11 @@ mod tests {
             (r#"{"n": 0}"#, "n"),
             (r#"{"n": 129}"#, "n"),
             (r#"{"n": 2, "temperature": 0}"#, "n"),
-            (r#"{"n": 2, "best_of": 3}"#, "best_of"),
             (r#"{"top_p": 0}"#, "top_p"),
             (r#"{"temperature": 2.1}"#, "temperature"),
-            (r#"{"logit_bias": {"100": 1}}"#, "logit_bias"),
-            (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
-            (r#"{"logit_bias": {"1": "x"}}"#, "logit_bias"),
             (r#"{"allowed_token_ids": []}"#, "allowed_token_ids"),
             (r#"{"allowed_token_ids": [-1]}"#, "allowed_token_ids"),
             (r#"{"bad_words": ["a", " "]}"#, "bad_words"),
-            (r#"{"response_format": {"type": "xml"}}"#, "response_format"),
-            (
-                r#"{"response_format": {"type": "json_schema"}}"#,
-                "response_format",
-            ),
-            (r#"{"guided_choice": []}"#, "guided_choice"),
-            (r#"{"guided_regex": 5}"#, "guided_regex"),
-            (r#"{"structured_outputs": {}}"#, "structured_outputs"),
-            (
-                r#"{"structured_outputs": {"grammar": "root ::= x"}}"#,
-                "structured_outputs",
-            ),
-            (
-                r#"{"structured_outputs": {"regex": "a", "choice": ["b"]}}"#,
-                "structured_outputs",
-            ),
-            (
-                r#"{"guided_json": {}, "guided_regex": "a"}"#,
-                "guided_regex",
-            ),
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"temperature": -1}"#, "temperature"),
             (r#"{"top_p": 2}"#, "top_p"),
@@ -485,7 +307,6 @@ mod tests {
             (r#"{"stop": 5}"#, "stop"),
             (r#"{"stop": [""]}"#, "stop"),
             (r#"{"min_tokens": -1}"#, "min_tokens"),
-            (r#"{"guided_json": 1}"#, "guided_json"),
             (
                 r#"{"stream_options": {"include_usage": true}}"#,
                 "stream_options",
@@ -502,28 +323,15 @@ mod tests {
 
     #[test]
     fn absent_and_null_fields_get_vllms_defaults() {
-        let a = read(r#"{"temperature": null, "logit_bias": null, "n": null}"#).unwrap();
+        let a = read(r#"{"temperature": null, "n": null}"#).unwrap();
         assert_eq!(a.request.sampling, Sampling::default());
         assert!(a.request.skip_special_tokens && !a.delivery.stream);
         let a = read(r#"{"stop": "x", "top_k": -1, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}}"#).unwrap();
         assert_eq!(a.request.stop, ["x"]);
         assert!(a.delivery.include_usage && a.delivery.continuous_usage);
-        let a = read(r#"{"n": 3, "best_of": 3, "seed": -1, "logit_bias": {"7": 1000, "9": -0.5}, "allowed_token_ids": [9, 7, 9]}"#).unwrap();
+        let a = read(r#"{"n": 3, "seed": -1, "allowed_token_ids": [9, 7, 9]}"#).unwrap();
         let s = &a.request.sampling;
         assert_eq!((a.n, s.seed), (3, None));
-        assert_eq!(*s.logit_bias, [(7, 100.0), (9, -0.5)]);
         assert_eq!(s.allowed_token_ids.as_deref(), Some(&[7, 9][..]));
-    }
-
-    #[test]
-    fn a_schema_keeps_the_order_of_its_properties() {
-        let body = r#"{"response_format": {"type": "json_schema", "json_schema":
-            {"name": "x", "schema": {"properties": {"b": {}, "a": {}}}}}}"#;
-        let (field, constraint) = read(body).unwrap().constraint.unwrap();
-        let Constraint::Schema { schema, .. } = constraint else {
-            panic!("{constraint:?}");
-        };
-        assert_eq!(field, "response_format");
-        assert_eq!(schema.text(), r#"{"properties":{"b":{},"a":{}}}"#);
     }
 }

@@ -124,7 +124,10 @@ impl From<Failure> for ApiError {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("the forward pass failed: {message}"),
             ),
-            Failure::Constraint(message) => ApiError::bad("", message),
+            Failure::NoToken => ApiError::bad(
+                "allowed_token_ids",
+                "`allowed_token_ids` and `bad_words` leave no token to choose",
+            ),
             Failure::ShuttingDown => Refusal::Draining.into(),
         }
     }

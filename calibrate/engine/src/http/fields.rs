@@ -8,19 +8,14 @@ use super::body::Fields;
 use super::error::ApiError;
 
 /// Fields that both interfaces read.
-const READ: [&str; 43] = [
+const READ: [&str; 36] = [
     "add_special_tokens",
     "allowed_token_ids",
     "bad_words",
-    "best_of",
     "cache_salt",
     "frequency_penalty",
-    "guided_choice",
-    "guided_json",
-    "guided_regex",
     "ignore_eos",
     "include_stop_str_in_output",
-    "logit_bias",
     "logprobs",
     "max_tokens",
     "min_p",
@@ -30,7 +25,6 @@ const READ: [&str; 43] = [
     "presence_penalty",
     "priority",
     "repetition_penalty",
-    "response_format",
     "return_token_ids",
     "return_tokens_as_token_ids",
     "seed",
@@ -40,7 +34,6 @@ const READ: [&str; 43] = [
     "stop_token_ids",
     "stream",
     "stream_options",
-    "structured_outputs",
     "temperature",
     "top_k",
     "top_p",
@@ -56,7 +49,7 @@ const READ: [&str; 43] = [
 ];
 
 /// Fields that completions read beside those.
-const READ_COMPLETION: [&str; 2] = ["echo", "prompt"];
+const READ_COMPLETION: [&str; 1] = ["prompt"];
 
 /// Fields that chats read beside those.
 const READ_CHAT: [&str; 13] = [
@@ -77,23 +70,25 @@ const READ_CHAT: [&str; 13] = [
 ];
 
 /// Fields with a value that asks for nothing; any other is refused.
-fn neutral(name: &str, kind: Kind) -> Option<Vec<Value>> {
+fn neutral(name: &str) -> Option<Vec<Value>> {
     Some(match name {
-        "use_beam_search"
+        "echo"
+        | "use_beam_search"
         | "continue_final_message"
         | "watermarking"
         | "return_weight_versions"
         | "return_token_offsets"
         | "return_prompt_text" => vec![json!(false)],
-        "echo" if kind == Kind::Chat => vec![json!(false)],
         "suffix" => vec![json!("")],
-        "stream_interval" => vec![json!(1)],
+        "best_of" | "stream_interval" => vec![json!(1)],
+        "response_format" => vec![json!({"type": "text"})],
         "thinking_token_budget" => vec![json!(-1)],
         "routed_experts_prompt_start" => vec![json!(0)],
         "function_call" => vec![json!("none")],
         "modalities" => vec![json!(["text"])],
         "functions" | "documents" | "logprob_token_ids" => vec![json!([])],
         "kv_transfer_params"
+        | "logit_bias"
         | "ec_transfer_params"
         | "vllm_xargs"
         | "repetition_detection"
@@ -102,12 +97,16 @@ fn neutral(name: &str, kind: Kind) -> Option<Vec<Value>> {
         "mm_payload" => vec![json!("tensors"), json!("none")],
         "audio"
         | "chat_template"
+        | "guided_choice"
         | "guided_grammar"
+        | "guided_json"
+        | "guided_regex"
         | "guided_whitespace_pattern"
         | "prediction"
         | "prompt_embeds"
         | "prompt_logprobs"
         | "structural_tag"
+        | "structured_outputs"
         | "truncate_prompt_tokens"
         | "truncation_side"
         | "verbosity"
@@ -129,7 +128,7 @@ pub fn check(f: &Fields, kind: Kind) -> Result<(), ApiError> {
         if READ.contains(&name) || own.contains(&name) {
             continue;
         }
-        match neutral(name, kind) {
+        match neutral(name) {
             Some(values) if values.contains(value) => {}
             Some(values) => {
                 let but = match values.first() {

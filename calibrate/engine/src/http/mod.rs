@@ -24,7 +24,7 @@ use subtle::ConstantTimeEq as _;
 use crate::engine::Engine;
 use crate::request::GenerateRequest;
 use crate::text::Text;
-use answer::{EventStream, Frame, Kind, Prompt, Tickets, whole};
+use answer::{EventStream, Frame, Kind, Tickets, whole};
 use body::{Asked, Fields, MAX_LOGPROBS, asked, session_of};
 use chat::ChatTemplate;
 use error::ApiError;
@@ -159,7 +159,7 @@ type RawBody = Result<Bytes, BytesRejection>;
 
 fn fields(body: RawBody) -> Result<Fields, ApiError> {
     let body = body.map_err(|e| ApiError::new(e.status(), e.body_text()))?;
-    Fields::parse(body)
+    Fields::parse(&body)
 }
 
 async fn completions(
@@ -172,11 +172,7 @@ async fn completions(
     fields::check(&f, Kind::Completion)?;
     let mut asked = asked(&f, s.text.vocab())?;
     asked.request.logprobs = logprobs(&f, "logprobs")?;
-    let echo = f.get("echo")?.unwrap_or(false);
-    if echo {
-        asked.request.prompt_logprobs = asked.request.logprobs;
-    }
-    let prompts = s.prompts(&f, echo, asked.delivery.token_ids).await?;
+    let prompts = s.prompts(&f).await?;
     let max_tokens = f.get("max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS);
     s.answer(Kind::Completion, asked, prompts, Some(max_tokens), &headers)
         .await
@@ -194,10 +190,7 @@ async fn chat_completions(
     if f.get("logprobs")?.unwrap_or(false) {
         asked.request.logprobs = Some(logprobs(&f, "top_logprobs")?.unwrap_or(0));
     }
-    let prompt = Prompt {
-        tokens: s.chat_prompt(&f).await?,
-        echo: None,
-    };
+    let prompt = s.chat_prompt(&f).await?;
     let max_tokens = match f.get("max_completion_tokens")? {
         None => f.get("max_tokens")?,
         given => given,
@@ -247,9 +240,8 @@ impl Service {
         done.map_err(|e| ApiError::bad("prompt", format!("the text cannot be tokenised: {e}")))
     }
 
-    /// The prompts of a completion: a text, token ids, or a list of either. With `echo` the text that answers begin with is
-    /// theirs, unless their tokens are told.
-    async fn prompts(&self, f: &Fields, echo: bool, told: bool) -> Result<Vec<Prompt>, ApiError> {
+    /// Tokens of the prompts of a completion: a text, token ids, or a list of either.
+    async fn prompts(&self, f: &Fields) -> Result<Vec<Vec<u32>>, ApiError> {
         let add_special = f.get("add_special_tokens")?.unwrap_or(true);
         let list = match f.need::<Value>("prompt")? {
             Value::Array(list) if list.first().is_some_and(|v| v.is_string() || v.is_array()) => {
@@ -266,15 +258,14 @@ impl Service {
         }
         let mut prompts = Vec::with_capacity(list.len());
         for prompt in list {
-            let (tokens, text) = match prompt {
-                Value::String(text) => (self.encode(text.clone(), add_special).await?, Some(text)),
+            prompts.push(match prompt {
+                Value::String(text) => self.encode(text, add_special).await?,
                 Value::Array(ids) => {
                     let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
                     let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
-                    let ids = ids.ok_or_else(|| {
+                    ids.ok_or_else(|| {
                         ApiError::bad("prompt", "`prompt` as a list must hold token ids")
-                    })?;
-                    (ids, None)
+                    })?
                 }
                 _ => {
                     return Err(ApiError::bad(
@@ -282,14 +273,7 @@ impl Service {
                         "`prompt` must be a string, a list of token ids, or a list of either",
                     ));
                 }
-            };
-            let echo = match (echo, told, text) {
-                (false, ..) => None,
-                (true, true, _) => Some(String::new()),
-                (true, false, Some(text)) => Some(text),
-                (true, false, None) => Some(self.text.decode(&tokens, false)),
-            };
-            prompts.push(Prompt { tokens, echo });
+            });
         }
         Ok(prompts)
     }
@@ -322,7 +306,7 @@ impl Service {
         &self,
         kind: Kind,
         mut asked: Asked,
-        prompts: Vec<Prompt>,
+        prompts: Vec<Vec<u32>>,
         max_tokens: Option<u32>,
         headers: &HeaderMap,
     ) -> Result<Response, ApiError> {
@@ -340,16 +324,14 @@ impl Service {
             ));
         }
         let delivery = asked.delivery;
-        let only_echo = max_tokens == Some(0) && prompts.iter().all(|p| p.echo.is_some());
-        let max_tokens = if only_echo { Some(1) } else { max_tokens };
         if let Some(name) = headers.get("x-session-id").and_then(|v| v.to_str().ok()) {
             asked.request.session = Some(session_of(name));
         }
-        self.resolve(&mut asked).await?;
+        self.ban_words(&mut asked)?;
         let mut requests = Vec::with_capacity(sequences);
         for prompt in &prompts {
             let mut request = asked.request.clone();
-            request.prompt.clone_from(&prompt.tokens);
+            request.prompt.clone_from(prompt);
             self.check_lengths(&mut request, max_tokens)?;
             for i in 0..asked.n {
                 let mut request = request.clone();
@@ -366,7 +348,6 @@ impl Service {
             prompts,
             n,
             skip_special: asked.request.skip_special_tokens,
-            only_echo,
             created: Frame::now(),
         };
         let tickets = Tickets::new(self.engine.submit_all(requests, n)?);
@@ -383,8 +364,8 @@ impl Service {
         Ok((headers, Body::from_stream(events)).into_response())
     }
 
-    /// Works out what needs the tokenizer or takes its time: bad words and what the text must keep to.
-    async fn resolve(&self, asked: &mut Asked) -> Result<(), ApiError> {
+    /// Works out the tokens of bad words.
+    fn ban_words(&self, asked: &mut Asked) -> Result<(), ApiError> {
         let mut bad_words = Vec::new();
         for word in &asked.bad_words {
             let bad = self.text.bad_word(word);
@@ -392,17 +373,6 @@ impl Service {
                 .extend(bad.map_err(|e| ApiError::bad("bad_words", format!("`{word}`: {e}")))?);
         }
         asked.request.sampling.bad_words = bad_words.into();
-        if let Some((field, constraint)) = asked.constraint.take() {
-            let text = self.text.clone();
-            let matcher = tokio::task::spawn_blocking(move || {
-                // The replica's thread is to find it made.
-                text.vocabulary();
-                constraint.matcher()
-            });
-            let matcher = matcher.await.unwrap_or_else(|e| Err(e.to_string()));
-            let wrong = |e| ApiError::bad(field, format!("`{field}`: {e}"));
-            asked.request.matcher = Some(matcher.map_err(wrong)?);
-        }
         Ok(())
     }
 
@@ -470,12 +440,12 @@ async fn tokenize(State(s): Shared, body: RawBody) -> Result<Json<Value>, ApiErr
     let tokens = if f.get::<Value>("messages")?.is_some() {
         s.chat_prompt(&f).await?
     } else {
-        let mut prompts = s.prompts(&f, false, false).await?;
+        let mut prompts = s.prompts(&f).await?;
         if prompts.len() > 1 {
             let what = format!("`prompt` must be one prompt here, got {}", prompts.len());
             return Err(ApiError::bad("prompt", what));
         }
-        prompts.pop().map(|p| p.tokens).unwrap_or_default()
+        prompts.pop().unwrap_or_default()
     };
     let mut answer = json!({
         "count": tokens.len(),

@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use crate::executor::{Score, SeqInput, StepTimes};
-use crate::request::TokenLogprobs;
-use crate::sampling::logprobs;
+use crate::executor::{SeqInput, StepTimes};
 use kernels::Isa;
 use kernels::attention::{self, Attention, PagedKv, Span, Tile};
 use kernels::elementwise::{self, RotaryTable};
@@ -17,10 +15,6 @@ use kernels::pool::Threads;
 use super::collective::{Member, RankLost};
 use super::layer::Layer;
 use kernels::dtype::Values;
-
-/// Rows whose logits are worked out at once where only the log probabilities of known tokens are wanted [tokens]: a long
-/// prompt's logits together may be larger than the model.
-const SCORED_ROWS: usize = 64;
 
 /// A step as every rank sees it.
 #[derive(Debug)]
@@ -33,8 +27,6 @@ pub struct Step {
     pub spans: Vec<Span>,
     /// Rows whose logits are wanted.
     pub sampled: Vec<usize>,
-    /// First rows of the sequences whose tokens are to be scored.
-    pub scored: Vec<(usize, Score)>,
     /// Attention's share of work for a rank with this many query and KV heads.
     pub tiles: Vec<Tile>,
 }
@@ -47,14 +39,11 @@ impl Step {
             positions: Vec::new(),
             spans: Vec::with_capacity(input.len()),
             sampled: Vec::new(),
-            scored: Vec::new(),
             tiles: Vec::new(),
         };
         for sequence in input {
             let context = sequence.context as usize;
             let count = sequence.tokens.len();
-            step.scored
-                .extend(sequence.score.map(|s| (step.tokens.len(), s)));
             step.spans.push(Span {
                 row: step.tokens.len(),
                 tokens: count,
@@ -293,35 +282,6 @@ impl Rank {
         times: &mut StepTimes,
     ) -> Result<Vec<f32>, RankLost> {
         self.project(&step.sampled, x, times)
-    }
-
-    /// Log probabilities of the tokens that are to be scored, on rank 0; the others return nothing of use.
-    pub fn scores(
-        &mut self,
-        step: &Step,
-        x: &[f32],
-        times: &mut StepTimes,
-    ) -> Result<Vec<Vec<TokenLogprobs>>, RankLost> {
-        let vocab = self.head.as_ref().map_or(0, |h| h.vocab);
-        let mut all = Vec::with_capacity(step.scored.len());
-        for (first, score) in &step.scored {
-            let mut scores = Vec::with_capacity(score.next.len());
-            for (part, next) in score.next.chunks(SCORED_ROWS).enumerate() {
-                let from = first + part * SCORED_ROWS;
-                let rows: Vec<usize> = (from..from + next.len()).collect();
-                let logits = self.project(&rows, x, times)?;
-                let mut clock = Clock(Instant::now());
-                scores.extend(
-                    logits
-                        .chunks_exact(vocab.max(1))
-                        .zip(next)
-                        .map(|(row, &token)| logprobs(row, token, score.top as usize)),
-                );
-                clock.lap(&mut times.elementwise);
-            }
-            all.push(scores);
-        }
-        Ok(all)
     }
 
     /// Logits of these rows of `x`, whole on rank 0 and empty on the others.

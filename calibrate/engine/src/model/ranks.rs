@@ -250,17 +250,10 @@ fn work(mut rank: Rank, inbox: Receiver<Work>, next: Next) {
         let Ok(logits) = rank.logits(&work.step, &work.x, times) else {
             return;
         };
-        let Ok(scores) = rank.scores(&work.step, &work.x, times) else {
-            return;
-        };
         times.total = started.elapsed().as_secs_f64();
         if let Next::Out(out) = &next {
             let times = work.times;
-            let output = StepOutput {
-                logits,
-                scores,
-                times,
-            };
+            let output = StepOutput { logits, times };
             if out.send(output).is_err() {
                 return;
             }
@@ -281,15 +274,7 @@ impl Ranks {
             if s.tokens.is_empty() {
                 return refuse(i, "no new tokens".to_owned());
             }
-            let next = s.score.as_ref().map_or(&[][..], |score| &score.next);
-            if next.len() > s.tokens.len() {
-                return refuse(
-                    i,
-                    format!("{} scores of {} tokens", next.len(), s.tokens.len()),
-                );
-            }
-            let mut tokens = s.tokens.iter().chain(next);
-            if let Some(token) = tokens.find(|t| **t as usize >= l.vocab) {
+            if let Some(token) = s.tokens.iter().find(|t| **t as usize >= l.vocab) {
                 return refuse(i, format!("token {token} with a vocabulary of {}", l.vocab));
             }
             if end > l.max_position {

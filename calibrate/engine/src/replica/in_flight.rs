@@ -14,8 +14,6 @@ pub(super) struct InFlight {
     pub(super) row: StepRow,
     pub(super) preempted: Vec<u64>,
     pub(super) entries: Vec<LogEntry>,
-    /// The entries whose tokens are scored, each with its context.
-    pub(super) scored: Vec<(ReqId, u32)>,
     /// Time spent on planning and building it [s].
     pub(super) prepared: f64,
     /// Time spent on handing out its tokens [s].

@@ -27,12 +27,7 @@ impl Driver {
             self.seqs.len() as ReqId - 1
         });
         let r = &s.request;
-        // A prompt that is to be scored is computed, so it must not be found. Its own blocks may be, after a preemption.
-        let salt = match r.prompt_logprobs {
-            Some(_) => s.id | 1 << 63,
-            None => r.cache_salt,
-        };
-        let mut hashes = Hashes::new(self.spec.policy.hash_block, salt);
+        let mut hashes = Hashes::new(self.spec.policy.hash_block, r.cache_salt);
         let block_hashes = hashes.extend(&r.prompt).to_vec();
         let prompt_tokens = u32::try_from(r.prompt.len()).unwrap_or(u32::MAX);
         let params = SeqParams {

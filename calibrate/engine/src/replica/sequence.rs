@@ -6,9 +6,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use std::sync::Arc;
 
-use crate::grammar::Matcher;
 use crate::metrics::Family;
-use crate::request::{Event, GenerateRequest, TokenLogprobs};
+use crate::request::{Event, GenerateRequest};
 use crate::sampling::Sampler;
 use crate::text::{StopMatcher, Utf8Stream};
 
@@ -37,10 +36,6 @@ pub(super) struct Seq {
     /// Prompt and output.
     pub(super) tokens: Vec<u32>,
     pub(super) sampler: Sampler,
-    /// Follows what the text must keep to, until the text has ended.
-    pub(super) matcher: Option<Matcher>,
-    /// Log probabilities of the prompt's tokens from the second on, as far as they are known; none wanted: empty.
-    pub(super) scores: Vec<Option<TokenLogprobs>>,
     /// The sequences that were asked for together with this one.
     pub(super) family: Arc<Family>,
     pub(super) utf8: Utf8Stream,
@@ -59,7 +54,7 @@ pub(super) struct Seq {
 
 impl Seq {
     /// A request that the scheduler got at `added`; `hashes` have taken in its prompt.
-    pub(super) fn new(mut s: Submission, hashes: Hashes, added: SimTime) -> Seq {
+    pub(super) fn new(s: Submission, hashes: Hashes, added: SimTime) -> Seq {
         let prompt = &s.request.prompt;
         let mut tokens = Vec::with_capacity(prompt.len() + 64);
         tokens.extend_from_slice(prompt);
@@ -67,11 +62,6 @@ impl Seq {
             id: s.id,
             tokens,
             sampler: Sampler::new(s.request.sampling.clone(), s.id),
-            matcher: s.request.matcher.take(),
-            scores: match s.request.prompt_logprobs {
-                Some(_) => vec![None; s.request.prompt.len().saturating_sub(1)],
-                None => Vec::new(),
-            },
             family: s.family,
             utf8: Utf8Stream::default(),
             stops: StopMatcher::new(&s.request.stop),

@@ -11,7 +11,7 @@ use sim::request::ReqId;
 
 use super::in_flight::{Collected, InFlight};
 use super::{Driver, lock};
-use crate::executor::{ExecutorError, Score, SeqInput, StepOutput};
+use crate::executor::{ExecutorError, SeqInput, StepOutput};
 use crate::metrics::EndReason;
 use crate::request::Failure;
 use crate::step_log::LogOutcome;
@@ -41,10 +41,6 @@ impl Driver {
                 Ok(inputs) => (inputs, None),
                 Err(e) => (Vec::new(), Some(e)),
             };
-            let scored = (plan.entries.iter().zip(&inputs))
-                .filter(|(_, input)| input.score.is_some())
-                .map(|(e, _)| (e.id, e.context))
-                .collect();
             let prepared = began.elapsed().as_secs_f64();
             let mut step = InFlight {
                 row: StepRow {
@@ -61,7 +57,6 @@ impl Driver {
                 plan,
                 preempted,
                 entries,
-                scored,
                 prepared,
                 handed_out: 0.0,
                 failed,
@@ -143,17 +138,6 @@ impl Driver {
                 context: e.context,
                 blocks,
                 sample: e.samples,
-                // Once: what is computed again after a preemption has been told.
-                score: (seq
-                    .request
-                    .prompt_logprobs
-                    .filter(|_| seq.first_token.is_none()))
-                .and_then(|top| {
-                    // After the last token of the prompt comes what is chosen.
-                    let prompt = &seq.request.prompt;
-                    let next = prompt.get(from + 1..prompt.len().min(to + 1))?.to_vec();
-                    (!next.is_empty()).then_some(Score { next, top })
-                }),
             });
         }
         Ok(inputs)
@@ -191,7 +175,6 @@ impl Driver {
             let vocab = self.executor.vocab();
             let rows = c.step.plan.entries.iter().filter(|e| e.samples).count();
             if output.logits.len() == rows * vocab && vocab > 0 {
-                self.take_scores(&c.step.scored, output.scores);
                 self.hand_out(&mut c, &mut output.logits, vocab);
             } else {
                 c.failure = Some(format!(

@@ -2,36 +2,14 @@
 
 use std::time::Instant;
 
-use sim::request::ReqId;
-
 use super::in_flight::Collected;
 use super::sequence::Seq;
 use super::{Driver, lock};
-use crate::grammar::TooAmbiguous;
-use crate::request::{Ended, Event, Failure, Finish, StopReason, Token, TokenLogprobs};
+use crate::request::{Ended, Event, Failure, Finish, StopReason, Token};
 use crate::sampling::logprobs;
 use crate::text::Text;
 
-impl From<TooAmbiguous> for Failure {
-    fn from(_: TooAmbiguous) -> Failure {
-        Failure::Constraint("the text so far can be read in too many ways".into())
-    }
-}
-
 impl Driver {
-    /// Keeps the log probabilities of prompts that a step worked out.
-    pub(super) fn take_scores(&mut self, scored: &[(ReqId, u32)], scores: Vec<Vec<TokenLogprobs>>) {
-        for (&(id, context), scores) in scored.iter().zip(scores) {
-            let Some(seq) = self.seqs[id as usize].as_deref_mut() else {
-                continue;
-            };
-            let places = seq.scores.iter_mut().skip(context as usize);
-            for (place, score) in places.zip(scores) {
-                *place = Some(score);
-            }
-        }
-    }
-
     /// Chooses a token for each sampled row of `logits`, and sends them.
     pub(super) fn hand_out(&mut self, c: &mut Collected, logits: &mut [f32], vocab: usize) {
         let mut rows = logits.chunks_exact_mut(vocab);
@@ -42,7 +20,7 @@ impl Driver {
             let Some(seq) = self.seqs[e.id as usize].as_deref_mut() else {
                 continue;
             };
-            match choose(seq, row, &self.spec.text, &self.spec.eos) {
+            match choose(seq, row, &self.spec.eos) {
                 Ok(token) => chosen.push((e.id, token)),
                 Err(failure) => c.broken.push((e.id, failure)),
             }
@@ -60,11 +38,6 @@ impl Driver {
                     let prompt = seq.request.prompt.len() as u32;
                     let ttft = now.since(seq.submitted).as_secs();
                     metrics.first_token(ttft, prompt, seq.cached);
-                    if seq.request.prompt_logprobs.is_some() {
-                        let scores = std::mem::take(&mut seq.scores);
-                        let scores = scores.into_iter().flatten().collect();
-                        let _ = seq.events.send(Event::Prompt(scores));
-                    }
                 }
                 Some(_) => metrics.token(now.since(seq.last_token).as_secs()),
             }
@@ -86,42 +59,23 @@ impl Driver {
 }
 
 /// Chooses the next token of `seq` and adds it to its tokens.
-fn choose(seq: &mut Seq, row: &mut [f32], text: &Text, eos: &[u32]) -> Result<Token, Failure> {
+fn choose(seq: &mut Seq, row: &mut [f32], eos: &[u32]) -> Result<Token, Failure> {
     let prompt = seq.request.prompt.len();
     let r = &seq.request;
     let raw = r.logprobs.map(|_| row.to_vec());
-    let mask = match &mut seq.matcher {
-        Some(m) => Some(m.mask(text.vocabulary())?),
-        None => None,
-    };
-    let may_come = |id: u32| {
-        mask.as_ref()
-            .is_none_or(|m| m.has(id) || (m.complete && eos.contains(&id)))
-    };
-    // A text that must end ends, whatever `min_tokens` says.
-    let must_end = mask.as_ref().is_some_and(|m| !m.any);
     let mut banned: Vec<u32> = Vec::new();
-    if ((seq.tokens.len() - prompt) as u32) < r.min_tokens && !must_end {
+    if ((seq.tokens.len() - prompt) as u32) < r.min_tokens {
         banned.extend(eos.iter().filter(|_| !r.ignore_eos));
         banned.extend(&r.stop_token_ids);
     }
     let (p, o) = seq.tokens.split_at(prompt);
-    let allowed: Option<&dyn Fn(u32) -> bool> = mask.as_ref().map(|_| &may_come as _);
-    let Some(id) = seq.sampler.choose(row, allowed, &banned, p, o) else {
+    let Some(id) = seq.sampler.choose(row, &banned, p, o) else {
         return Err(if row.iter().all(|l| l.is_nan()) {
             Failure::Executor("the model's logits are no numbers".into())
         } else {
-            Failure::Constraint("what it must keep to leaves no token to choose".into())
+            Failure::NoToken
         });
     };
-    if let Some(m) = &mut seq.matcher {
-        if eos.contains(&id) {
-            // Beyond the end, where `ignore_eos` goes on, nothing is to be kept to.
-            seq.matcher = None;
-        } else {
-            m.accept(text.token_bytes(id))?;
-        }
-    }
     seq.tokens.push(id);
     Ok(Token {
         id,

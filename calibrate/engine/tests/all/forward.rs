@@ -45,7 +45,6 @@ fn part(tokens: &[u32], context: usize, blocks: &[u32], sample: bool) -> SeqInpu
         context: context as u32,
         blocks: blocks.to_vec(),
         sample,
-        score: None,
     }
 }
 
@@ -396,51 +395,5 @@ fn a_written_model_is_the_one_in_memory_and_options_that_do_not_fit_are_refused(
             ..options()
         };
         assert!(load(None, &o).is_err());
-    }
-}
-
-#[test]
-fn scores_are_the_log_probabilities_of_the_logits_also_in_chunks_and_on_ranks() {
-    use engine::executor::Score;
-    use engine::sampling::logprobs;
-    let dir = folder();
-    let tokens = prompt(3, 150);
-    // The logits after every token, each from a step of its own length.
-    let mut plain = model(dir.path(), &options());
-    let logits: Vec<Vec<f32>> = (1..tokens.len())
-        .map(|n| whole(&mut *plain, &tokens[..n]))
-        .collect();
-    for (tp, pp, chunk) in [(1, 1, 150), (1, 1, 37), (2, 1, 150), (1, 2, 90)] {
-        let options = ModelOptions {
-            tp,
-            pp,
-            ..options()
-        };
-        let mut model = model(dir.path(), &options);
-        let mut scores = Vec::new();
-        for from in (0..tokens.len()).step_by(chunk) {
-            let to = tokens.len().min(from + chunk);
-            let mut input = part(
-                &tokens[from..to],
-                from,
-                &blocks(0, tokens.len()),
-                to == tokens.len(),
-            );
-            let next = tokens[from + 1..tokens.len().min(to + 1)].to_vec();
-            input.score = Some(Score { next, top: 2 });
-            // Beside it one that nobody scores.
-            let other = part(&prompt(8, 9), 0, &blocks(40, 9), true);
-            model.submit(vec![other, input]).unwrap();
-            let out = model.collect().unwrap();
-            assert_eq!(out.scores.len(), 1);
-            scores.extend(out.scores.into_iter().flatten());
-        }
-        assert_eq!(scores.len(), tokens.len() - 1);
-        for (i, (score, row)) in scores.iter().zip(&logits).enumerate() {
-            let right = logprobs(row, tokens[i + 1], 2);
-            let off = (score.chosen - right.chosen).abs();
-            assert!(off < 1e-3, "tp {tp} pp {pp}: {i} is off by {off}");
-            assert_eq!(score.top.len(), 2);
-        }
     }
 }

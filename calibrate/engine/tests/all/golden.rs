@@ -51,7 +51,6 @@ fn difference(case: &str, dtype: WeightDtype, chunk: usize, tp: usize) -> f32 {
             context: seen as u32,
             blocks: vec![3, 0, 2],
             sample: true,
-            score: None,
         };
         model.submit(vec![step]).unwrap();
         seen += count;

@@ -12,7 +12,6 @@ use engine::engine::{Engine, EngineSpec};
 use engine::executor::{Executor, ExecutorError, SeqInput, StepOutput, StepTimes};
 use engine::policy::Policy;
 use engine::request::{Event, Failure, Finish, GenerateRequest, Sampling};
-use engine::sampling::logprobs;
 use engine::step_log::LogFacts;
 use engine::text::Text;
 use hwmodels::EngineKind;
@@ -91,7 +90,7 @@ impl Executor for Toy {
         if self.fail_every > 0 && self.collected.is_multiple_of(self.fail_every) {
             return Err(ExecutorError::Input("asked to fail".into()));
         }
-        let (mut logits, mut scores) = (Vec::new(), Vec::new());
+        let mut logits = Vec::new();
         for s in &step {
             let cell = |p: usize| {
                 s.blocks[p / self.block_size] as usize * self.block_size + p % self.block_size
@@ -111,19 +110,9 @@ impl Executor for Toy {
                 logits.resize(from + VOCAB, 0.0);
                 logits[from + next as usize] = 10.0;
             }
-            if let Some(score) = &s.score {
-                let held = |to: usize| (0..to).map(|p| self.cells[cell(p)].expect("held").0);
-                let of = |(i, &token): (usize, &u32)| {
-                    let mut row = vec![0.0; VOCAB];
-                    row[next_token(held(context + i + 1)) as usize] = 10.0;
-                    logprobs(&row, token, score.top as usize)
-                };
-                scores.push(score.next.iter().enumerate().map(of).collect());
-            }
         }
         Ok(StepOutput {
             logits,
-            scores,
             times: StepTimes::default(),
         })
     }
@@ -246,7 +235,6 @@ pub async fn ask(engine: &Arc<Engine>, request: GenerateRequest) -> Answer {
                 a.cached = cached_tokens;
                 a.finish = ended.map(|e| e.finish);
             }
-            Event::Prompt(_) => {}
             Event::Failed(f) => a.failure = Some(f),
         }
     }
