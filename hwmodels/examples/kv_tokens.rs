@@ -3,7 +3,7 @@
 //! `SERVETWIN_MEASURED=DIR cargo run -p hwmodels --example kv_tokens` (or the folder as an argument) reads
 //! `vllm_memory_split_h100.csv` and `vllm_h100_requests/experiments.csv` of that folder; the block count of the
 //! rate sweep is stated in that folder's README. Rows whose figures were used to fit a constant are marked.
-//! The exit status is 1 when a predicted row with known settings is off by more than 3 %; `tests/kv_tokens.rs`
+//! The exit status is 1 when a predicted row with known settings is off by more than 3 %; `tests/all/measured_kv.rs`
 //! runs the same comparison.
 
 use std::path::{Path, PathBuf};

@@ -19,4 +19,5 @@ mod run;
 mod serve;
 mod startup;
 mod sweeps;
+mod tidy;
 mod twin;
