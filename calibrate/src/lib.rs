@@ -5,7 +5,6 @@ pub mod demo;
 pub mod drift;
 pub mod endpoint;
 pub mod fit;
-pub mod host;
 pub mod neuron;
 pub mod operators;
 pub mod serving;

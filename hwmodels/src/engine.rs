@@ -20,8 +20,6 @@ use serde::{Deserialize, Serialize};
 pub enum EngineKind {
     /// vLLM with the V1 scheduler (serving-policies 1.2).
     VllmV1,
-    /// vLLM with the V0 scheduler (serving-policies 1.8).
-    VllmV0,
     /// Text Generation Inference on GPUs (serving-policies 2).
     Tgi,
     /// Text Generation Inference on Neuron: static slots (serving-policies 2.5).
@@ -38,9 +36,8 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// Every engine, in the order of their names' first appearance in the documentation.
-    pub const ALL: [EngineKind; 8] = [
+    pub const ALL: [EngineKind; 7] = [
         EngineKind::VllmV1,
-        EngineKind::VllmV0,
         EngineKind::Tgi,
         EngineKind::TgiNeuron,
         EngineKind::TrtLlm,
@@ -53,7 +50,6 @@ impl EngineKind {
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::VllmV1 => "vllm_v1",
-            EngineKind::VllmV0 => "vllm_v0",
             EngineKind::Tgi => "tgi",
             EngineKind::TgiNeuron => "tgi_neuron",
             EngineKind::TrtLlm => "trt_llm",

@@ -235,12 +235,6 @@ impl EngineCost {
         };
         match engine {
             EngineKind::VllmV1 => vllm,
-            EngineKind::VllmV0 => EngineCost {
-                step_host: 3e-3,
-                seq_host: 50e-6,
-                graph_max_seqs: 256,
-                ..vllm
-            },
             EngineKind::Tgi => EngineCost {
                 seq_host: 50e-6,
                 prompt_token_in: ROUTER_TOKEN,

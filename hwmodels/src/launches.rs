@@ -1,6 +1,6 @@
 //! How many kernels a layer has that a PyTorch program launches one by one.
 //!
-//! Where no captured graph holds a step (prefill under SGLang before 0.5.10, under vLLM V0 and TGI; anything with graphs turned off), the host
+//! Where no captured graph holds a step (prefill under SGLang before 0.5.10 and TGI; anything with graphs turned off), the host
 //! launches each kernel from Python, and short steps take as long as that does. Launches cost about the same whatever a kernel computes, so a
 //! layer's host time grows with their number: a mixture of experts or latent attention has two to three times as many as a dense layer.
 //!

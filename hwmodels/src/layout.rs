@@ -221,7 +221,7 @@ impl Layout {
     pub fn stage_layers(self, layers: u32, engine: EngineKind) -> Vec<Range<u32>> {
         let pp = self.pp.max(1);
         let (base, extra) = (layers / pp, layers % pp);
-        let vllm = matches!(engine, EngineKind::VllmV1 | EngineKind::VllmV0);
+        let vllm = engine == EngineKind::VllmV1;
         let mut start = 0;
         (0..pp)
             .map(|stage| {

@@ -151,8 +151,6 @@ pub struct Args {
 enum PolicyName {
     #[value(alias = "vllm", alias = "vllm_v1")]
     VllmV1,
-    #[value(alias = "vllm_v0")]
-    VllmV0,
     Tgi,
     #[value(alias = "tgi_neuron")]
     TgiNeuron,
@@ -169,7 +167,6 @@ impl PolicyName {
     fn kind(self) -> EngineKind {
         match self {
             PolicyName::VllmV1 => EngineKind::VllmV1,
-            PolicyName::VllmV0 => EngineKind::VllmV0,
             PolicyName::Tgi => EngineKind::Tgi,
             PolicyName::TgiNeuron => EngineKind::TgiNeuron,
             PolicyName::TrtLlm => EngineKind::TrtLlm,

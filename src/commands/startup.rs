@@ -36,7 +36,7 @@ pub struct Args {
     /// Instance type, by its name in the catalog.
     #[arg(long, value_name = "NAME", required_unless_present = "fit")]
     instance: Option<String>,
-    /// Engine: vllm, vllm_v0, tgi, trt_llm, tgi_neuron, llama_cpp, sglang.
+    /// Engine: vllm, tgi, trt_llm, tgi_neuron, llama_cpp, sglang.
     #[arg(long, value_name = "NAME", default_value = "vllm", value_parser = engine)]
     engine: EngineKind,
     /// Tensor-parallel ranks [default: the smallest layout that fits].

@@ -65,13 +65,7 @@ impl Policy {
                 _ => kv_blocks,
             },
             kv_given: true,
-            model_tokens: match params {
-                // V0 does not start where one sequence could fill the cache, so the cache bounds it here.
-                EngineParams::VllmV0(p) => {
-                    model_max_tokens.min(clamp(kv_blocks.saturating_mul(p.block_size.into())))
-                }
-                _ => model_max_tokens,
-            },
+            model_tokens: model_max_tokens,
             has_model: true,
             kv_bytes_per_token: 0.0,
             host_link: 0.0,
@@ -252,7 +246,6 @@ mod tests {
         use hwmodels::EngineKind as K;
         for (kind, keys, block, cache) in [
             (K::VllmV1, "", 16, 511),
-            (K::VllmV0, "", 16, 512),
             (K::Tgi, "max_total_tokens = 2048", 16, 512),
             (K::TrtLlm, "", 32, 512),
             (K::LlamaCpp, "cache_prompt = false", 16, 516),

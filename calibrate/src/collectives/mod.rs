@@ -24,7 +24,6 @@ use tables::load;
 pub use error::Error;
 pub(crate) use report::quantile;
 pub use report::{Report, ReportRow};
-pub(crate) use tables::records;
 
 /// Largest median error that the profile's validations accept [%].
 const TOLERANCE: f64 = 10.0;

@@ -122,7 +122,6 @@ impl MemorySettings {
                 };
                 (fraction, limits.tokens, limits.seqs, 16)
             }
-            EngineKind::VllmV0 => (0.9, max_model_len.max(2_048), 256, 16),
             EngineKind::Tgi => (1.0, 4_096, 128, 16),
             EngineKind::TgiNeuron => (1.0, max_model_len, 4, max_model_len),
             EngineKind::TrtLlm => (0.9, 8_192, 2_048, 64),
@@ -431,7 +430,7 @@ fn plan(
     };
     // The least KV that the engine starts with.
     let (needed_blocks, limits_length) = match s.engine {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => {
+        EngineKind::VllmV1 => {
             (plan.blocks_for(u64::from(s.max_model_len)), true)
         }
         EngineKind::TgiNeuron => (u64::from(s.max_num_seqs), true),
@@ -493,8 +492,7 @@ fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm.minor >= VLLM_GRAPHS_SUBTRACTED,
         EngineKind::Tgi | EngineKind::TrtLlm => true,
-        EngineKind::VllmV0
-        | EngineKind::TgiNeuron
+        EngineKind::TgiNeuron
         | EngineKind::Static
         | EngineKind::LlamaCpp
         | EngineKind::Sglang => false,
@@ -539,12 +537,12 @@ fn stage_use(
         kv_bytes_per_token,
     };
     match s.engine {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => {
+        EngineKind::VllmV1 => {
             if last {
                 stage.activation = forward.max(sampler_peak(model, s) + sparse_workspace(model, s));
             }
             stage.runtime = VLLM_NON_TORCH + communication;
-            if s.engine == EngineKind::VllmV1 && s.vllm < VLLM_COUNTS_ITS_OWN {
+            if s.vllm < VLLM_COUNTS_ITS_OWN {
                 stage.runtime += CUDA_CONTEXT;
             }
         }

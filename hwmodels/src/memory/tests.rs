@@ -277,7 +277,7 @@ fn windowed_layers_stop_growing() {
     )
     .unwrap();
     assert_eq!(all.blocks_for(1_000_000), 257);
-    let v0 = on(
+    let tgi = on(
         "mistral-7b-v0.1",
         "p5.4xlarge",
         Layout::SINGLE,
@@ -285,7 +285,7 @@ fn windowed_layers_stop_growing() {
         EngineKind::Tgi,
     )
     .unwrap();
-    assert_eq!(v0.blocks_for(16_000), 1_000, "TGI keeps everything");
+    assert_eq!(tgi.blocks_for(16_000), 1_000, "TGI keeps everything");
 }
 
 #[test]

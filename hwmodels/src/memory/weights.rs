@@ -20,7 +20,7 @@ pub(super) fn stage_weights(
     engine: EngineKind,
 ) -> f64 {
     let mut weights = model.stage_weight_bytes(layout, layers.clone(), dtype);
-    if dtype == Dtype::Mxfp4 && matches!(engine, EngineKind::VllmV1 | EngineKind::VllmV0) {
+    if dtype == Dtype::Mxfp4 && engine == EngineKind::VllmV1 {
         weights += mxfp4_padding(model, layout, layers.clone());
     }
     weights += rotary_table(model, engine);
@@ -36,7 +36,7 @@ pub(super) fn stage_weights(
 /// was not merged), SGLang on NVIDIA and TensorRT-LLM in 32 (`RopeParams.create_rope_const_params`). Others grow theirs as they need it.
 pub(super) fn rotary_table(model: &ModelArch, engine: EngineKind) -> f64 {
     let bytes = match engine {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => 2.0,
+        EngineKind::VllmV1 => 2.0,
         EngineKind::Sglang | EngineKind::TrtLlm => 4.0,
         _ => 0.0,
     };

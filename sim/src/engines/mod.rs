@@ -12,7 +12,6 @@ mod static_batch;
 mod tgi;
 mod tgi_neuron;
 mod trt_llm;
-mod vllm_v0;
 mod vllm_v1;
 
 pub use params::{

@@ -15,7 +15,6 @@ use crate::policy::static_batch::StaticBatchParams;
 use crate::policy::tgi::TgiParams;
 use crate::policy::tgi_neuron::TgiNeuronParams;
 use crate::policy::trt_llm::TrtLlmParams;
-use crate::policy::vllm_v0::VllmV0Params;
 use crate::policy::vllm_v1::SchedulingPolicy;
 
 /// Keys of `[engine]` that every kind has.
@@ -37,7 +36,7 @@ pub struct EngineCommon {
 /// The name under which an engine knows [`EngineCommon::memory_fraction`].
 pub fn memory_key(kind: EngineKind) -> &'static str {
     match kind {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => "gpu_memory_utilization",
+        EngineKind::VllmV1 => "gpu_memory_utilization",
         EngineKind::Tgi => "cuda_memory_fraction",
         EngineKind::TrtLlm => "kv_cache_free_gpu_mem_fraction",
         EngineKind::Sglang => "mem_fraction_static",
@@ -307,7 +306,6 @@ engines! {
     Tgi: TgiParams, "Text Generation Inference.";
     TgiNeuron: TgiNeuronParams, "Static slots on Neuron devices.";
     TrtLlm: TrtLlmParams, "TensorRT-LLM in-flight batching.";
-    VllmV0: VllmV0Params, "vLLM, V0 scheduler.";
     Static: StaticBatchParams, "Plain static batching.";
     LlamaCpp: LlamaCppParams, "llama.cpp's server.";
     Sglang: SglangParams, "SGLang.";

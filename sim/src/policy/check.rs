@@ -28,7 +28,7 @@ mod tests {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
-    use super::super::{llama_cpp, sglang, static_batch, tgi, tgi_neuron, trt_llm, vllm_v0};
+    use super::super::{llama_cpp, sglang, static_batch, tgi, tgi_neuron, trt_llm};
 
     /// Reads `toml`, writes it and reads it again; then tries a key that no system has.
     fn round_trip<P>(toml: &str) -> P
@@ -60,8 +60,6 @@ mod tests {
             p.batch_scheduler_policy,
             trt_llm::BatchSchedulerPolicy::MaxUtilization
         );
-        let p: vllm_v0::VllmV0Params = round_trip("max_num_seqs = 64");
-        assert_eq!((p.max_num_seqs, p.block_size), (64, 16));
         let p: static_batch::StaticBatchParams = round_trip("max_queue_delay_microseconds = 500");
         assert_eq!(p.max_queue_delay_microseconds, 500);
         let p: llama_cpp::LlamaCppParams = round_trip("n_parallel = 8\nkv_unified = false");

@@ -15,7 +15,6 @@ pub(crate) mod testkit;
 pub mod tgi;
 pub mod tgi_neuron;
 pub mod trt_llm;
-pub mod vllm_v0;
 pub mod vllm_v1;
 
 use hwmodels::BatchStats;

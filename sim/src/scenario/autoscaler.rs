@@ -98,14 +98,6 @@ fn exported(engine: EngineKind) -> Vec<(&'static str, Counter)> {
             ("vllm:prompt_tokens_total", PromptTokens),
             ("vllm:generation_tokens_total", GenerationTokens),
         ],
-        EngineKind::VllmV0 => vec![
-            ("vllm:num_requests_running", Running),
-            ("vllm:num_requests_waiting", Waiting),
-            ("vllm:gpu_cache_usage_perc", KvUsage),
-            ("vllm:request_success_total", RequestSuccess),
-            ("vllm:prompt_tokens_total", PromptTokens),
-            ("vllm:generation_tokens_total", GenerationTokens),
-        ],
         EngineKind::Tgi | EngineKind::TgiNeuron => vec![
             ("tgi_queue_size", Waiting),
             ("tgi_batch_current_size", Running),

@@ -209,7 +209,7 @@ fn unknown_keys_are_all_named_with_line_path_and_the_nearest_key() {
         &[],
     );
     assert!(
-        e.contains("engine.max_num_seqs: `max_num_seqs` is a key of kind = vllm_v1, vllm_v0; tgi has no such key"),
+        e.contains("engine.max_num_seqs: `max_num_seqs` is a key of kind = vllm_v1; tgi has no such key"),
         "{e}"
     );
 }
@@ -512,7 +512,6 @@ fn every_engine_serves_every_request_of_a_constant_step_scenario() {
     for engine in [
         "kind = \"vllm_v1\"",
         "kind = \"vllm_v1\"\nenable_prefix_caching = false\nasync_scheduling = false",
-        "kind = \"vllm_v0\"",
         "kind = \"tgi\"",
         "kind = \"tgi\"\nversion = \"v3\"\nprefix_caching = true\nmax_total_tokens = 2000",
         "kind = \"tgi_neuron\"\nbatch_size = 4\nsequence_length = 1024",

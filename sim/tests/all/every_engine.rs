@@ -9,11 +9,9 @@ use sim::scenario::Scenario;
 use sim::simulation::{Path, RunOptions};
 
 /// `[engine]` of each kind, with limits small enough to be reached.
-const ENGINES: [&str; 14] = [
+const ENGINES: [&str; 12] = [
     "kind = \"vllm_v1\"\nmax_num_batched_tokens = 128\nmax_num_seqs = 6\nmax_model_len = 400",
     "kind = \"vllm_v1\"\nversion = \"0.33\"\nmax_num_batched_tokens = 64\nmax_num_seqs = 4\nmax_model_len = 400\nasync_scheduling = false",
-    "kind = \"vllm_v0\"\nmax_num_batched_tokens = 512\nmax_num_seqs = 6\nmax_model_len = 400",
-    "kind = \"vllm_v0\"\nenable_chunked_prefill = true\nmax_num_batched_tokens = 96\nmax_num_seqs = 6\nmax_model_len = 400\nenable_prefix_caching = true",
     "kind = \"tgi\"\nversion = \"v2\"\nmax_input_tokens = 300\nmax_total_tokens = 400\nmax_batch_prefill_tokens = 320\nmax_concurrent_requests = 12",
     "kind = \"tgi\"\nversion = \"v3\"\nmax_input_tokens = 300\nmax_total_tokens = 400\nmax_batch_prefill_tokens = 100\nmax_concurrent_requests = 12",
     "kind = \"tgi_neuron\"\nbatch_size = 4\nsequence_length = 512",

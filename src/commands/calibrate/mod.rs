@@ -40,9 +40,6 @@ enum What {
         after_help = "Example:\n  servetwin calibrate collectives --data measured/ --out collectives.toml"
     )]
     Collectives(Data),
-    /// Host time of a step, per step and per sequence, of a Python engine of early 2024.
-    #[command(after_help = "Example:\n  servetwin calibrate host --data measured/")]
-    Host(Data),
     /// GEMM, attention, expert and element-wise kernels of one accelerator.
     #[command(
         after_help = "Example:\n  servetwin calibrate operators --data measured/ --system h100_sxm --out h100.toml"
@@ -102,7 +99,7 @@ impl What {
     /// Nothing is fitted that could not be written.
     fn check(&self) -> anyhow::Result<()> {
         let data = match self {
-            What::Collectives(data) | What::Host(data) | What::Neuron(data) => data,
+            What::Collectives(data) | What::Neuron(data) => data,
             What::Operators { data, .. } => data,
             What::Steps(_) | What::Serving { .. } => return Ok(()),
         };
@@ -127,10 +124,6 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     match what {
         What::Collectives(data) => {
             let (profile, report) = calibrate::collectives::fit(&data.data).map_err(bad_input)?;
-            data.finish(&profile, &report)?;
-        }
-        What::Host(data) => {
-            let (profile, report) = calibrate::host::fit(&data.data).map_err(bad_input)?;
             data.finish(&profile, &report)?;
         }
         What::Operators { data, system } => {

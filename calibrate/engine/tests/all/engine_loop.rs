@@ -78,12 +78,6 @@ async fn every_policy_gives_each_sequence_its_own_tokens() {
             3,
         ),
         (
-            K::VllmV0,
-            "enable_prefix_caching = true\nmax_model_len = 150",
-            12,
-            1,
-        ),
-        (
             K::Tgi,
             "max_total_tokens = 200\nmax_input_tokens = 160\nmax_batch_prefill_tokens = 220",
             20,

@@ -84,7 +84,6 @@ async fn every_policys_log_replays_to_the_same_schedule() {
         (K::VllmV1, "block_size = 4\nmax_num_batched_tokens = 64", 41, 2),
         (K::VllmV1, "block_size = 4\nmax_num_seqs = 5\nscheduling_policy = \"priority\"\nversion = \"0.22\"", 50, 2),
         (K::VllmV1, "block_size = 4\nmax_num_queued_reqs = 6\nmax_num_seqs = 4", 60, 1),
-        (K::VllmV0, "enable_prefix_caching = true\nmax_model_len = 170", 13, 1),
         (K::Tgi, "max_total_tokens = 200\nmax_input_tokens = 160\nmax_batch_prefill_tokens = 220", 20, 1),
         (K::Tgi, "version = \"v3\"\nmax_total_tokens = 200\nmax_batch_prefill_tokens = 100\nmax_concurrent_requests = 12", 400, 1),
         (K::TrtLlm, "batch_scheduler_policy = \"max_utilization\"\ntokens_per_block = 16\nenable_kv_cache_reuse = true\nmax_seq_len = 170", 13, 1),

@@ -228,7 +228,7 @@ fn storage(source: &Source, figures: &mut BTreeMap<&'static str, f64>) -> Result
         return Err("no start on EBS gp3".to_owned());
     }
     figures.insert(
-        "engine.vllm_v0.ready",
+        "vllm 0.5.5.ready",
         rest.iter().sum::<f64>() / rest.len() as f64,
     );
     Ok(())
@@ -388,16 +388,7 @@ mod tests {
                 "load.tensorizer.s3.ceiling",
                 load("tensorizer", "s3").ceiling.unwrap().bytes_per_sec(),
             ),
-            (
-                "engine.vllm_v0.ready",
-                d.engine(hwmodels::EngineKind::VllmV0)
-                    .unwrap()
-                    .ready
-                    .clone()
-                    .unwrap()
-                    .typical
-                    .secs(),
-            ),
+            ("vllm 0.5.5.ready", weights::READY_S),
             (
                 "platform.disk_write",
                 d.platform("g6.2xlarge").unwrap().disk_write.bytes_per_sec(),

@@ -329,7 +329,6 @@ pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, dra
     let start = super::draft::Origin::new(Place::new(file, first), "vllm", "");
     engine(&start, image, draft);
     model(&args, file, draft);
-    let v0 = draft.get("engine.kind").and_then(|k| k.as_str()) == Some("vllm_v0");
     args::apply(args.given.values(), draft);
     layout(&args, draft);
     formats(&args, draft);
@@ -345,9 +344,6 @@ pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, dra
             ),
         };
         draft.fate(&g.origin, fate, note);
-    }
-    if v0 {
-        only_v0(draft);
     }
     graphs(&args, draft);
 }
@@ -423,12 +419,15 @@ fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mu
     });
     match tagged.or_else(|| draft.facts.vllm_release.clone()) {
         Some((minor, origin)) => {
-            if minor < 8 {
-                draft.set("engine.kind", "vllm_v0", &origin);
-                return;
-            }
             draft.set("engine.kind", "vllm_v1", start);
-            draft.set("engine.version", format!("0.{minor}"), &origin);
+            draft.set("engine.version", format!("0.{}", minor.max(8)), &origin);
+            if minor < 8 {
+                draft.fate(
+                    &origin,
+                    Fate::NotModelled,
+                    "releases before 0.8 have the V0 scheduler, which is not simulated: taken as 0.8",
+                );
+            }
         }
         None => {
             draft.set("engine.kind", "vllm_v1", start);
@@ -631,32 +630,6 @@ fn compilation(g: &Given, draft: &mut Draft) {
             Fate::NotModelled,
             shown(&format!("not simulated: {}", others.join(", "))),
         );
-    }
-}
-
-/// Takes away what the V0 scheduler has not.
-fn only_v0(draft: &mut Draft) {
-    const V1_ONLY: [&str; 11] = [
-        "kv_offloading_size",
-        "moe_backend",
-        "cudagraph_mode",
-        "async_scheduling",
-        "cudagraph_capture_sizes",
-        "api_server_count",
-        "max_num_queued_reqs",
-        "max_num_queued_tokens",
-        "scheduler_reserve_full_isl",
-        "watermark",
-        "scheduling_policy",
-    ];
-    for key in V1_ONLY {
-        if let Some((_, Some(origin))) = draft.take(&format!("engine.{key}")) {
-            draft.fate(
-                &origin,
-                Fate::NotModelled,
-                "the scheduler of releases before 0.8 does not have it here",
-            );
-        }
     }
 }
 

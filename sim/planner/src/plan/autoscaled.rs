@@ -40,7 +40,7 @@ pub fn trials(
     let least = 1 + question.redundancy.spare(c.per_instance);
     let scenario = c.scenario(question, &[most])?;
     let metric = match scenario.engine.params.kind() {
-        EngineKind::VllmV1 | EngineKind::VllmV0 => "vllm:num_requests_running",
+        EngineKind::VllmV1 => "vllm:num_requests_running",
         EngineKind::Tgi => "tgi_batch_current_size",
         EngineKind::Sglang => "sglang:num_running_reqs",
         _ => return Ok(None),

@@ -130,10 +130,6 @@ const ENGINES: &[Case] = &[
         &["engine.gemm_plugin: ", "A10G", "cache_bandwidth"],
     ),
     (
-        &["engine={ kind = \"vllm_v0\", max_num_seqs = 0 }"],
-        &["engine.max_num_seqs: "],
-    ),
-    (
         &["engine={ kind = \"static\", max_batch_size = 0 }"],
         &["engine.max_batch_size: "],
     ),

@@ -44,18 +44,11 @@ fn what_vllm_refuses_at_start_up_is_refused_with_its_words() {
         warned.contains("exceeds max_num_seqs x max_model_len (2048)"),
         "{warned}"
     );
-    // TensorRT-LLM starts and warns, V0 refuses.
+    // TensorRT-LLM starts and warns too.
     let trt = with(&["engine={ kind = \"trt_llm\", max_batch_size = 64, max_num_tokens = 32 }"]);
     let warned = trt.unwrap().build().unwrap().info.warnings.join("\n");
     assert!(
         warned.contains("max_batch_size [64] should be less than or equal to max_num_tokens [32]")
-    );
-    cannot_be_built(
-        PLAIN,
-        &[
-            "engine={ kind = \"vllm_v0\", max_model_len = 2048, max_num_batched_tokens = 512, enable_chunked_prefill = false }",
-        ],
-        &["max_num_batched_tokens (512) is smaller than max_model_len (2048)"],
     );
 }
 
