@@ -224,11 +224,7 @@ impl Session {
         }
         let record_options = RecordOptions {
             warmup,
-            slo: Slo {
-                ttft: nanos(scenario.slo.ttft),
-                tpot: nanos(scenario.slo.tpot),
-                e2e: nanos(scenario.slo.e2e),
-            },
+            slo: scenario.slo.limits(),
             series_bins: 0,
             ..RecordOptions::default()
         };
@@ -261,6 +257,7 @@ impl Session {
                 kv_blocks: 0,
                 block_tokens: 0,
             }],
+            objectives: scenario.slo.objectives.clone(),
             ..RunInfo::default()
         };
         let end = SimTime(raw.end_ns);

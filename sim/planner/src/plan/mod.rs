@@ -32,7 +32,7 @@ pub mod table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use sim::scenario::{ModelSource, Scenario};
+use sim::scenario::{ModelSource, Scenario, SloChoice};
 use sim::workload::{Arrival, Length, Lengths};
 
 pub use options::Options;
@@ -418,6 +418,7 @@ fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<S
         ready.candidate.layouts(),
         question.name
     );
+    scenario.slo = SloChoice::of(question.conditions.clone());
     absolute_files(&mut scenario, &question.world)?;
     let expects: Vec<String> = question
         .conditions
