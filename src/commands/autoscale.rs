@@ -23,14 +23,12 @@ const MAX_RUNS: usize = 10_000;
 /// Every setting sees the same requests, boots and failures. Without options the target is halved and doubled, one and two replicas are
 /// added to the minimum, and the window before scaling down is 1, 5 and 10 minutes. With --kinds other kinds of autoscalers are tried instead.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin autoscale scenarios/cluster-flash-crowd.toml
   servetwin autoscale scenarios/cluster-flash-crowd.toml --target 2,4,8 --min 2,3,4 --window 300 --attainment 0.95
   servetwin autoscale scenarios/cluster-flash-crowd.toml --kinds --target 8
   servetwin autoscale scenarios/cluster-pd-flash-crowd.toml --pool prefill --target 1,2 --min 2 --window 300
-  servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json
-
-Exit codes: 0 ok, 1 failure, 2 bad input.")]
+  servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json", &[], &[]))]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,

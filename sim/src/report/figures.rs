@@ -17,7 +17,10 @@ pub fn field(out: &mut String, label: &str, value: &str) -> std::fmt::Result {
 }
 
 /// `head` and the words of `value` behind it; further lines are indented by the length of `head`.
-pub(super) fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
+///
+/// # Errors
+/// None: writing to a `String` cannot fail.
+pub fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
     let indent = head.chars().count();
     let mut column = indent;
     out.push_str(head);

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::metrics::definition::Metric;
-use crate::report::figures::wrapped;
-pub use crate::report::figures::{field, figure, secs};
+pub use crate::report::figures::{against_limit, field, figure, secs, wrapped};
 use crate::report::headline;
 pub use crate::report::latency_line::{LATENCY_HEAD, latency_line};
 use crate::report::pools_text;

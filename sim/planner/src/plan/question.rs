@@ -120,6 +120,8 @@ struct PlanFile {
     pools_by_prompt: bool,
     #[serde(default)]
     autoscaled: bool,
+    #[serde(default)]
+    measured_only: bool,
 }
 
 /// A key of a scenario and the values to try.
@@ -170,6 +172,8 @@ pub struct Question {
     pub pools_by_prompt: bool,
     /// Whether the winner is tried under an autoscaler.
     pub autoscaled: bool,
+    /// Whether engines on accelerators of which no run was measured are left out.
+    pub measured_only: bool,
     /// Most candidates.
     pub most_candidates: usize,
     /// The catalog.
@@ -304,6 +308,7 @@ impl Question {
             kv_transfer,
             pools_by_prompt: plan.pools_by_prompt,
             autoscaled: plan.autoscaled,
+            measured_only: plan.measured_only,
             most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
@@ -453,6 +458,7 @@ impl Question {
             self.disaggregated,
             self.kv_transfer,
         );
+        all += if self.measured_only { "measured only\n" } else { "" };
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))
     }
