@@ -163,3 +163,67 @@ impl From<&SloChoice> for SloKeys {
         SloKeys::List(choice.objectives.iter().map(|o| o.text.clone()).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::RunReport;
+    use crate::scenario::Scenario;
+
+    const LOAD: &str = "[step]\nbase = \"10 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 2000\n[[workload]]\narrival = { kind = \"poisson\", rate = 20 }\n\
+        prompt = 100\noutput = 20\n[run]\nrequests = 200\n";
+
+    fn scenario(slo: &str) -> Scenario {
+        Scenario::parse(&format!("{slo}\n{LOAD}"), "s.toml", &[]).unwrap()
+    }
+
+    #[test]
+    fn a_list_of_objectives_is_kept_shown_and_judged() {
+        let s = scenario("slo = [\"ttft.p95 < 1 s\", \"tpot.p95 < 1 ms\"]");
+        assert_eq!((s.slo.ttft, s.slo.tpot), (Secs::new(1.0).ok(), Secs::new(0.001).ok()));
+        assert_eq!(s.slo.required(), 0.95);
+        let shown = s.show();
+        assert!(shown.contains("slo = [\"ttft.p95 < 1 s\", \"tpot.p95 < 1 ms\"]\n"), "{shown}");
+        assert_eq!(Scenario::parse(&shown, "s.toml", &[]).unwrap(), s);
+        let report = RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
+        let met: Vec<bool> = report.slo.objectives.iter().map(|o| o.met).collect();
+        assert_eq!((met, report.slo.holds), (vec![true, false], Some(false)));
+        assert!(report.slo.smallest_margin().unwrap() < -8.0);
+        let text = crate::report::text::render(&report, Default::default());
+        assert!(text.contains("MISSED: TTFT p95 "), "{text}");
+        // Overridden, and as one text.
+        let one = ["slo=\"ttft.p95 < 1 s\"".to_owned()];
+        let one = Scenario::parse(&shown, "s.toml", &one).unwrap();
+        let report = RunReport::new(&one.run(&Default::default()).unwrap(), 0.0);
+        assert_eq!((report.slo.objectives.len(), report.slo.holds), (1, Some(true)));
+    }
+
+    #[test]
+    fn the_table_of_limits_means_what_it_meant() {
+        let table = "slo = { ttft = \"1 s\", itl = \"50 ms\" }";
+        let s = scenario(table);
+        assert_eq!((s.slo.tpot, s.slo.required()), (Secs::new(0.05).ok(), REQUIRED));
+        let texts: Vec<String> = s.slo.as_objectives().into_iter().map(|o| o.text).collect();
+        assert_eq!(texts, ["ttft.p99 <= 1000 ms", "tpot.p99 <= 50 ms"]);
+        assert!(s.show().contains("[slo]\nttft = \"1 s\"\n"), "{}", s.show());
+        let report = RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
+        assert_eq!((report.slo.met_ratio, report.slo.holds), (Some(1.0), Some(true)));
+        assert!(report.slo.objectives.is_empty() && report.slo.margins.len() == 2);
+    }
+
+    #[test]
+    fn wrong_objectives_are_refused_at_their_key() {
+        for (slo, why) in [
+            ("slo = [\"ttft < 1 s\"]", "s.toml:1: slo: SLO 'ttft < 1 s': `ttft` needs a statistic"),
+            ("slo = [\"ttft.p95 > 1 s\"]", "the comparisons are < and <="),
+            ("slo = 3", "objectives such as"),
+            ("slo = { ttft = 500 }", "write \"500 ms\" instead of 500"),
+            ("slo = { itl = \"0 s\" }", "slo.itl: must be above zero"),
+            ("slo = { ttfft = \"1 s\" }", "did you mean `ttft`"),
+        ] {
+            let e = Scenario::parse(&format!("{slo}\n{LOAD}"), "s.toml", &[]);
+            let e = e.unwrap_err().to_string();
+            assert!(e.contains(why), "{slo}: {e}");
+        }
+    }
+}
