@@ -123,6 +123,10 @@ struct ModelEntry {
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CatalogFile {
+    /// Who rents out the file's instance types, e.g. `AWS`.
+    provider: Option<String>,
+    /// Region that their prices are of, e.g. `us-east-1`.
+    region: Option<String>,
     #[serde(default)]
     accelerator: Vec<AcceleratorEntry>,
     #[serde(default)]
@@ -331,6 +335,8 @@ impl Catalog {
             allocatable_cpu_millis: None,
             allocatable_memory_bytes: None,
             topology: format!("{count} x {}", chip.name),
+            provider: None,
+            region: None,
             prices: Vec::new(),
             source: "a machine of the user's own".to_owned(),
         };
@@ -391,7 +397,9 @@ impl Catalog {
                 .map_err(&at)?;
         }
         for entry in parsed.instance {
-            let i = entry.resolve().map_err(&at)?;
+            let i = entry
+                .resolve(parsed.provider.as_deref(), parsed.region.as_deref())
+                .map_err(&at)?;
             self.instances
                 .insert(&i.name.clone(), &i.aliases.clone(), i)
                 .map_err(&at)?;

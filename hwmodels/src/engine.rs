@@ -58,6 +58,20 @@ impl EngineKind {
             EngineKind::Sglang => "sglang",
         }
     }
+
+    /// What people call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            EngineKind::VllmV1 => "vLLM",
+            EngineKind::VllmV0 => "vLLM V0",
+            EngineKind::Tgi => "TGI",
+            EngineKind::TgiNeuron => "TGI on Neuron",
+            EngineKind::TrtLlm => "TensorRT-LLM",
+            EngineKind::Static => "a static decoder",
+            EngineKind::LlamaCpp => "llama.cpp",
+            EngineKind::Sglang => "SGLang",
+        }
+    }
 }
 
 impl std::fmt::Display for EngineKind {

@@ -57,6 +57,10 @@ pub struct Instance {
     pub allocatable_memory_bytes: Option<u64>,
     /// How the accelerators are joined, in words.
     pub topology: String,
+    /// Who rents it out, e.g. `AWS`, where the catalog says.
+    pub provider: Option<String>,
+    /// Region that the prices are of, e.g. `us-east-1`, where the catalog says.
+    pub region: Option<String>,
     /// Prices, newest first; empty where none is listed.
     pub prices: Vec<Price>,
     /// Where the numbers come from.
@@ -114,6 +118,10 @@ pub(crate) struct InstanceEntry {
     allocatable_memory: Option<ByteSize>,
     #[serde(default)]
     topology: String,
+    /// Who rents it out; default: the file's `provider`.
+    provider: Option<String>,
+    /// Region that the prices are of; default: the file's `region`.
+    region: Option<String>,
     #[serde(default)]
     prices: Vec<Price>,
     source: String,
@@ -124,7 +132,12 @@ fn one() -> u32 {
 }
 
 impl InstanceEntry {
-    pub(crate) fn resolve(self) -> Result<Instance, String> {
+    /// The instance type, of `provider` and with prices of `region` where the entry does not say.
+    pub(crate) fn resolve(
+        self,
+        provider: Option<&str>,
+        region: Option<&str>,
+    ) -> Result<Instance, String> {
         let at = |message: &str| Err(format!("instance `{}`: {message}", self.name));
         if self.devices == 0 || self.devices > 1024 {
             return at("devices must be from 1 to 1024");
@@ -173,6 +186,8 @@ impl InstanceEntry {
             allocatable_cpu_millis: self.allocatable_cpu_millis,
             allocatable_memory_bytes: self.allocatable_memory.map(ByteSize::bytes),
             topology: self.topology,
+            provider: self.provider.or_else(|| provider.map(str::to_owned)),
+            region: self.region.or_else(|| region.map(str::to_owned)),
             prices,
             source: self.source,
         })

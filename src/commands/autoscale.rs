@@ -23,14 +23,12 @@ const MAX_RUNS: usize = 10_000;
 /// Every setting sees the same requests, boots and failures. Without options the target is halved and doubled, one and two replicas are
 /// added to the minimum, and the window before scaling down is 1, 5 and 10 minutes. With --kinds other kinds of autoscalers are tried instead.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin autoscale scenarios/cluster-flash-crowd.toml
   servetwin autoscale scenarios/cluster-flash-crowd.toml --target 2,4,8 --min 2,3,4 --window 300 --attainment 0.95
   servetwin autoscale scenarios/cluster-flash-crowd.toml --kinds --target 8
   servetwin autoscale scenarios/cluster-pd-flash-crowd.toml --pool prefill --target 1,2 --min 2 --window 300
-  servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json
-
-Exit codes: 0 ok, 1 failure, 2 bad input.")]
+  servetwin autoscale scenarios/cluster-flash-crowd.toml --metric tgi_queue_size --metric tgi_batch_current_size --seeds 3 --json", &[], &[]))]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,
@@ -53,9 +51,9 @@ pub struct Args {
     /// Windows before scaling down [s] (behavior.scaleDown.stabilizationWindowSeconds).
     #[arg(long, value_name = "S,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=3600))]
     window: Vec<u32>,
-    /// Share of the requests that are to meet the objective, 0 to 1.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
-    attainment: f64,
+    /// Share of the requests that are to meet the objective, 0 to 1 [default: the lowest percentile of the scenario's objectives; 0.99 of `[slo]`].
+    #[arg(long, value_name = "SHARE")]
+    attainment: Option<f64>,
     /// Runs of each setting, with seeds counting up from the scenario's.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
@@ -76,10 +74,10 @@ struct Setting {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
-    if !(0.0..=1.0).contains(&args.attainment) {
+    let attainment = args.attainment.unwrap_or(scenario.slo.required());
+    if !(0.0..=1.0).contains(&attainment) {
         return Err(BadInput(format!(
-            "--attainment: must be from 0 to 1, got {}",
-            args.attainment
+            "--attainment: must be from 0 to 1, got {attainment}"
         ))
         .into());
     }
@@ -121,7 +119,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .into_iter()
         .zip(done.chunks(seeds.len()))
         .map(|(v, runs)| Trial::new(v.words, v.is_present, runs));
-    let report = AutoscaleReport::new(&scenario.name, args.attainment, seeds, trials.collect());
+    let report = AutoscaleReport::new(&scenario.name, attainment, seeds, trials.collect());
     if args.json {
         print_json(&report)?;
     } else {
@@ -197,7 +195,7 @@ fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
 
 fn has_objective(scenario: &Scenario) -> anyhow::Result<()> {
     if scenario.slo == sim::scenario::SloChoice::default() {
-        let message = "settings are held against an objective, and the scenario has none; write [slo] with e.g. ttft = \"1 s\"";
+        let message = "settings are held against an objective, and the scenario has none; write slo = [\"ttft.p95 < 1 s\"]";
         return Err(BadInput(message.to_owned()).into());
     }
     Ok(())

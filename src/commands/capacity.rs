@@ -57,7 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     } else {
         args.slo
             .iter()
-            .map(|c| Condition::parse(c))
+            .map(|c| Condition::parse(c).map_err(planner::Error::from))
             .collect::<Result<_, _>>()?
     };
     if args.scales.len() > MAX_LOADS {

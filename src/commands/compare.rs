@@ -22,15 +22,13 @@ const SEEDS: u64 = 5;
 
 /// Run scenarios under the same seeds and show how they differ from the first, with confidence intervals.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.12xlarge-tgi.toml
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.12xlarge-tgi.toml \\
     scenarios/llama2-7b-g5.48xlarge-tgi.toml --seeds 3
   servetwin compare scenarios/llama2-7b-g5.2xlarge-tgi.toml scenarios/llama2-7b-g5.2xlarge-tgi.toml \\
     --set-b 'workload[0].arrival.rate=1 req/s' --draws 20
-  servetwin compare before.servetwin after.servetwin   # two records, as they were run
-
-Exit codes: 0 ok, 1 failure, 2 bad input, 4 no request finished.")]
+  servetwin compare before.servetwin after.servetwin   # two records, as they were run", &[exit_code::NOTHING_FINISHED], &[]))]
 pub struct Args {
     /// Scenario files or records (.servetwin, as they were run), at least two: the first (A) is the base that the others (B, C, ...)
     /// are held against.

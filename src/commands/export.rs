@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deploy::{Exported, Target};
 
@@ -31,7 +31,11 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-fn target(text: &str) -> Result<Target, String> {
+/// The target called `text`.
+///
+/// # Errors
+/// The names there are.
+pub fn target(text: &str) -> Result<Target, String> {
     let found = Target::ALL.iter().find(|t| t.name() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<&str> = Target::ALL.iter().map(|t| t.name()).collect();
@@ -44,31 +48,43 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let scenario = args.scenario.load()?;
     let exported = deploy::export(&scenario, args.to).map_err(|e| BadInput(e.to_string()))?;
     match &args.output {
-        Some(dir) => {
-            let names: Vec<&str> = exported.files.iter().map(|f| f.name.as_str()).collect();
-            output::check_dir(dir, &names)?;
-            std::fs::create_dir_all(dir)
-                .map_err(|e| BadInput(format!("cannot create {}: {e}", dir.display())))?;
-            let mut set = FileSet::new();
-            for file in &exported.files {
-                set.write(&dir.join(&file.name), |out| {
-                    out.write_all(file.text.as_bytes())
-                })?;
-            }
-            set.commit()?;
-            for name in names {
-                note!("wrote {}", dir.join(name).display());
-            }
-        }
+        Some(dir) => write(&exported, dir)?,
         None => print(&all(&exported))?,
     }
+    tell_not_said(&exported);
+    Ok(exit_code::OK)
+}
+
+/// Writes the files into `dir`, all of them or none.
+///
+/// # Errors
+/// A folder or a file that cannot be written.
+pub fn write(exported: &Exported, dir: &Path) -> anyhow::Result<()> {
+    let names: Vec<&str> = exported.files.iter().map(|f| f.name.as_str()).collect();
+    output::check_dir(dir, &names)?;
+    std::fs::create_dir_all(dir)
+        .map_err(|e| BadInput(format!("cannot create {}: {e}", dir.display())))?;
+    let mut set = FileSet::new();
+    for file in &exported.files {
+        set.write(&dir.join(&file.name), |out| {
+            out.write_all(file.text.as_bytes())
+        })?;
+    }
+    set.commit()?;
+    for name in names {
+        note!("wrote {}", dir.join(name).display());
+    }
+    Ok(())
+}
+
+/// Says what the target has no words for.
+pub fn tell_not_said(exported: &Exported) {
     if !exported.not_said.is_empty() {
         note!("Not in these files:");
     }
     for what in &exported.not_said {
         note!("  {what}");
     }
-    Ok(exit_code::OK)
 }
 
 /// The files one after another, each behind its name where there are several.

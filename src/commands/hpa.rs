@@ -30,8 +30,7 @@ enum Command {
 /// behavior, stabilization. docs/autoscaling.md describes the columns.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 all rows agree, 1 a row differs, 2 a file cannot be read.\n\n\
-                        Example:\n  servetwin hpa check sim/tests/hpa/*.csv"
+    after_help = exit_code::help("Example:\n  servetwin hpa check sim/tests/hpa/*.csv", &[], &[(exit_code::OK, "all rows agree"), (exit_code::FAILURE, "a row differs")])
 )]
 struct CheckArgs {
     /// Files of test vectors.

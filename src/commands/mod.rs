@@ -42,7 +42,7 @@ pub mod whatif;
 /// Simulator and digital twin of LLM serving clusters.
 #[derive(Debug, Parser)]
 #[command(name = "servetwin", version, about, max_term_width = 110)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = exit_code::all())]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -50,8 +50,6 @@ pub struct Cli {
     #[arg(long, short, global = true)]
     quiet: bool,
 }
-
-const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failure, 2 bad input or usage, 3 an --expect was not met, 4 no request finished.";
 
 /// A new subcommand is a file beside this one, a variant here and an arm in [`Cli::run`].
 #[derive(Debug, Subcommand)]

@@ -4,11 +4,14 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use deploy::Target;
 use planner::plan::quick::Quick;
 use planner::plan::{self, Answer, Options, Part, Question, answer};
 use planner::sweep::Shard;
+use sim::scenario::Scenario;
 
 use crate::bad_input::BadInput;
+use crate::commands::export;
 use crate::commands::shard::ShardArgs;
 use crate::exit_code;
 use crate::output::{self, print, print_json, write_text};
@@ -26,13 +29,12 @@ const MAX_PART_BYTES: u64 = 1 << 30;
 /// A planning question is a scenario in which instance types, layouts, engine limits, dtypes and routers may be lists of alternatives
 /// (docs/planning.md). Without a file the question is --model, --rate, --prompt, --output and --slo; --show prints it as a file.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin plan plans/chat.toml
   servetwin plan --model llama-3.1-8b --rate '40 req/s' --prompt 1000 --output 300 --slo 'ttft.p99 < 500 ms' --instance 'g6e.*,p5.*'
   servetwin plan plans/chat.toml --set plan.redundancy=none --scenario winner.toml --csv ranking.csv --plot ranking.svg
-  servetwin plan plans/chat.toml --shard 1/2 --out parts && servetwin plan plans/chat.toml --shard 2/2 --out parts && servetwin merge plans/chat.toml parts
-
-Exit codes: 0 ok, 1 failure, 2 bad input, 3 no deployment holds.")]
+  servetwin plan plans/chat.toml --export k8s -o deployment
+  servetwin plan plans/chat.toml --shard 1/2 --out parts && servetwin plan plans/chat.toml --shard 2/2 --out parts && servetwin merge plans/chat.toml parts", &[exit_code::EXPECTATION_NOT_MET], &[(exit_code::EXPECTATION_NOT_MET, "no deployment holds")]))]
 pub struct Args {
     /// Planning question (TOML; docs/planning.md).
     #[arg(value_name = "FILE", required_unless_present = "model")]
@@ -43,14 +45,14 @@ pub struct Args {
     /// Model in the catalog (servetwin catalog list).
     #[arg(long, value_name = "NAME", conflicts_with = "file", requires_all = ["rate", "prompt", "output", "slo"])]
     model: Option<String>,
-    /// Rate of the requests, e.g. '40 req/s'.
+    /// Rate of the requests: '40 req/s', or 40.
     #[arg(long, value_name = "RATE", conflicts_with = "file")]
     rate: Option<String>,
     /// Prompt length: tokens, or a distribution such as '{ kind = "lognormal", mean = 1000, std = 800 }'.
-    #[arg(long, value_name = "LENGTH", conflicts_with = "file")]
+    #[arg(long, alias = "prompt-tokens", value_name = "LENGTH", conflicts_with = "file")]
     prompt: Option<String>,
     /// Output length, likewise.
-    #[arg(long, value_name = "LENGTH", conflicts_with = "file")]
+    #[arg(long, alias = "output-tokens", value_name = "LENGTH", conflicts_with = "file")]
     output: Option<String>,
     /// An objective such as 'ttft.p99 < 500 ms'. Repeatable.
     #[arg(long, value_name = "CONDITION", conflicts_with = "file")]
@@ -69,6 +71,9 @@ pub struct Args {
     /// What may be lost while the objectives hold: none, n+1 (a replica), 'n+1 instance'.
     #[arg(long, value_name = "WHAT", conflicts_with = "file")]
     redundancy: Option<String>,
+    /// Leave out engines on accelerators of which no run was ever compared with a prediction (plan.measured_only).
+    #[arg(long)]
+    measured_only: bool,
     /// Print the question as a file instead of answering it.
     #[arg(long, conflicts_with = "file")]
     show: bool,
@@ -102,6 +107,12 @@ pub struct Output {
     /// Write a plan's winner as a scenario that runs.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Write a plan's winner as the files that deploy it, as servetwin export does: k8s, vllm, ... Needs -o.
+    #[arg(long, value_name = "TARGET", value_parser = export::target, requires = "export_dir")]
+    export: Option<Target>,
+    /// Folder of those files.
+    #[arg(short = 'o', long, value_name = "DIR", requires = "export")]
+    export_dir: Option<PathBuf>,
 }
 
 impl Output {
@@ -112,7 +123,10 @@ impl Output {
 
     /// Whether files of a plan are asked for.
     pub fn has_files(&self) -> bool {
-        self.csv.is_some() || self.plot.is_some() || self.scenario.is_some()
+        self.csv.is_some()
+            || self.plot.is_some()
+            || self.scenario.is_some()
+            || self.export.is_some()
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -139,6 +153,9 @@ impl Output {
                 None => note!("note: {} is not written: nothing holds", file.display()),
             }
         }
+        if let (Some(target), Some(dir)) = (self.export, &self.export_dir) {
+            self.deploy(found, target, dir)?;
+        }
         if self.json {
             print_json(&found.report)?;
         } else {
@@ -152,12 +169,32 @@ impl Output {
     }
 }
 
+impl Output {
+    /// Writes the winner's files for `target` into `dir`.
+    fn deploy(&self, found: &Answer, target: Target, dir: &Path) -> anyhow::Result<()> {
+        let Some(text) = &found.scenario else {
+            note!("note: {} is not written: nothing holds", dir.display());
+            return Ok(());
+        };
+        let scenario =
+            Scenario::parse(text, "the winner", &[]).map_err(|e| BadInput(e.to_string()))?;
+        let exported = deploy::export(&scenario, target).map_err(|e| BadInput(e.to_string()))?;
+        export::write(&exported, dir)?;
+        export::tell_not_said(&exported);
+        Ok(())
+    }
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let question = match (&args.file, args.model.clone()) {
         (Some(file), _) => {
             output::reads([file]);
-            Question::load(file, &args.set)?
+            let mut set = args.set.clone();
+            if args.measured_only {
+                set.push("plan.measured_only=true".to_owned());
+            }
+            Question::load(file, &set)?
         }
         (None, Some(model)) => {
             let text = quick(&args, model).to_toml()?;
@@ -181,7 +218,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             return part(&question, options, shard, dir);
         }
         (Some(_), Some(_)) => {
-            let why = "a part has no ranking yet: give --json, --csv, --plot and --scenario to servetwin merge";
+            let why = "a part has no ranking yet: give --json, --csv, --plot, --scenario and --export to servetwin merge";
             return Err(BadInput(why.into()).into());
         }
         (Some(_), None) => {
@@ -282,5 +319,6 @@ fn quick(args: &Args, model: String) -> Quick {
         instances: args.instance.clone(),
         budget: args.budget.clone(),
         redundancy: args.redundancy.clone(),
+        measured_only: args.measured_only,
     }
 }

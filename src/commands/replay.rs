@@ -10,11 +10,9 @@ use crate::output::{print, print_json};
 
 /// Check that the simulator schedules a step log's requests as the engine did, given the measured step times.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = exit_code::help("Example:
   servetwin serve --step-log steps.csv   # load it, stop it, then
-  servetwin replay steps.csv
-
-Exit codes: 0 the same schedule, 1 another one, 2 bad input.")]
+  servetwin replay steps.csv", &[], &[(exit_code::OK, "the same schedule"), (exit_code::FAILURE, "another one")]))]
 pub struct Args {
     /// The step log; its requests and policy are read from the files beside it.
     log: PathBuf,

@@ -38,13 +38,11 @@ const TABLES: [&str; 5] = [
 
 /// Simulate a scenario and report what its users and its owner would see.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --set 'workload[0].arrival.rate=1 req/s' --expect 'ttft.p99 < 2 s'
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --trace trace.json   # open at https://ui.perfetto.dev
-  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --record run.servetwin   # open with servetwin view
-
-Exit codes: 0 ok, 1 failure, 2 bad input, 3 an --expect was not met, 4 no request finished.")]
+  servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --record run.servetwin   # open with servetwin view", &[exit_code::EXPECTATION_NOT_MET, exit_code::NOTHING_FINISHED], &[]))]
 pub struct Args {
     #[command(flatten)]
     scenario: ScenarioArgs,

@@ -14,14 +14,12 @@ use crate::progress;
 /// A sweep file names a scenario and its axes: lists, ranges, or a Latin hypercube (docs/planning.md). What is done stands in a journal in --out; the same
 /// command makes the rest. When all is done, results.csv, results.parquet and results.json are written there, in the order of the points, and the table is printed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin sweep plans/sweep-limits.toml --out limits
   servetwin sweep plans/sweep-limits.toml --out limits --shard 1/2 && servetwin sweep plans/sweep-limits.toml --out limits --shard 2/2
   servetwin merge plans/sweep-limits.toml limits
 
-In a job array of Slurm or Kubernetes: servetwin sweep FILE --out DIR --shards 8, which reads SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX.
-
-Exit codes: 0 ok, 1 failure, 2 bad input, 4 some points could not be run: their rows say why.")]
+In a job array of Slurm or Kubernetes: servetwin sweep FILE --out DIR --shards 8, which reads SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX.", &[exit_code::INCOMPLETE], &[(exit_code::INCOMPLETE, "some points could not be run: their rows say why")]))]
 pub struct Args {
     /// Sweep file (TOML; docs/planning.md).
     #[arg(value_name = "FILE")]

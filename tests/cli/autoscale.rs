@@ -124,7 +124,7 @@ fn without_an_objective_or_an_autoscaler_there_is_nothing_to_try() {
     let file = written(dir.path(), &SCENARIO.replace("[slo]\nttft = \"2 s\"\n", ""));
     assert_refused(
         &servetwin(&["autoscale", &file]),
-        "the scenario has none; write [slo]",
+        "the scenario has none; write slo =",
     );
 }
 

@@ -329,3 +329,59 @@ fn the_service_answers_and_ends_when_told() {
     );
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn a_plan_s_winner_is_exported_in_one_command_and_keeps_its_objectives() {
+    let dir = tempfile::tempdir().unwrap();
+    let won = dir.path().join("won.toml");
+    let files = dir.path().join("deployment");
+    let words = [
+        "plan",
+        "--model",
+        "llama-3.1-8b",
+        "--rate",
+        "2",
+        "--prompt",
+        "400",
+        "--output",
+        "60",
+        "--slo",
+        "ttft.p95 < 1 s",
+        "--instance",
+        "g6e.xlarge",
+        "--draws",
+        "0",
+        "--set",
+        "run.requests=300",
+    ];
+    let more = [
+        "--scenario",
+        won.to_str().unwrap(),
+        "--export",
+        "k8s",
+        "-o",
+        files.to_str().unwrap(),
+    ];
+    let plan = servetwin(&[&words[..], &more].concat());
+    assert_eq!(plan.status.code(), Some(0), "{}", stderr(&plan));
+    let text = stdout(&plan);
+    assert!(text.starts_with("trust: NONE"), "{text}");
+    assert!(text.contains("g6e.xlarge of AWS us-east-1"), "{text}");
+    let written: Vec<_> = std::fs::read_dir(&files).unwrap().collect();
+    assert!(!written.is_empty());
+    assert!(stderr(&plan).contains("wrote "), "{}", stderr(&plan));
+    let won = won.to_str().unwrap();
+    let shown = stdout(&servetwin(&["scenario", "show", won]));
+    assert!(shown.contains("slo = [\"ttft.p95 < 1 s\"]"), "{shown}");
+    let run = stdout(&servetwin(&["run", won]));
+    assert!(run.contains("Holds: TTFT p95 "), "{run}");
+    let table = servetwin(&["capacity", won, "--scales", "1", "--format", "csv"]);
+    assert!(stdout(&table).contains("ttft.p95 [ms]"), "{}", stderr(&table));
+    let answer = json(&servetwin(&["whatif", won, "--json", "--set", "run.requests=100"]));
+    assert_eq!(answer["base"]["holds"], true);
+    assert_refused(&servetwin(&[&words[..], &["--export", "k8s"]].concat()), "export-dir");
+    assert_refused(
+        &servetwin(&[&words[..], &["--export", "none", "-o", "x"]].concat()),
+        "one of vllm",
+    );
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::kv::chain;
-use sim::metrics::{RecordOptions, Slo};
+use sim::metrics::RecordOptions;
 use sim::record::{RecordError, ReplicaInfo, RunInfo, RunRecord};
 use sim::report::RunReport;
 use sim::scenario::{Scenario, ScenarioError};
@@ -198,7 +198,6 @@ impl Session {
         let mut prompts = self.prompts.clone();
         let prompt_salt = self.next_salt();
         prompts.salt(prompt_salt);
-        let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         let warmup = SimDuration::from_secs(scenario.warmup.secs());
         let mut options = options.clone();
         options.warmup = Duration::from_nanos(warmup.0);
@@ -224,11 +223,7 @@ impl Session {
         }
         let record_options = RecordOptions {
             warmup,
-            slo: Slo {
-                ttft: nanos(scenario.slo.ttft),
-                tpot: nanos(scenario.slo.tpot),
-                e2e: nanos(scenario.slo.e2e),
-            },
+            slo: scenario.slo.limits(),
             series_bins: 0,
             ..RecordOptions::default()
         };
@@ -261,6 +256,7 @@ impl Session {
                 kv_blocks: 0,
                 block_tokens: 0,
             }],
+            objectives: scenario.slo.objectives.clone(),
             ..RunInfo::default()
         };
         let end = SimTime(raw.end_ns);

@@ -19,12 +19,9 @@ struct UnitVisitor<T> {
 }
 
 impl<T> UnitVisitor<T> {
-    fn bare<E: de::Error>(&self, number: impl fmt::Display) -> E {
-        E::custom(UnitError::NoUnit {
-            what: self.kind.what,
-            number: number.to_string(),
-            unit: self.kind.default_unit,
-        })
+    /// A number without a unit: refused with advice, but where the kind takes it.
+    fn bare<E: de::Error>(&self, number: &str) -> Result<T, E> {
+        (self.parse)(number).map_err(E::custom)
     }
 }
 
@@ -44,15 +41,15 @@ impl<T> Visitor<'_> for UnitVisitor<T> {
     }
 
     fn visit_i64<E: de::Error>(self, v: i64) -> Result<T, E> {
-        Err(self.bare(v))
+        self.bare(&v.to_string())
     }
 
     fn visit_u64<E: de::Error>(self, v: u64) -> Result<T, E> {
-        Err(self.bare(v))
+        self.bare(&v.to_string())
     }
 
     fn visit_f64<E: de::Error>(self, v: f64) -> Result<T, E> {
-        Err(self.bare(plain(v)))
+        self.bare(&plain(v))
     }
 }
 

@@ -52,10 +52,18 @@ fn a_bare_number_is_refused_and_the_message_shows_a_right_form() {
     assert!(e.contains("write \"80 GiB\" instead of 80"), "{e}");
     let e = serde_json::from_str::<Secs>("250").unwrap_err().to_string();
     assert!(e.contains("write \"250 s\" instead of 250"), "{e}");
-    let e = serde_json::from_str::<PerSec>("2.5")
-        .unwrap_err()
-        .to_string();
-    assert!(e.contains("\"2.5 req/s\""), "{e}");
+}
+
+#[test]
+fn a_bare_rate_is_one_of_requests_per_second() {
+    let rate = PerSec::new(2.5).unwrap();
+    assert_eq!(serde_json::from_str::<PerSec>("2.5").unwrap(), rate);
+    assert_eq!("2.5".parse::<PerSec>().unwrap(), rate);
+    assert_eq!("2.5 rps".parse::<PerSec>().unwrap(), rate);
+    assert_eq!(rate.to_string(), "2.5 req/s");
+    for wrong in ["-1", "fast", "2.5 parsec"] {
+        assert!(wrong.parse::<PerSec>().is_err(), "{wrong}");
+    }
 }
 
 #[test]

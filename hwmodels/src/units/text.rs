@@ -66,6 +66,8 @@ pub(super) struct Kind {
     pub(super) what: &'static str,
     pub(super) example: &'static str,
     pub(super) default_unit: &'static str,
+    /// Whether a number without a unit is one in `default_unit`: only where no other unit is in use.
+    pub(super) bare: bool,
     /// Units tried in this order when printing; the base unit (1/1) must be among them.
     pub(super) printed: &'static [Unit],
     /// Units that are only read.
@@ -83,6 +85,7 @@ pub(super) static BYTE_SIZE: Kind = Kind {
     what: "a size in bytes",
     example: "80 GiB",
     default_unit: "GiB",
+    bare: false,
     printed: &[
         unit("TiB", TIB, 1.0),
         unit("GiB", GIB, 1.0),
@@ -108,6 +111,7 @@ pub(super) static DURATION: Kind = Kind {
     what: "a duration",
     example: "250 ms",
     default_unit: "s",
+    bare: false,
     printed: &[
         unit("d", 86_400.0, 1.0),
         unit("h", 3_600.0, 1.0),
@@ -138,6 +142,7 @@ pub(super) static RATE: Kind = Kind {
     what: "a request rate",
     example: "2.5 req/s",
     default_unit: "req/s",
+    bare: true,
     printed: &[
         unit("req/s", 1.0, 1.0),
         unit("req/min", 1.0, 60.0),
@@ -158,6 +163,7 @@ pub(super) static BANDWIDTH: Kind = Kind {
     what: "a bandwidth",
     example: "600 GB/s",
     default_unit: "GB/s",
+    bare: false,
     printed: &[
         unit("TB/s", 1e12, 1.0),
         unit("GB/s", 1e9, 1.0),
@@ -191,6 +197,7 @@ pub(super) static FLOPS: Kind = Kind {
     what: "an arithmetic rate",
     example: "989 TFLOP/s",
     default_unit: "TFLOP/s",
+    bare: false,
     printed: &[
         unit("PFLOP/s", 1e15, 1.0),
         unit("TFLOP/s", 1e12, 1.0),
@@ -216,6 +223,7 @@ pub(super) static PRICE: Kind = Kind {
     what: "a price per hour",
     example: "1.212 USD/h",
     default_unit: "USD/h",
+    bare: false,
     printed: &[unit("USD/h", 1.0, 1.0)],
     read: &[
         unit("$/h", 1.0, 1.0),
@@ -229,6 +237,7 @@ pub(super) static MONEY: Kind = Kind {
     what: "an amount of money",
     example: "0.60 USD",
     default_unit: "USD",
+    bare: false,
     printed: &[unit("USD", 1.0, 1.0)],
     read: &[unit("$", 1.0, 1.0)],
     shown: &[("USD", 0.0)],
@@ -258,6 +267,11 @@ impl Kind {
             text: shorten(text),
             example: self.example,
         })?;
+        let name = if name.is_empty() && self.bare {
+            self.default_unit
+        } else {
+            name
+        };
         if name.is_empty() {
             return Err(UnitError::NoUnit {
                 what: self.what,
@@ -342,7 +356,7 @@ impl Kind {
 
     pub(super) fn schema(&self) -> schemars::Schema {
         schemars::json_schema!({
-            "type": "string",
+            "type": if self.bare { serde_json::json!(["string", "number"]) } else { "string".into() },
             "description": format!("{} with its unit, e.g. \"{}\"", self.what, self.example),
             "pattern": r"^\s*(\$\s*)?[0-9][0-9_]*(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*\S*\s*$",
             "examples": [self.example],

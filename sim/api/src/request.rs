@@ -126,6 +126,9 @@ pub struct QuickRequest {
     pub budget: Option<String>,
     /// What may be lost while the objectives hold: `none`, `n+1`, `n+1 instance`.
     pub redundancy: Option<String>,
+    /// Leave out engines on accelerators of which no run was measured.
+    #[serde(default)]
+    pub measured_only: bool,
 }
 
 impl QuickRequest {
@@ -149,6 +152,7 @@ impl QuickRequest {
             instances: self.instances.clone(),
             budget: self.budget.clone(),
             redundancy: self.redundancy.clone(),
+            measured_only: self.measured_only,
         })
     }
 }

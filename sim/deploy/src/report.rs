@@ -100,7 +100,24 @@ impl Report {
         self.count(Fate::NotModelled) + self.count(Fate::NotUnderstood) > 0
     }
 
-    /// The report as text, the most important first.
+    /// The counts in one line: `Import: 14 keys used, 3 not simulated, 1 not understood, 9 without effect; 5 defaults taken, 1 warning.`
+    pub fn counts(&self) -> String {
+        let s = |n: usize| if n == 1 { "" } else { "s" };
+        let used = self.count(Fate::Used);
+        format!(
+            "Import: {used} key{} used, {} not simulated, {} not understood, {} without effect; {} default{} taken, {} warning{}.",
+            s(used),
+            self.count(Fate::NotModelled),
+            self.count(Fate::NotUnderstood),
+            self.count(Fate::NoEffect),
+            self.defaults.len(),
+            s(self.defaults.len()),
+            self.warnings.len(),
+            s(self.warnings.len())
+        )
+    }
+
+    /// The report as text, the most important first, the counts last.
     pub fn render(&self) -> String {
         let mut out = String::new();
         for f in &self.files {
@@ -150,6 +167,7 @@ impl Report {
                 let _ = writeln!(out, "  {w}");
             }
         }
+        let _ = writeln!(out, "\n{}", self.counts());
         out
     }
 }
@@ -190,5 +208,11 @@ mod tests {
         }
         let values: Vec<&str> = report.keys.iter().map(|k| k.value.as_str()).collect();
         assert_eq!(values, ["(hidden)", "(hidden)", "1024"]);
+        assert_eq!(
+            report.render().lines().last(),
+            Some(
+                "Import: 0 keys used, 0 not simulated, 0 not understood, 3 without effect; 0 defaults taken, 0 warnings."
+            )
+        );
     }
 }

@@ -60,26 +60,15 @@ pub struct CapacityRow {
     pub standing: Option<Standing>,
 }
 
-/// Objectives of a scenario's own `[slo]`: the 99th percentile of each limited metric.
+/// Objectives of a scenario: its own, or the 99th percentile of each metric that its `[slo]` limits.
 ///
 /// # Errors
 /// A scenario without any.
 pub fn own_conditions(scenario: &Scenario) -> Result<Vec<Condition>, Error> {
-    let limits = [
-        ("ttft", scenario.slo.ttft),
-        ("tpot", scenario.slo.tpot),
-        ("e2e", scenario.slo.e2e),
-    ];
-    let conditions: Vec<Condition> = limits
-        .into_iter()
-        .filter_map(|(name, limit)| Some((name, limit?.secs() * 1e3)))
-        .map(|(name, ms)| {
-            Condition::parse(&format!("{name}.p99 <= {} ms", hwmodels::units::plain(ms)))
-        })
-        .collect::<Result<_, _>>()?;
+    let conditions = scenario.slo.as_objectives();
     if conditions.is_empty() {
         return Err(Error::input(
-            "the scenario has no objectives: give --slo 'ttft.p99 < 500 ms', or set slo.ttft, slo.tpot or slo.e2e",
+            "the scenario has no objectives: give --slo 'ttft.p99 < 500 ms', or write slo = [\"ttft.p99 < 500 ms\"] in the scenario",
         ));
     }
     Ok(conditions)

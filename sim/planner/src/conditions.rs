@@ -1,79 +1,11 @@
 //! Service level objectives of a plan: upper limits on latencies, such as `ttft.p99 < 500 ms`.
 
 use serde::{Deserialize, Serialize};
-use sim::metrics::definition::Metric;
 use sim::record::RunRecord;
-use sim::report::Expectation;
-use sim::report::expect::LatencyLimit;
 use sim::report::stationarity::Stationarity;
 
-use crate::Error;
-
 /// One objective.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Condition {
-    /// As the user wrote it.
-    pub text: String,
-    /// What it limits.
-    pub limit: LatencyLimit,
-    /// Whether the limit itself still meets it.
-    strict: bool,
-}
-
-impl Condition {
-    /// Reads an objective.
-    ///
-    /// # Errors
-    /// What is no condition, or limits something other than a latency from above.
-    pub fn parse(text: &str) -> Result<Condition, Error> {
-        let read = Expectation::parse(text)
-            .map_err(|e| Error::input(e.to_string().replacen("--expect", "SLO", 1)))?;
-        let limit = read.latency_limit().filter(|l| l.limit_ms > 0.0);
-        let Some(limit) = limit else {
-            return Err(Error::input(format!(
-                "SLO '{text}': a plan takes upper limits on latencies, e.g. 'ttft.p99 < 500 ms', 'tpot.p95 < 40 ms' or 'e2e.mean < 10 s'"
-            )));
-        };
-        Ok(Condition {
-            text: text.trim().to_string(),
-            limit,
-            strict: !text.contains("<="),
-        })
-    }
-
-    /// Name of what is limited, e.g. `TTFT p99`.
-    pub fn label(&self) -> String {
-        let metric = self.limit.metric.name().to_uppercase();
-        match self.limit.quantile {
-            None => format!("{metric} mean"),
-            Some(1.0) => format!("{metric} max"),
-            Some(q) => format!("{metric} p{}", hwmodels::units::significant(100.0 * q)),
-        }
-    }
-
-    /// How far `value` [ms] lies below the limit, as a share of it; negative above it.
-    pub fn margin(&self, value: f64) -> f64 {
-        (self.limit.limit_ms - value) / self.limit.limit_ms
-    }
-
-    fn met(&self, value: f64) -> bool {
-        if self.strict {
-            value < self.limit.limit_ms
-        } else {
-            value <= self.limit.limit_ms
-        }
-    }
-
-    /// Whether it is a limit on the time to first token, or on a time that holds it.
-    pub fn bounds_ttft(&self) -> bool {
-        matches!(self.limit.metric, Metric::Ttft | Metric::E2e)
-    }
-
-    /// Whether it limits the time between tokens.
-    pub fn bounds_tpot(&self) -> bool {
-        matches!(self.limit.metric, Metric::Tpot | Metric::Itl)
-    }
-}
+pub use sim::metrics::Objective as Condition;
 
 /// How a run stood against the objectives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -113,36 +45,6 @@ impl Standing {
             margin_ratio,
             lost,
             growing,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_objective_is_an_upper_limit_on_a_latency() {
-        let c = Condition::parse(" ttft.p99 < 500 ms ").unwrap();
-        assert_eq!(
-            (c.text.as_str(), c.label().as_str()),
-            ("ttft.p99 < 500 ms", "TTFT p99")
-        );
-        assert!((c.margin(400.0) - 0.2).abs() < 1e-12);
-        assert!(!c.met(500.0) && Condition::parse("ttft.p99 <= 500 ms").unwrap().met(500.0));
-        assert_eq!(
-            Condition::parse("tpot.mean < 40 ms").unwrap().label(),
-            "TPOT mean"
-        );
-        for wrong in [
-            "ttft.p99 > 1 s",
-            "kv.peak_ratio < 1",
-            "ttft < 1 s",
-            "nothing",
-            "ttft.p99 < 0 s",
-        ] {
-            let e = Condition::parse(wrong).unwrap_err().to_string();
-            assert!(e.contains("SLO") && !e.contains("--expect"), "{e}");
         }
     }
 }

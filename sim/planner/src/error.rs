@@ -1,5 +1,6 @@
 //! What can go wrong.
 
+use sim::metrics::objective::ObjectiveError;
 use sim::scenario::{ScenarioError, ScenarioRunError};
 use sim::simulation::RunError;
 
@@ -41,6 +42,12 @@ impl Error {
             Error::Scenario(e) => Ok(e.to_string()),
             e => Err(e),
         }
+    }
+}
+
+impl From<ObjectiveError> for Error {
+    fn from(e: ObjectiveError) -> Error {
+        Error::input(e.to_string())
     }
 }
 

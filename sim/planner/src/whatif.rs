@@ -100,11 +100,10 @@ pub struct Outcome {
 
 impl Outcome {
     fn of(r: &RunReport) -> Outcome {
-        let margins = r.slo.margins.iter().map(|m| m.margin_ratio);
         Outcome {
             usd_per_hour: r.cost.usd_per_hour,
             holds: r.slo.holds.map(|h| h && !r.stationarity.growing()),
-            margin_ratio: margins.min_by(f64::total_cmp),
+            margin_ratio: r.slo.smallest_margin(),
             ttft_p99_ms: r.ttft_ms.p99,
             tpot_p99_ms: r.tpot_ms.p99,
             e2e_mean_ms: r.e2e_ms.mean,

@@ -170,6 +170,8 @@ pub struct RunInfo {
     pub accuracy: Vec<MeasuredError>,
     /// What the run is like, for the ranges of its figures; `None`: only `accuracy` says something of them.
     pub like: Option<hwmodels::doubt::Kind>,
+    /// The objectives that the run is judged by, where the scenario lists them.
+    pub objectives: Vec<crate::metrics::Objective>,
     /// What the reader must know to judge the figures.
     pub warnings: Vec<String>,
 }

@@ -8,9 +8,11 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::interval::Interval;
+use crate::report::compare_words::{self, Runs};
 use crate::report::draws::{COVERAGE, FORM, coverage};
 use crate::report::expect::Numbers;
-use crate::report::figures::{field, figure};
+use crate::report::doubt;
+use crate::report::figures::{field, figure, wrapped};
 use crate::report::keys::{KeyDifference, differences};
 use crate::report::outcomes::{RequestCounts, warnings_of};
 use crate::report::replications::{
@@ -61,6 +63,9 @@ pub struct Comparison {
     /// Whether the second served the same requests as the first in every pair: as many offered and finished, with as many
     /// tokens.
     pub same_requests: bool,
+    /// A sentence for each scenario beside the first: which of the two is faster, and what it costs beside the other.
+    #[serde(default)]
+    pub summary: Vec<String>,
     /// What the reader must know to judge the differences.
     pub notes: Vec<String>,
     /// What the runs of each scenario warn of.
@@ -135,11 +140,18 @@ impl Comparison {
         let seeds_vary = vary(&a) || vary(&b) || more.iter().any(vary);
         let mut notes = Vec::new();
         let mut warnings = Vec::new();
+        let mut summary = Vec::new();
         let mut against = |side: &Side, letter: char| {
+            let keys = differences(&a.config, &side.config);
+            let [of_a, of_b] = [('A', &a.runs), (letter, &side.runs)]
+                .map(|(letter, runs)| Runs { letter, runs });
+            notes.extend(compare_words::loads_differ(&of_a, &of_b, &keys));
             let (same, told) = same_requests(&a.runs, &side.runs, letter);
             notes.extend(told);
+            let comparable = alike(&a.runs, &side.runs);
+            summary.push(compare_words::sentence(&of_a, &of_b, comparable, seeds_vary));
             (
-                differences(&a.config, &side.config),
+                keys,
                 same,
                 figures(&a, side, seeds_vary),
             )
@@ -176,6 +188,7 @@ impl Comparison {
             draws: (!a.draws.is_empty()).then_some(a.draws.len() as u64),
             keys,
             same_requests: same,
+            summary,
             notes,
             warnings,
             figures: of_b,
@@ -249,6 +262,26 @@ impl Comparison {
         }
         if self.draws.is_some() {
             writeln!(out, "\n{FORM}")?;
+        }
+        self.write_ranges(out, &columns)?;
+        writeln!(out)?;
+        for sentence in &self.summary {
+            wrapped(out, "", sentence)?;
+        }
+        Ok(())
+    }
+
+    /// In what range nine of ten such deployments would be measured.
+    fn write_ranges(&self, out: &mut String, columns: &[Column<'_>]) -> std::fmt::Result {
+        let all = std::iter::once(self.runs_a.as_slice()).chain(columns.iter().map(|c| c.runs));
+        for (runs, letter) in all.zip('A'..) {
+            let range = runs.first().map_or(String::new(), doubt::in_words);
+            if !range.is_empty() {
+                if letter == 'A' {
+                    writeln!(out)?;
+                }
+                field(out, &format!("90 % range, {letter}"), &range)?;
+            }
         }
         Ok(())
     }
@@ -409,6 +442,12 @@ fn figures(a: &Side, b: &Side, seeds_vary: bool) -> Vec<Difference> {
         .collect()
 }
 
+/// Whether both sides finished about the same share of what was offered, so that their latencies compare.
+fn alike(a: &[RunReport], b: &[RunReport]) -> bool {
+    let share = |runs: &[RunReport]| RequestCounts::of(runs).finished_ratio().unwrap_or(0.0);
+    (share(a) - share(b)).abs() < SHARE_APART
+}
+
 /// Whether the runs of `b` (called `letter`) served the same requests as those of `a`, and what to say where they did not.
 fn same_requests(a: &[RunReport], b: &[RunReport], letter: char) -> (bool, Option<String>) {
     let served = |r: &RunReport| {
@@ -422,7 +461,7 @@ fn same_requests(a: &[RunReport], b: &[RunReport], letter: char) -> (bool, Optio
     let (of_a, of_b) = (RequestCounts::of(a), RequestCounts::of(b));
     let share = |c: &RequestCounts| c.finished_ratio().unwrap_or(0.0);
     let (share_a, share_b) = (share(&of_a), share(&of_b));
-    let told = if (share_a - share_b).abs() >= SHARE_APART {
+    let told = if !alike(a, b) {
         format!(
             "A and {letter} did not serve the same requests: A finished {:.1} % of those offered, {letter} {:.1} %. Latencies are \
              those of finished requests alone, so they do not compare; compare goodput and the counts.",

@@ -7,9 +7,11 @@
 use std::fmt;
 
 use crate::metrics::definition::Metric;
+use crate::metrics::objective::{Clause, Comparison, Statistic};
 use crate::record::RunRecord;
 use crate::report::figures::figure;
-use crate::report::summary::{RunReport, to_ms};
+use crate::report::latency::latency_ms;
+use crate::report::summary::RunReport;
 
 /// What is compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,25 +22,6 @@ enum Quantity {
     Number(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Statistic {
-    Mean,
-    Min,
-    Max,
-    Count,
-    /// In [0, 1].
-    Quantile(f64),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
-    Less,
-    AtMost,
-    Greater,
-    AtLeast,
-    Equal,
-}
-
 /// A parsed condition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
@@ -47,25 +30,6 @@ pub struct Expectation {
     comparison: Comparison,
     /// In milliseconds for latencies.
     value: f64,
-}
-
-/// An upper limit on a statistic of a latency metric.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LatencyLimit {
-    /// The metric.
-    pub metric: Metric,
-    /// The quantile that is limited [0, 1]; none: the mean.
-    pub quantile: Option<f64>,
-    /// The limit [ms].
-    pub limit_ms: f64,
-}
-
-impl LatencyLimit {
-    /// The statistic in `record` [ms]; none where nothing was measured.
-    pub fn of(&self, record: &RunRecord) -> Option<f64> {
-        let statistic = self.quantile.map_or(Statistic::Mean, Statistic::Quantile);
-        latency_ms(record, self.metric, statistic)
-    }
 }
 
 /// Why a condition cannot be read.
@@ -102,32 +66,13 @@ impl Expectation {
     }
 
     fn parse_parts(text: &str) -> Result<Expectation, String> {
-        let at = text
-            .find(['<', '>', '=', '!'])
-            .ok_or("no comparison (<, <=, >, >=, ==)")?;
-        let (name, rest) = (text[..at].trim(), &text[at..]);
-        let (comparison, rest) = [
-            ("<=", Comparison::AtMost),
-            (">=", Comparison::AtLeast),
-            ("==", Comparison::Equal),
-            ("<", Comparison::Less),
-            (">", Comparison::Greater),
-        ]
-        .into_iter()
-        .find_map(|(sign, c)| rest.strip_prefix(sign).map(|rest| (c, rest)))
-        .ok_or("the comparisons are <, <=, >, >= and ==")?;
-        let (number, unit) = split_unit(rest.trim());
-        let number: f64 = number
-            .parse()
-            .map_err(|_| format!("`{}` is not a number", rest.trim()))?;
-        if !number.is_finite() {
-            return Err(format!("`{number}` is not a finite number"));
-        }
-        let quantity = quantity(name)?;
+        let clause = Clause::parse(text)?;
+        let (number, unit) = (clause.number, clause.unit);
+        let quantity = quantity(&clause)?;
         let value = match &quantity {
             Quantity::Latency(_, Statistic::Count) if unit.is_empty() => number,
             Quantity::Latency(_, Statistic::Count) => return Err("a count has no unit".into()),
-            Quantity::Latency(..) => number * milliseconds(unit)?,
+            Quantity::Latency(..) => clause.milliseconds()?,
             Quantity::Number(_) if unit.is_empty() => number,
             Quantity::Number(path) if unit == "%" && is_share(path) => number / 100.0,
             Quantity::Number(path) => {
@@ -138,27 +83,8 @@ impl Expectation {
         Ok(Expectation {
             text: text.trim().to_string(),
             quantity,
-            comparison,
+            comparison: clause.comparison,
             value,
-        })
-    }
-
-    /// The limit that the condition sets on a latency from above; none for other conditions.
-    pub fn latency_limit(&self) -> Option<LatencyLimit> {
-        let above = matches!(self.comparison, Comparison::Less | Comparison::AtMost);
-        let Quantity::Latency(metric, statistic) = self.quantity else {
-            return None;
-        };
-        let quantile = match statistic {
-            Statistic::Mean => None,
-            Statistic::Max => Some(1.0),
-            Statistic::Quantile(q) => Some(q),
-            Statistic::Min | Statistic::Count => return None,
-        };
-        above.then_some(LatencyLimit {
-            metric,
-            quantile,
-            limit_ms: self.value,
         })
     }
 
@@ -197,46 +123,17 @@ impl fmt::Display for Expectation {
     }
 }
 
-/// The number and the unit behind it.
-fn split_unit(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| c == '%' || (c.is_alphabetic() && c != 'e' && c != 'E'))
-        .unwrap_or(text.len());
-    (text[..end].trim(), text[end..].trim())
-}
-
-fn milliseconds(unit: &str) -> Result<f64, String> {
-    match unit {
-        "ns" => Ok(1e-6),
-        "us" | "\u{b5}s" => Ok(1e-3),
-        "ms" => Ok(1.0),
-        "s" => Ok(1e3),
-        "min" => Ok(60e3),
-        "" => Err("a latency needs a unit (ns, us, ms, s, min)".into()),
-        other => Err(format!("`{other}` is no unit of time (ns, us, ms, s, min)")),
-    }
-}
-
 fn is_share(path: &str) -> bool {
     path.ends_with("_ratio") || path.starts_with("bound_by.") || path.starts_with("blocked_by.")
 }
 
-fn quantity(name: &str) -> Result<Quantity, String> {
+fn quantity(clause: &Clause<'_>) -> Result<Quantity, String> {
+    let name = clause.name;
     if name.is_empty() {
         return Err("nothing to compare".into());
     }
-    let (head, tail) = name.split_once('.').unwrap_or((name, ""));
-    if let Some(metric) = Metric::ALL
-        .into_iter()
-        .find(|m| m.name() == head || format!("{}_ms", m.name()) == head)
-    {
-        return statistic(tail)
-            .map(|s| Quantity::Latency(metric, s))
-            .ok_or_else(|| {
-                format!(
-                    "`{head}` needs a statistic: {head}.mean, .min, .max, .n or a percentile such as {head}.p99, got `{name}`"
-                )
-            });
+    if let Some(latency) = clause.latency() {
+        return latency.map(|(metric, statistic)| Quantity::Latency(metric, statistic));
     }
     let known = paths(&RunReport::empty());
     if known.iter().any(|p| p == name) {
@@ -252,33 +149,6 @@ fn quantity(name: &str) -> Result<Quantity, String> {
     Err(format!(
         "`{name}` is not a quantity; did you mean `{nearest}`?"
     ))
-}
-
-fn statistic(name: &str) -> Option<Statistic> {
-    match name {
-        "mean" => Some(Statistic::Mean),
-        "min" => Some(Statistic::Min),
-        "max" => Some(Statistic::Max),
-        "n" => Some(Statistic::Count),
-        "median" => Some(Statistic::Quantile(0.5)),
-        _ => {
-            let p: f64 = name.strip_prefix('p')?.parse().ok()?;
-            (0.0..=100.0)
-                .contains(&p)
-                .then_some(Statistic::Quantile(p / 100.0))
-        }
-    }
-}
-
-fn latency_ms(record: &RunRecord, metric: Metric, statistic: Statistic) -> Option<f64> {
-    let d = record.latencies.of(metric);
-    match statistic {
-        Statistic::Mean => d.mean_ns().map(to_ms),
-        Statistic::Min => d.min().map(|m| to_ms(m.0 as f64)),
-        Statistic::Max => d.max().map(|m| to_ms(m.0 as f64)),
-        Statistic::Count => Some(d.count() as f64),
-        Statistic::Quantile(p) => record.quantile_ns(metric, p).map(to_ms),
-    }
 }
 
 /// The numbers of a report, by their path in its JSON.

@@ -17,7 +17,10 @@ pub fn field(out: &mut String, label: &str, value: &str) -> std::fmt::Result {
 }
 
 /// `head` and the words of `value` behind it; further lines are indented by the length of `head`.
-pub(super) fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
+///
+/// # Errors
+/// None: writing to a `String` cannot fail.
+pub fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
     let indent = head.chars().count();
     let mut column = indent;
     out.push_str(head);
@@ -46,7 +49,32 @@ pub fn figure(v: f64) -> String {
     }
 }
 
+/// A time beside its limit, both in milliseconds: `1.2 s, limit 1 s (20 % above)`, `590 s, limit 1 s (590x)`.
+pub fn against_limit(value_ms: f64, limit_ms: f64) -> String {
+    let ratio = value_ms / limit_ms;
+    let by = match ratio {
+        r if r >= 10.0 => format!("{r:.0}x"),
+        r if r >= 2.0 => format!("{r:.1}x"),
+        r if r > 1.0 => format!("{:.0} % above", 100.0 * (r - 1.0)),
+        r => format!("{:.0} % below", 100.0 * (1.0 - r)),
+    };
+    format!("{}, limit {} ({by})", secs(value_ms / 1e3), secs(limit_ms / 1e3))
+}
+
 /// A time of `s` seconds in the unit that suits it: `30 s`, `81.23 ms`, `2.5 h`.
 pub fn secs(s: f64) -> String {
     Secs::new(s).map_or_else(|_| format!("{s} s"), Secs::human)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_far_above_its_limit_is_a_multiple_of_it() {
+        assert_eq!(against_limit(589_810.0, 1000.0), "589.8 s, limit 1 s (590x)");
+        assert_eq!(against_limit(2500.0, 1000.0), "2.5 s, limit 1 s (2.5x)");
+        assert_eq!(against_limit(1205.0, 1000.0), "1.205 s, limit 1 s (20 % above)");
+        assert_eq!(against_limit(51.5, 60.0), "51.5 ms, limit 60 ms (14 % below)");
+    }
 }

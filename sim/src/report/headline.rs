@@ -4,7 +4,7 @@
 use crate::record::MeasuredError;
 use crate::report::diagnosis::Regime;
 use crate::report::doubt;
-use crate::report::figures::{field, figure, secs};
+use crate::report::figures::{against_limit, field, figure, secs};
 use crate::report::outcomes;
 use crate::report::slo::{REQUIRED, SloReport};
 use crate::report::summary::RunReport;
@@ -38,8 +38,11 @@ pub(crate) fn alarm(r: &RunReport) -> String {
 /// Whether the objective holds, and by how much.
 fn slo(r: &RunReport) -> String {
     let s = &r.slo;
-    if s.ttft_ms.or(s.tpot_ms).or(s.e2e_ms).is_none() {
-        return "None given: set slo.ttft, slo.tpot or slo.e2e to learn whether it holds.".into();
+    if !s.is_given() {
+        return "None given: write e.g. slo = [\"ttft.p99 < 1 s\"] to learn whether it holds.".into();
+    }
+    if !s.objectives.is_empty() {
+        return objectives(r);
     }
     let limits = limits(s);
     let Some(met) = s.met_ratio else {
@@ -63,16 +66,41 @@ fn slo(r: &RunReport) -> String {
     );
     for margin in &s.margins {
         let label = margin.metric.to_uppercase();
-        let (by, side) = if margin.margin_ratio < 0.0 {
-            (-margin.margin_ratio, "above")
-        } else {
-            (margin.margin_ratio, "below")
-        };
         text += &format!(
-            " {label} p99 {} is {:.0} % {side} its limit.",
-            secs(margin.p99_ms / 1e3),
-            100.0 * by
+            " {label} p99 {}.",
+            against_limit(margin.p99_ms, margin.limit_ms)
         );
+    }
+    text
+}
+
+/// Whether the listed objectives hold, and by how much each.
+fn objectives(r: &RunReport) -> String {
+    let s = &r.slo;
+    let word = match s.holds {
+        Some(true) => "Holds",
+        Some(false) => "MISSED",
+        None => "Not known, since no request ended",
+    };
+    let lost = r.requests.lost();
+    let each: Vec<String> = s
+        .objectives
+        .iter()
+        .map(|o| match o.value_ms {
+            Some(v) => format!("{} {}", o.label, against_limit(v, o.limit_ms)),
+            None if lost > 0 => format!("{} never answered, limit {}", o.label, secs(o.limit_ms / 1e3)),
+            None => format!("{} not measured, limit {}", o.label, secs(o.limit_ms / 1e3)),
+        })
+        .collect();
+    let mut text = format!("{word}: {}.", each.join("; "));
+    if lost > 0 {
+        text += &format!(
+            " {lost} that were rejected, timed out or failed count as never answered."
+        );
+    }
+    let limits = limits(s);
+    if let Some(met) = s.met_ratio {
+        text += &format!(" {} of requests met {limits}.", percent(met));
     }
     text
 }
@@ -183,7 +211,7 @@ fn metric_in_words(metric: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::slo::Margin;
+    use crate::report::slo::{Margin, ObjectiveReport};
 
     fn with_slo(met: f64) -> RunReport {
         let mut r = RunReport::empty();
@@ -203,7 +231,7 @@ mod tests {
     fn the_objective_comes_with_its_verdict_and_margin() {
         assert_eq!(
             slo(&with_slo(0.996)),
-            "Holds: 99.6 % of requests met TTFT <= 200 ms; at least 99 % must. TTFT p99 81.23 ms is 59 % below its limit."
+            "Holds: 99.6 % of requests met TTFT <= 200 ms; at least 99 % must. TTFT p99 81.23 ms, limit 200 ms (59 % below)."
         );
         let mut missed = with_slo(0.25);
         missed.requests.rejected = 750;
@@ -211,6 +239,27 @@ mod tests {
         assert!(text.starts_with("MISSED: 25.0 %"), "{text}");
         assert!(text.contains("750 that were rejected"), "{text}");
         assert!(slo(&RunReport::empty()).starts_with("None given"));
+    }
+
+    #[test]
+    fn listed_objectives_are_told_one_by_one() {
+        let mut r = RunReport::empty();
+        let found = |label: &str, limit_ms, value_ms: Option<f64>| ObjectiveReport {
+            objective: String::new(),
+            label: label.into(),
+            limit_ms,
+            value_ms,
+            margin_ratio: None,
+            met: false,
+        };
+        r.slo.objectives = vec![found("TTFT p95", 1e3, Some(589_810.0)), found("TPOT p95", 50.0, None)];
+        r.slo.holds = Some(false);
+        r.requests.rejected = 3;
+        assert_eq!(
+            slo(&r),
+            "MISSED: TTFT p95 589.8 s, limit 1 s (590x); TPOT p95 never answered, limit 50 ms. 3 that were rejected, timed out or failed count as never \
+             answered."
+        );
     }
 
     #[test]

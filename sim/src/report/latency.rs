@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::definition::Metric;
 use crate::metrics::distribution::{Distribution, quantiles};
+use crate::metrics::objective::{LatencyLimit, Statistic};
 use crate::record::RunRecord;
 
 /// Statistics of one latency metric [ms]; null where nothing was measured.
@@ -72,3 +73,23 @@ impl LatencySummary {
 
 /// The percentiles of a summary.
 const PERCENTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
+
+impl LatencyLimit {
+    /// The statistic in `record` [ms]; none where nothing was measured.
+    pub fn of(&self, record: &RunRecord) -> Option<f64> {
+        let statistic = self.quantile.map_or(Statistic::Mean, Statistic::Quantile);
+        latency_ms(record, self.metric, statistic)
+    }
+}
+
+/// A statistic of `metric` over the measured requests [ms; a count]; none where nothing was measured.
+pub(crate) fn latency_ms(record: &RunRecord, metric: Metric, statistic: Statistic) -> Option<f64> {
+    let d = record.latencies.of(metric);
+    match statistic {
+        Statistic::Mean => d.mean_ns().map(to_ms),
+        Statistic::Min => d.min().map(|m| to_ms(m.0 as f64)),
+        Statistic::Max => d.max().map(|m| to_ms(m.0 as f64)),
+        Statistic::Count => Some(d.count() as f64),
+        Statistic::Quantile(p) => record.quantile_ns(metric, p).map(to_ms),
+    }
+}

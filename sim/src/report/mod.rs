@@ -20,6 +20,7 @@ pub mod autoscale;
 pub mod cluster;
 pub mod cluster_csv;
 pub mod compare;
+mod compare_words;
 pub mod counts;
 pub mod csv;
 pub mod curve;
@@ -46,6 +47,7 @@ pub mod summary;
 pub mod swaps;
 pub mod text;
 pub mod trace;
+pub mod trust;
 
 pub use expect::Expectation;
 pub use summary::{RunReport, RunStats};

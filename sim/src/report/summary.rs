@@ -10,7 +10,6 @@ use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis, Waits};
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
-pub(crate) use crate::report::latency::to_ms;
 use crate::report::lives::lives;
 use crate::report::pools::{self, KvTransferReport, ModelReport, PoolReport};
 use crate::report::slo::SloReport;

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::metrics::definition::Metric;
-use crate::report::figures::wrapped;
-pub use crate::report::figures::{field, figure, secs};
+pub use crate::report::figures::{against_limit, field, figure, secs, wrapped};
 use crate::report::headline;
 pub use crate::report::latency_line::{LATENCY_HEAD, latency_line};
 use crate::report::pools_text;
@@ -247,13 +246,17 @@ pub const NORMALISED: &str = "normalised";
 /// # Errors
 /// Those of `out`.
 pub fn throughput_line(out: &mut String, t: &Throughput) -> std::fmt::Result {
+    let (served, offered) = (figure(t.requests_per_s), figure(t.offered_per_s));
+    let earlier = if t.requests_per_s > t.offered_per_s && served != offered {
+        "; some of those that finished were sent in the warm-up"
+    } else {
+        ""
+    };
     field(
         out,
         "throughput",
         &format!(
-            "{} req/s ({} offered), {} output tokens/s, {} tokens/s in all",
-            figure(t.requests_per_s),
-            figure(t.offered_per_s),
+            "{served} req/s ({offered} offered{earlier}), {} output tokens/s, {} tokens/s in all",
             figure(t.output_tokens_per_s),
             figure(t.total_tokens_per_s)
         ),
@@ -278,6 +281,22 @@ mod tests {
     use super::*;
     use crate::report::figures::WIDTH;
     use crate::report::summary::ProfileReport;
+
+    #[test]
+    fn more_served_than_offered_is_explained() {
+        let line = |requests_per_s| {
+            let mut r = RunReport::empty();
+            r.throughput.requests_per_s = requests_per_s;
+            r.throughput.offered_per_s = 1.048;
+            let mut out = String::new();
+            throughput_line(&mut out, &r.throughput).unwrap();
+            out
+        };
+        assert!(line(1.055).contains("sent in the warm-up"), "{}", line(1.055));
+        for kept in [1.048, 1.04, 1.048_000_1] {
+            assert!(!line(kept).contains("warm-up"), "{}", line(kept));
+        }
+    }
 
     #[test]
     fn the_report_of_nothing_prints_no_number_it_does_not_have() {

@@ -18,6 +18,7 @@ use super::cluster_file::{AutoscalerFile, ChangeFile, ClusterFile, FaultFile};
 pub use super::deployment_file::{HardwareFile, LayoutFile, ModelFile, RouterPolicy, StepFile};
 use super::gateway_file::{GatewayRetriesFile, OutlierFile};
 use super::pools_file::{KvTransferFile, PoolFile};
+use super::slo::SloKeys;
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
@@ -73,9 +74,10 @@ pub struct ScenarioFile {
     /// When the run ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFile>,
-    /// Latency targets that goodput counts by.
+    /// What the run is judged by: a list of objectives such as `["ttft.p95 < 1 s", "tpot.p95 < 50 ms"]`, each of which must be met, or a table
+    /// `[slo]` of limits that 99 % of the requests keep. Goodput counts the requests that keep the limits. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slo: Option<SloFile>,
+    pub slo: Option<SloKeys>,
 }
 
 /// What stands between clients and replicas.

@@ -43,6 +43,7 @@ pub mod scalers_file;
 pub mod schema;
 mod shape;
 mod show;
+pub mod slo;
 mod startup;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,7 @@ pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 pub use pool_cluster::PoolOnCluster;
 pub use pools::{PoolChoice, TransferChoice};
+pub use slo::SloChoice;
 
 use crate::cluster::pools::Role;
 use crate::workload::{Limits, StreamSpec};
@@ -274,17 +276,6 @@ pub struct RouterChoice {
     pub scrape_period: Secs,
     /// What the gateway does with tries that fail.
     pub gateway: crate::cluster::gateway::GatewaySpec,
-}
-
-/// Latency targets.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SloChoice {
-    /// Time to first token.
-    pub ttft: Option<Secs>,
-    /// Time per output token after the first, which is a request's mean gap between tokens.
-    pub tpot: Option<Secs>,
-    /// Arrival to last token.
-    pub e2e: Option<Secs>,
 }
 
 impl Scenario {

@@ -3,10 +3,11 @@
 use super::file::{
     ArrivalFile, ArrivalKind, CancelFile, HardwareFile, LayoutFile, LengthFile, LengthKind,
     LengthTable, ModelFile, PairsFile, PrefixFile, RateStepFile, RetriesFile, RetryOn, RouterFile,
-    RunFile, SamplingFile, ScenarioFile, SessionsFile, SloFile, StepFile, StreamFile,
+    RunFile, SamplingFile, ScenarioFile, SessionsFile, StepFile, StreamFile,
 };
 use super::gateway_file::{GatewayRetriesFile, OutlierFile};
 use super::pools_file::{KvTransferFile, PoolFile};
+use super::slo::SloKeys;
 use super::{
     ConstantStep, EngineChoice, HardwareChoice, ModelChoice, ModelSource, PoolChoice, Scenario,
 };
@@ -38,6 +39,9 @@ pub fn show(s: &Scenario) -> String {
         .filter_map(|k| Some((k.to_string(), root.remove(k)?)))
         .collect();
     out.push_str(&scalars.to_string());
+    if let Some(list) = root.get("slo").filter(|s| s.is_array()) {
+        out.push_str(&format!("slo = {list}\n"));
+    }
     for key in ["model", "hardware", "step", "layout"] {
         section(&mut out, key, root.remove(key));
     }
@@ -149,12 +153,7 @@ fn written(s: &Scenario) -> ScenarioFile {
             drain: Some(s.drain),
             warmup: Some(s.warmup),
         }),
-        slo: Some(SloFile {
-            ttft: s.slo.ttft,
-            itl: None,
-            tpot: s.slo.tpot,
-            e2e: s.slo.e2e,
-        }),
+        slo: Some(SloKeys::from(&s.slo)),
     }
 }
 

@@ -17,6 +17,7 @@ use bench::sweep::{SYNCHRONOUS, Sweep, SweepOptions};
 use bench::{client_csv, report};
 use clap::Subcommand;
 use sim::report::{Expectation, RunReport, csv};
+use hwmodels::units::{PerSec, UnitError};
 use sim::scenario::Scenario;
 
 pub use endpoint_args::{EndpointArgs, TlsArgs};
@@ -43,7 +44,7 @@ const RESULT: &str = "Result";
 /// wait for answers in an open loop, and how late each was is reported.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin serve --port 8000 &
   servetwin bench http://localhost:8000 --rate 2 --requests 200 --prompt-tokens 128 --output-tokens 64
   servetwin bench http://127.0.0.1:8000 --scenario scenarios/llama2-7b-g5.2xlarge-tgi.toml --expect 'ttft.p99 < 2 s'
@@ -52,9 +53,7 @@ const RESULT: &str = "Result";
   servetwin bench import results.json
   servetwin bench --self-test
 
-Every run sends prompts that no earlier run sent, so that the server's prefix cache does not answer; --prompt-salt (or --seed) repeats them.
-
-Exit codes: 0 ok, 1 failure, too many failed requests or none that finished, 2 bad input, 3 an --expect was not met.")]
+Every run sends prompts that no earlier run sent, so that the server's prefix cache does not answer; --prompt-salt (or --seed) repeats them.", &[exit_code::EXPECTATION_NOT_MET], &[(exit_code::FAILURE, "failure, too many failed requests or none that finished")]))]
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
@@ -68,9 +67,9 @@ pub struct Args {
     /// Stop when a figure is known well enough, e.g. 'ttft.mean +-3%'. Repeatable: all must be.
     #[arg(long, value_name = "RULE", help_heading = LIMITS)]
     until: Vec<String>,
-    /// Never send more than this [req/s].
-    #[arg(long, value_name = "R", value_parser = above_zero, help_heading = LIMITS)]
-    max_rate: Option<f64>,
+    /// Never send more than this, e.g. '20 req/s'.
+    #[arg(long, value_name = "RATE", value_parser = rate, help_heading = LIMITS)]
+    max_rate: Option<PerSec>,
     /// Never keep more than this under way.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = LIMITS)]
     max_concurrency: Option<u32>,
@@ -150,9 +149,9 @@ struct LoadArgs {
     /// Send the prompts of an earlier run again: the number is in its report.
     #[arg(long, value_name = "N")]
     prompt_salt: Option<u64>,
-    /// Open loop, Poisson arrivals [req/s].
-    #[arg(long, value_name = "R", conflicts_with_all = ["concurrency", "burst"])]
-    rate: Option<f64>,
+    /// Open loop, Poisson arrivals: '20 req/s', or 20.
+    #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with_all = ["concurrency", "burst"])]
+    rate: Option<PerSec>,
     /// Equal gaps in place of Poisson ones.
     #[arg(long, requires = "rate")]
     constant: bool,
@@ -171,12 +170,12 @@ struct LoadArgs {
     /// Leave requests sent before this out of the statistics [s].
     #[arg(long, value_name = "S")]
     warmup: Option<f64>,
-    /// Prompt length [tokens].
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    prompt_tokens: u32,
-    /// Output length [tokens].
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    output_tokens: u32,
+    /// Prompt length: tokens, or a distribution such as '{ kind = "lognormal", mean = 1000, std = 800 }'.
+    #[arg(long, alias = "prompt", value_name = "LENGTH", default_value = "128")]
+    prompt_tokens: String,
+    /// Output length, likewise.
+    #[arg(long, alias = "output", value_name = "LENGTH", default_value = "64")]
+    output_tokens: String,
 }
 
 impl LoadArgs {
@@ -209,7 +208,7 @@ impl LoadArgs {
         let arrival = match (self.rate, self.concurrency, self.burst) {
             (Some(rate), _, _) => {
                 let kind = if self.constant { "constant" } else { "poisson" };
-                format!("{{ kind = \"{kind}\", rate = \"{rate} req/s\" }}")
+                format!("{{ kind = \"{kind}\", rate = \"{rate}\" }}")
             }
             (_, Some(n), _) => format!("{{ kind = \"closed\", concurrency = {n} }}"),
             (_, _, Some(n)) => format!("{{ kind = \"burst\", requests = {n} }}"),
@@ -230,7 +229,8 @@ impl LoadArgs {
              # The deployment is that of the endpoint; a step time stands in so that the file is complete.\n\
              [step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100000\n\
              [[workload]]\nname = \"bench\"\narrival = {arrival}\nprompt = {}\noutput = {}\n",
-            self.prompt_tokens, self.output_tokens
+            length("prompt-tokens", &self.prompt_tokens)?,
+            length("output-tokens", &self.output_tokens)?
         );
         Scenario::parse(&text, "bench", &set).map_err(|e| BadInput(e.to_string()).into())
     }
@@ -249,11 +249,16 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a share such as 0.05 or 5%, at most 1 or 100%".into())
 }
 
-fn above_zero(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().ok();
-    value
-        .filter(|v| v.is_finite() && *v > 0.0)
-        .ok_or_else(|| "must be a number above 0".into())
+fn rate(text: &str) -> Result<PerSec, String> {
+    let rate: PerSec = text.parse().map_err(|e: UnitError| e.to_string())?;
+    (rate.per_sec() > 0.0)
+        .then_some(rate)
+        .ok_or_else(|| "must be above 0".into())
+}
+
+/// A length as the scenario of the load writes it.
+fn length(flag: &str, text: &str) -> anyhow::Result<String> {
+    Ok(planner::plan::quick::length(text, flag)?.to_string())
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
@@ -290,7 +295,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     on_interrupt(&stop);
     let options = Options {
         caps: Caps {
-            rate: args.max_rate,
+            rate: args.max_rate.map(PerSec::per_sec),
             concurrency: args.max_concurrency,
             total_tokens: args.max_total_tokens,
             errors: args.max_errors,

@@ -17,7 +17,7 @@ use calibrate::endpoint::{
     Server, Watch, plan, store,
 };
 use hwmodels::EngineKind;
-use hwmodels::units::Secs;
+use hwmodels::units::{PerSec, Secs};
 
 use crate::bad_input::BadInput;
 use crate::exit_code;
@@ -43,9 +43,9 @@ pub struct Args {
     /// Time for the whole measurement.
     #[arg(long, value_name = "TIME", default_value = "5 min")]
     budget: String,
-    /// Most requests per second [req/s].
-    #[arg(long, value_name = "RATE", default_value_t = 100.0)]
-    max_rate: f64,
+    /// Most requests per second: '20 req/s', or 20.
+    #[arg(long, value_name = "RATE", default_value = "100 req/s")]
+    max_rate: PerSec,
     /// Most requests under way at once.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_concurrency: u32,
@@ -356,7 +356,7 @@ fn budget(args: &Args) -> anyhow::Result<Budget> {
     };
     Ok(Budget {
         time: Duration::from_secs_f64(positive("--budget", time.secs())?.min(86_400.0)),
-        max_rate: positive("--max-rate", args.max_rate)?,
+        max_rate: positive("--max-rate", args.max_rate.per_sec())?,
         max_concurrency: args.max_concurrency,
         max_tokens: args.max_tokens,
         max_errors: args.max_errors.clamp(0.0, 1.0),
@@ -495,7 +495,7 @@ fn measure(
         origin: Origin {
             name: String::new(),
             command: format!(
-                "servetwin calibrate --endpoint URL --budget '{}' --max-rate {} --max-concurrency {} --max-tokens {}",
+                "servetwin calibrate --endpoint URL --budget '{}' --max-rate '{}' --max-concurrency {} --max-tokens {}",
                 args.budget, args.max_rate, args.max_concurrency, args.max_tokens
             ),
             model: endpoint.model.unwrap_or_default(),

@@ -211,10 +211,7 @@ impl<'a> Explorer<'a> {
     /// Searches between the points, and puts all together.
     fn curve(mut self) -> anyhow::Result<Curve> {
         let capacity = self.capacity()?;
-        let has_slo = self.points.iter().any(|p| {
-            let s = &p.report.slo;
-            s.ttft_ms.or(s.tpot_ms).or(s.e2e_ms).is_some()
-        });
+        let has_slo = self.points.iter().any(|p| p.report.slo.is_given());
         let knee = self.knee_bracket()?;
         let limit = if has_slo { self.slo_bracket()? } else { None };
         let bar = progress::spinner("searching the knee and the objective");

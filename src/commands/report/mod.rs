@@ -17,13 +17,11 @@ use crate::output::{self, print};
 
 /// Print the report of a record that `run --record` wrote.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin run scenarios/llama2-7b-g5.2xlarge-tgi.toml --record run.servetwin
   servetwin report run.servetwin
   servetwin report run.servetwin --html report.html   # open in a browser
-  servetwin report run.servetwin --json | jq .ttft_ms.p99
-
-Exit codes: 0 ok, 1 failure, 2 bad input.")]
+  servetwin report run.servetwin --json | jq .ttft_ms.p99", &[], &[]))]
 pub struct Args {
     /// Record file (docs/record.md).
     #[arg(value_name = "FILE")]

@@ -15,7 +15,7 @@ const PROGRAM: &str = "servetwin-viewer";
 
 /// Open the viewer: a run as a picture, with what limits it and what would change it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = exit_code::help("Examples:
   servetwin view                                             # a gallery of scenarios
   servetwin view scenarios/llama2-7b-g5.2xlarge-tgi.toml     # runs it and shows it
   servetwin view run.servetwin                               # a record that run --record wrote
@@ -25,8 +25,7 @@ const PROGRAM: &str = "servetwin-viewer";
   servetwin view --web run.servetwin                         # in a browser: prints the address
 
 Needs the program servetwin-viewer beside servetwin or on PATH; --web needs one with the page built in, or a folder with the page, which
-viewer/web/build.sh makes: docs/viewer.md.
-Exit codes: 0 ok, 1 failure, 2 bad input.")]
+viewer/web/build.sh makes: docs/viewer.md.", &[], &[]))]
 pub struct Args {
     /// Scenario (.toml), record (.servetwin), result of a plan or a sweep (.json, .csv), or folder of bench --csv; none: the gallery;
     /// several: the first is shown, the others are held against it.

@@ -1,8 +1,10 @@
 //! What the winner does with all its replicas, what binds it, and where it ends.
 
 use rayon::prelude::*;
+use sim::metrics::Metric;
 use sim::report::RunReport;
 use sim::report::curve::search::boundary;
+use sim::report::doubt::{figure_of, range};
 
 use super::energy::energy;
 use super::question::{Question, Redundancy};
@@ -55,6 +57,16 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         }
     };
     let b = report.bound_by;
+    let standing = Standing::of(&record, &question.conditions, question.steady);
+    let range_90_ms = (question.conditions.iter().zip(&standing.values_ms))
+        .map(|(c, v)| {
+            // Time in the queue is no figure of any measured set.
+            let figure = (c.limit.metric != Metric::Queue)
+                .then(|| figure_of(c.limit.metric.name()))?;
+            let [low, high] = range(&report, figure, (*v)?, None);
+            Some((low, high))
+        })
+        .collect();
     let made = report.throughput.output_tokens_per_s;
     let energy = energy(question, ready, winner, &b, made)?;
     let parts = [
@@ -74,7 +86,8 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         _ => "nothing: no step was made".to_owned(),
     };
     Ok(Detail {
-        standing: Standing::of(&record, &question.conditions, question.steady),
+        standing,
+        range_90_ms,
         regime: report.diagnosis.regime,
         knee: report.diagnosis.knee,
         limit: report.diagnosis.limit,

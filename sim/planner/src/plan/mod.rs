@@ -4,9 +4,9 @@
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
-//! - [`detail`]: what binds the winner, and where it ends; [`doubt`]: how sure the answer is
+//! - [`detail`]: what binds the winner, and where it ends; [`sturdier`]: what survives more; [`doubt`]: how sure the answer is
 //! - [`part`]: the search cut up for many machines
-//! - [`report`]: the answer; [`render`]: as advice on a terminal; [`table`]: as CSV
+//! - [`report`]: the answer; `headline`: in three lines; [`render`]: as advice on a terminal; `scatter`: as a picture there; [`table`]: as CSV
 
 pub mod apart;
 pub mod autoscaled;
@@ -15,6 +15,7 @@ pub mod candidate;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
+mod headline;
 mod options;
 pub mod part;
 mod pattern;
@@ -25,14 +26,16 @@ pub mod quick;
 pub mod ready;
 pub mod render;
 pub mod report;
+mod scatter;
 pub mod search;
 pub mod space;
+pub mod sturdier;
 pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use sim::scenario::{ModelSource, Scenario};
+use sim::scenario::{ModelSource, Scenario, SloChoice};
 use sim::workload::{Arrival, Length, Lengths};
 
 pub use options::Options;
@@ -42,8 +45,9 @@ pub use report::PlanReport;
 
 use crate::{Error, World};
 use ready::{Ready, start_all};
-use report::{Choice, PrefillDecode, Rejection, SearchCounts, pareto};
+use report::{Aside, Choice, PrefillDecode, Rejection, SearchCounts, Sturdier, pareto};
 use search::{Found, Search, Settled, better};
+use question::Redundancy;
 use space::Space;
 
 use crate::sweep::Shard;
@@ -225,7 +229,10 @@ fn explore(
         // Every part would tell of what is in none.
         rejected.clear();
     }
-    let ready = start_all(question, &candidates, &mut rejected);
+    let mut ready = start_all(question, &candidates, &mut rejected);
+    if question.measured_only {
+        leave_out_unmeasured(&mut ready, &mut rejected);
+    }
     question.world.check()?;
     if ready.is_empty() && whole {
         let why: Vec<String> = (rejected.iter().take(5)).map(Rejection::in_words).collect();
@@ -248,6 +255,18 @@ fn explore(
         rejected,
         combinations,
     })
+}
+
+/// Takes out what no measured run says anything of.
+fn leave_out_unmeasured(ready: &mut Vec<Ready>, rejected: &mut Vec<Rejection>) {
+    ready.retain(|r| {
+        let is_measured = !r.fleet.info.accuracy.is_empty();
+        if !is_measured {
+            let why = "no run of such an engine, accelerator and model was measured";
+            Rejection::count(rejected, Aside::Unmeasured, &r.candidate.instance, why, 1);
+        }
+        is_measured
+    });
 }
 
 /// The answer from what was found.
@@ -273,12 +292,14 @@ fn conclude(
         ));
     }
     let (mut detail, mut doubt, mut scenario) = (None, None, None);
-    let (mut split, mut autoscaled) = (None, None);
+    let (mut split, mut autoscaled, mut sturdier) = (None, None, None);
     if let Some(w) = &winner {
         // What the winner's own run would warn of.
         notes.extend(ready[w.at].fleet.info.warnings.iter().cloned());
         progress("the winner in detail");
         detail = Some(detail::detail(question, &ready[w.at], w)?);
+        progress("what survives more");
+        sturdier = Some(survivor(question, ready, found, w)?);
         if options.draws > 0 {
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
@@ -298,7 +319,12 @@ fn conclude(
     let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
     rejected.sort_by_cached_key(key);
     let alternatives = alternatives(question, ready, found, winner.as_ref());
+    let trust = (winner.as_ref()).and_then(|w| trust(question, &ready[w.at]));
     let winner = winner.map(|w| choice(question, ready, found, &w, true));
+    let next_price_ratio = (alternatives.iter().map(|c| c.usd_per_hour))
+        .min_by(f64::total_cmp)
+        .zip(winner.as_ref())
+        .map(|(next, w)| next / w.usd_per_hour);
     let mut report = PlanReport {
         contract: PlanReport::CONTRACT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -312,6 +338,9 @@ fn conclude(
         budget_usd_per_hour: question.budget,
         winner,
         detail,
+        sturdier,
+        trust,
+        next_price_ratio,
         doubt,
         split,
         autoscaled,
@@ -327,6 +356,41 @@ fn conclude(
     };
     report.pareto = pareto(&report.choices().collect::<Vec<_>>());
     Ok(Answer { report, scenario })
+}
+
+/// What survives more than the question asks.
+fn survivor(
+    question: &Question,
+    ready: &[Ready],
+    found: &Found,
+    winner: &Settled,
+) -> Result<Sturdier, Error> {
+    let best = sturdier::sturdier(question, ready, found, winner)?;
+    let lost = match sturdier::lost(question) {
+        Redundancy::Instance => "1 instance",
+        Redundancy::Replica | Redundancy::None => "1 replica",
+    };
+    Ok(Sturdier {
+        growth_ratio: sturdier::GROWTH,
+        lost: lost.to_owned(),
+        is_winner: (best.as_ref()).is_some_and(|s| (s.at, s.units) == (winner.at, winner.units)),
+        choice: best.map(|s| choice(question, ready, found, &s, false)),
+    })
+}
+
+/// How far predictions like those of `ready` were from measured runs.
+fn trust(question: &Question, ready: &Ready) -> Option<String> {
+    let info = &ready.fleet.info;
+    let instance = question.catalog.instance(&ready.candidate.instance).ok()?;
+    let chip = report::short_name(&instance.accelerator);
+    let what = match info.like {
+        Some(kind) => format!("{} on {chip}", kind.engine.title()),
+        None => chip.to_owned(),
+    };
+    let model = (ready.candidate.scenario(question, &ready.candidate.counts(1)).ok())
+        .map(|s| question::model_name(&s));
+    let model = model.and_then(|m| question.catalog.model(&m).ok());
+    sim::report::trust::in_words(&info.accuracy, &what, model)
 }
 
 /// What else holds: the best of each instance type and layout, cheapest first.
@@ -360,6 +424,8 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
     let r = &ready[s.at];
     let c = &r.candidate;
     let replicas = c.replicas(s.units);
+    let instance = question.catalog.instance(&c.instance).ok();
+    let of_prices = c.settings.iter().find(|(key, _)| key == "region");
     let tokens_per_h = question
         .moments
         .per_s
@@ -368,6 +434,14 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         label: c.label(),
         instance: c.instance.clone(),
         instances: c.instances(s.units),
+        provider: instance.and_then(|i| i.provider.clone()),
+        region: match of_prices {
+            Some((_, region)) => Some(region.clone()),
+            None => instance.and_then(|i| i.region.clone()),
+        },
+        accelerator: instance.map_or_else(String::new, |i| i.accelerator.clone()),
+        devices: instance.map_or(0, |i| i.devices.saturating_mul(c.instances(s.units))),
+        measured: !r.fleet.info.accuracy.is_empty(),
         layout: c.layouts(),
         apart: prefill_decode(r, &found.bounds[s.at], s.units),
         replicas,
@@ -418,6 +492,7 @@ fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<S
         ready.candidate.layouts(),
         question.name
     );
+    scenario.slo = SloChoice::of(question.conditions.clone());
     absolute_files(&mut scenario, &question.world)?;
     let expects: Vec<String> = question
         .conditions

@@ -7,6 +7,7 @@ use hwmodels::catalog::Catalog;
 use hwmodels::units::UsdPerHour;
 use serde::{Deserialize, Serialize};
 use sim::scenario::document::{self, Document};
+use sim::scenario::slo::SloKeys;
 use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
 use sim::workload::Arrival;
 use toml::{Spanned, Table, Value};
@@ -85,7 +86,7 @@ struct QuestionFile {
     name: Option<String>,
     description: Option<String>,
     seed: Option<u64>,
-    slo: OneOrMany<String>,
+    slo: SloKeys,
     #[serde(default)]
     plan: PlanFile,
     model: Table,
@@ -119,6 +120,8 @@ struct PlanFile {
     pools_by_prompt: bool,
     #[serde(default)]
     autoscaled: bool,
+    #[serde(default)]
+    measured_only: bool,
 }
 
 /// A key of a scenario and the values to try.
@@ -169,6 +172,8 @@ pub struct Question {
     pub pools_by_prompt: bool,
     /// Whether the winner is tried under an autoscaler.
     pub autoscaled: bool,
+    /// Whether engines on accelerators of which no run was measured are left out.
+    pub measured_only: bool,
     /// Most candidates.
     pub most_candidates: usize,
     /// The catalog.
@@ -244,7 +249,7 @@ impl Question {
             kv_transfer,
         } = file;
         linked(&plan, kv_transfer.is_some()).map_err(|e| at("kv_transfer", e))?;
-        let conditions = conditions(slo.into_vec()).map_err(|e| at("slo", e))?;
+        let conditions = conditions(&slo).map_err(|(key, e)| at(key, e))?;
         let max_instances = plan.max_instances.unwrap_or(MOST_INSTANCES);
         if !(1..=4096).contains(&max_instances) {
             return Err(at(
@@ -303,6 +308,7 @@ impl Question {
             kv_transfer,
             pools_by_prompt: plan.pools_by_prompt,
             autoscaled: plan.autoscaled,
+            measured_only: plan.measured_only,
             most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
@@ -333,14 +339,14 @@ fn is_steady(arrival: &Arrival) -> bool {
     )
 }
 
-/// The objectives as written, at least one.
-fn conditions(written: Vec<String>) -> Result<Vec<Condition>, String> {
-    if written.is_empty() {
-        return Err("give at least one, e.g. slo = [\"ttft.p99 < 500 ms\"]".into());
+/// The objectives as written, at least one; or the key at fault and why.
+fn conditions(written: &SloKeys) -> Result<Vec<Condition>, (&'static str, String)> {
+    let found = written.resolve()?.as_objectives();
+    if found.is_empty() {
+        let why = "give at least one, e.g. slo = [\"ttft.p99 < 500 ms\"]";
+        return Err(("slo", why.into()));
     }
-    let read = written.iter().map(|c| Condition::parse(c));
-    read.collect::<Result<_, _>>()
-        .map_err(|e: Error| e.to_string())
+    Ok(found)
 }
 
 /// What is the same in every candidate, and what differs.
@@ -452,6 +458,7 @@ impl Question {
             self.disaggregated,
             self.kv_transfer,
         );
+        all += if self.measured_only { "measured only\n" } else { "" };
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))
     }

@@ -24,6 +24,8 @@ pub struct Quick {
     pub budget: Option<String>,
     /// What may be lost: `none`, `n+1`, `n+1 instance`.
     pub redundancy: Option<String>,
+    /// Whether engines on accelerators of which no run was measured are left out.
+    pub measured_only: bool,
 }
 
 /// Time that a run of a quick question covers, and what of it is left out [s].
@@ -41,18 +43,6 @@ impl Quick {
         let per_s = per_s(&self.rate)?;
         let requests = (per_s * RUN_S).clamp(REQUESTS.0, REQUESTS.1).round();
         let warmup = WARMUP_S.min(requests / per_s / 6.0);
-        let length = |text: &str, what: &str| -> Result<Value, Error> {
-            let table: Table = toml::from_str(&format!("x = {text}")).map_err(|e| {
-                Error::input(format!(
-                    "--{what} {text}: write tokens, e.g. 1000, or a distribution, e.g. '{{ kind = \"lognormal\", mean = 1000, std = 800 }}': {}",
-                    e.message()
-                ))
-            })?;
-            table
-                .get("x")
-                .cloned()
-                .ok_or_else(|| Error::input(format!("--{what} is empty")))
-        };
         let text = |s: &str| Value::String(s.to_owned());
         let list = |all: &[String]| Value::Array(all.iter().map(|s| text(s)).collect());
         let table = |pairs: Vec<(&str, Value)>| {
@@ -70,6 +60,9 @@ impl Quick {
         }
         if let Some(r) = &self.redundancy {
             plan.push(("redundancy", text(r)));
+        }
+        if self.measured_only {
+            plan.push(("measured_only", Value::Boolean(true)));
         }
         if !plan.is_empty() {
             root.insert("plan".into(), table(plan));
@@ -98,6 +91,23 @@ impl Quick {
         );
         toml::to_string(&root).map_err(|e| Error::Failed(e.to_string()))
     }
+}
+
+/// A length as a scenario writes it from the `text` behind the flag `--what`: a number of tokens, or a distribution.
+///
+/// # Errors
+/// A text that is neither.
+pub fn length(text: &str, what: &str) -> Result<Value, Error> {
+    let table: Table = toml::from_str(&format!("x = {text}")).map_err(|e| {
+        Error::input(format!(
+            "--{what} {text}: write tokens, e.g. 1000, or a distribution, e.g. '{{ kind = \"lognormal\", mean = 1000, std = 800 }}': {}",
+            e.message()
+        ))
+    })?;
+    table
+        .get("x")
+        .cloned()
+        .ok_or_else(|| Error::input(format!("--{what} is empty")))
 }
 
 /// The rate in `text` [1/s].
@@ -131,6 +141,12 @@ mod tests {
         assert_eq!(q.requests.len(), 2000);
         assert!((q.moments.per_s.unwrap() - 4.0).abs() < 0.5);
         assert_eq!(q.moments.prompt, 1000.0);
+        let bare = Quick {
+            rate: "4".into(),
+            ..quick.clone()
+        };
+        let bare = Question::parse(&bare.to_toml().unwrap(), "command line", &[]).unwrap();
+        assert_eq!(bare.requests.fingerprint(), q.requests.fingerprint());
         let wrong = Quick {
             rate: "fast".into(),
             ..quick.clone()

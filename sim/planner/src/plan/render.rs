@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sim::record::MeasuredError;
-use sim::report::text::{field, figure};
+use sim::report::text::{against_limit, field, figure, secs};
 
+use super::headline;
 use super::report::{
     Aside, Autoscaled, Choice, Detail, Doubt, Energy, PlanReport, Rejection, Split,
 };
-use crate::conditions::Standing;
+use crate::conditions::{Condition, Standing};
 
 /// Examples of each kind of reason.
 const EXAMPLES: usize = 2;
@@ -24,12 +25,19 @@ impl PlanReport {
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "{}\n", self.name)?;
         match (&self.winner, &self.detail) {
-            (Some(w), Some(d)) => self.advice(out, w, d)?,
-            _ => self.nothing(out)?,
+            (Some(w), Some(d)) => {
+                self.three_lines(out, w, d)?;
+                writeln!(out, "\n{}\n", self.name)?;
+                self.advice(out, w, d)?;
+            }
+            _ => {
+                writeln!(out, "{}\n", self.name)?;
+                self.nothing(out)?;
+            }
         }
         self.ranking(out)?;
+        self.scatter(out)?;
         if let (Some(d), Some(w)) = (&self.detail, &self.winner) {
             more(out, w, d, &self.slo)?;
         }
@@ -66,6 +74,10 @@ impl PlanReport {
     fn advice(&self, out: &mut String, w: &Choice, d: &Detail) -> std::fmt::Result {
         field(out, "deploy", &deployment(w))?;
         field(out, "price", &self.price(w))?;
+        if let (Some(ratio), Some(next)) = (self.next_price_ratio, self.cheapest_alternative()) {
+            let text = format!("{} times the price: {}.", figure(ratio), headline::deployment(next));
+            field(out, "second best", &text)?;
+        }
         let rate = self.requests_per_s.map_or(String::new(), |r| {
             format!(" (mean {} req/s, {} requests)", figure(r), self.requests)
         });
@@ -81,6 +93,10 @@ impl PlanReport {
             "SLO",
             &format!("Holds{with}: {}.", against(&w.standing, &self.slo)),
         )?;
+        let ranges = ranges(&self.slo, &d.range_90_ms);
+        if !ranges.is_empty() {
+            field(out, "90 % range", &ranges)?;
+        }
         let room = match d.headroom {
             Some(x) if x <= 1.0 => "None: the SLO is at its limit under this load.".to_owned(),
             Some(x) => format!("The SLO holds up to {} times the load.", figure(x)),
@@ -114,16 +130,24 @@ impl PlanReport {
     }
 
     fn how_sure(&self, d: &Detail) -> String {
-        let mut text = String::new();
+        let mut text = evidence(&d.accuracy, &d.profiles);
         if let Some(doubt) = &self.doubt {
-            text = format!(
-                "It held in {:.0} % of {} draws of what the profiles do not know, and was the cheapest that holds in {:.0} %. ",
-                100.0 * doubt.holds_ratio,
+            text += &format!(
+                " Of {} draws of the parameters that the profiles know within a standard error it held in {:.0} %, and was the cheapest that holds in {:.0} %; errors of \
+                 the model itself come on top{}.",
                 doubt.draws,
-                100.0 * doubt.cheapest_ratio
+                100.0 * doubt.holds_ratio,
+                100.0 * doubt.cheapest_ratio,
+                if d.accuracy.is_empty() { ", and here nobody has measured them" } else { "" }
             );
         }
-        text + &evidence(&d.accuracy, &d.profiles)
+        text
+    }
+
+    /// The cheapest deployment beside the winner.
+    fn cheapest_alternative(&self) -> Option<&Choice> {
+        let price = |c: &&Choice| c.usd_per_hour;
+        (self.alternatives.iter()).min_by(|a, b| price(a).total_cmp(&price(b)))
     }
 
     fn nothing(&self, out: &mut String) -> std::fmt::Result {
@@ -219,21 +243,18 @@ fn deployment(w: &Choice) -> String {
     )
 }
 
-/// The values against the objectives: `TTFT p99 312 ms of 500 ms`.
+/// The values against the objectives: `TTFT p99 312 ms, limit 500 ms (38 % below)`.
 fn against(s: &Standing, slo: &[String]) -> String {
     let each: Vec<String> = slo
         .iter()
         .zip(&s.values_ms)
-        .map(|(c, v)| match v {
-            Some(v) => format!("{c} (it is {} ms)", figure(*v)),
-            None => format!("{c} (not measured)"),
+        .map(|(text, v)| match (Condition::parse(text), v) {
+            (Ok(c), Some(v)) => format!("{} {}", c.label(), against_limit(*v, c.limit.limit_ms)),
+            (_, Some(v)) => format!("{text} (it is {} ms)", figure(*v)),
+            (_, None) => format!("{text} (not measured)"),
         })
         .collect();
-    let mut text = format!(
-        "{}; smallest margin {:.0} %",
-        each.join(", "),
-        100.0 * s.margin_ratio
-    );
+    let mut text = each.join("; ");
     if s.lost > 0 {
         text += &format!("; {} requests lost", s.lost);
     }
@@ -243,19 +264,34 @@ fn against(s: &Standing, slo: &[String]) -> String {
     text
 }
 
+/// The ranges of the objectives' values; empty without any.
+fn ranges(slo: &[String], all: &[Option<(f64, f64)>]) -> String {
+    let each: Vec<String> = (slo.iter().zip(all))
+        .filter_map(|(text, range)| {
+            let (low, high) = (*range)?;
+            let label = Condition::parse(text).ok()?.label();
+            Some(format!("{label} {} to {}", secs(low / 1e3), secs(high / 1e3)))
+        })
+        .collect();
+    match each.is_empty() {
+        true => String::new(),
+        false => format!("{} in 9 of 10 such deployments, all replicas there", each.join("; ")),
+    }
+}
+
 /// How far such predictions were from measurements.
 fn evidence(accuracy: &[MeasuredError], profiles: &[String]) -> String {
     if profiles.is_empty() {
         return "No profile was fitted for this engine and accelerator: step times are analytic, and nothing says how far they are off.".into();
     }
     if accuracy.is_empty() {
-        return "No runs of this engine on this accelerator and of such a model were held against a measurement.".into();
+        return "Nothing: no run of this engine on this accelerator with such a model was ever compared with a prediction.".into();
     }
     let each: Vec<String> = (accuracy.iter())
         .map(sim::report::headline::in_words)
         .collect();
     format!(
-        "Such predictions were off by (median, measured runs of this engine and accelerator that nothing was fitted on): {}.",
+        "Median errors on measured runs of this engine and accelerator that nothing was fitted on: {}.",
         each.join(", ")
     )
 }
@@ -400,7 +436,7 @@ fn scaled(out: &mut String, a: &Autoscaled, slo: &[String]) -> std::fmt::Result 
 fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
     writeln!(
         out,
-        "\nhow sure ({} draws of {} requests)",
+        "\nhow sure, apart from errors of the model itself ({} draws of {} requests)",
         d.draws, d.requests
     )?;
     if let Some((low, high)) = d.usd_per_hour {
@@ -494,7 +530,7 @@ fn reasons(out: &mut String, rejected: &[Rejection]) -> std::fmt::Result {
 }
 
 /// Whole dollars with a space between thousands.
-fn dollars(usd: f64) -> String {
+pub(super) fn dollars(usd: f64) -> String {
     let digits = format!("{usd:.0}");
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {

@@ -37,6 +37,15 @@ pub struct PlanReport {
     pub winner: Option<Choice>,
     /// More about the winner.
     pub detail: Option<Detail>,
+    /// What survives more than the question asks; null without a winner.
+    #[serde(default)]
+    pub sturdier: Option<Sturdier>,
+    /// How far predictions of the winner's engine on its accelerator were from measured runs, in words; null where none was measured.
+    #[serde(default)]
+    pub trust: Option<String>,
+    /// Price of the cheapest alternative over the winner's [ratio]; null without one.
+    #[serde(default)]
+    pub next_price_ratio: Option<f64>,
     /// How sure that is; null without a winner or draws.
     pub doubt: Option<Doubt>,
     /// The load in two pools by prompt length; null where the question does not ask, or no split holds.
@@ -64,6 +73,21 @@ pub struct Choice {
     pub instance: String,
     /// Instances.
     pub instances: u32,
+    /// Who rents them out; null where the catalog does not say.
+    #[serde(default)]
+    pub provider: Option<String>,
+    /// Region that the price is of; null where the catalog does not say.
+    #[serde(default)]
+    pub region: Option<String>,
+    /// Accelerator, as the catalog calls it.
+    #[serde(default)]
+    pub accelerator: String,
+    /// Accelerators of all instances.
+    #[serde(default)]
+    pub devices: u32,
+    /// Whether predictions of this engine on this accelerator, with such a model, were compared with measured runs.
+    #[serde(default)]
+    pub measured: bool,
     /// Layout of a replica; where prefill and decode are apart, what an instance or the smallest group of them holds.
     pub layout: String,
     /// The two kinds of replicas; null where each prefills and decodes.
@@ -109,11 +133,27 @@ pub struct PrefillDecode {
     pub bound_by: String,
 }
 
+/// What survives a growth of the load while a replica is lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Sturdier {
+    /// The growth [ratio].
+    pub growth_ratio: f64,
+    /// What is lost at the same time: `1 replica`, `1 instance`.
+    pub lost: String,
+    /// Whether the winner itself survives that.
+    pub is_winner: bool,
+    /// The cheapest deployment that does, of those looked at; null: none. It stands as under that load and with that loss.
+    pub choice: Option<Choice>,
+}
+
 /// What the winner does, and where it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Detail {
     /// Values of the objectives with all replicas there.
     pub standing: Standing,
+    /// The range of each of those values in which nine of ten such deployments would be measured [ms].
+    #[serde(default)]
+    pub range_90_ms: Vec<Option<(f64, f64)>>,
     /// Where on the latency-throughput curve it is.
     pub regime: Regime,
     /// Which side of the knee, in words.
@@ -326,6 +366,8 @@ pub enum Aside {
     Place,
     /// Another instance type has the same accelerators for less.
     Dominated,
+    /// The question wants measured engines and accelerators only, and these are not.
+    Unmeasured,
 }
 
 impl Aside {
@@ -341,6 +383,7 @@ impl Aside {
             Aside::Start => "do not start on their hardware",
             Aside::Place => "cannot be placed",
             Aside::Dominated => "instance types with accelerators that another has for less",
+            Aside::Unmeasured => "were never compared with a measured run, which plan.measured_only asks for",
         }
     }
 }
@@ -420,6 +463,11 @@ impl PlanReport {
     pub fn choices(&self) -> impl Iterator<Item = &Choice> {
         self.winner.iter().chain(&self.alternatives)
     }
+}
+
+/// An accelerator without memory and form: `H100` of `H100-SXM5-80GB`.
+pub fn short_name(accelerator: &str) -> &str {
+    accelerator.split('-').next().unwrap_or(accelerator)
 }
 
 /// Indices of `choices` of which no other is at most as dear and as slow in every objective, and better in one.

@@ -24,6 +24,11 @@ impl PlanReport {
             "margin_ratio",
             "bound_requests_per_s",
             "whole_load",
+            "accelerator",
+            "devices",
+            "provider",
+            "region",
+            "measured",
             "settings",
         ]
         .map(str::to_owned)
@@ -49,6 +54,11 @@ impl PlanReport {
                 c.standing.margin_ratio.to_string(),
                 c.bound_requests_per_s.to_string(),
                 c.whole_load.to_string(),
+                c.accelerator.clone(),
+                c.devices.to_string(),
+                c.provider.clone().unwrap_or_default(),
+                c.region.clone().unwrap_or_default(),
+                c.measured.to_string(),
                 settings.join(" "),
             ];
             row.extend(

@@ -240,7 +240,6 @@ impl Scenario {
         }
         let mut warnings = hardware.warnings;
         warnings.extend(started.warnings);
-        let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         Ok(Built {
             simulation,
             cluster,
@@ -260,17 +259,14 @@ impl Scenario {
                 profiles: hardware.profiles,
                 accuracy: hardware.accuracy,
                 like: hardware.like,
+                objectives: self.slo.objectives.clone(),
                 warnings,
             },
             memory,
             extent: hardware.extent,
             decided,
             warmup: SimDuration::from_secs(self.warmup.secs()),
-            slo: Slo {
-                ttft: nanos(self.slo.ttft),
-                tpot: nanos(self.slo.tpot),
-                e2e: nanos(self.slo.e2e),
-            },
+            slo: self.slo.limits(),
             until: match self.limits.duration {
                 Some(d) if !self.drain => Some(SimTime::from_secs(d.secs())),
                 _ => None,

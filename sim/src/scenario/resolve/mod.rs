@@ -19,8 +19,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, join};
 use super::error::ScenarioError;
-use super::file::{RunFile, ScenarioFile, SloFile};
+use super::file::{RunFile, ScenarioFile};
 use super::schema;
+use super::slo::SloKeys;
 use super::{EngineChoice, HardwareChoice, ModelChoice, Scenario, SloChoice};
 use crate::cluster::pools::Role;
 use crate::engines::{EngineCommon, EngineParams, VllmRelease, memory_key};
@@ -382,23 +383,19 @@ impl Checker<'_, '_> {
         Ok((limits, drain, warmup))
     }
 
-    fn slo(&self, slo: &SloFile) -> Result<SloChoice> {
-        if slo.itl.is_some() && slo.tpot.is_some() {
-            return self.fail(
-                "slo.itl",
-                "is a request's mean gap between tokens, which is tpot; give one of them",
-            );
-        }
-        let tpot_key = if slo.itl.is_some() {
-            "slo.itl"
-        } else {
-            "slo.tpot"
+    fn slo(&self, slo: Option<&SloKeys>) -> Result<SloChoice> {
+        let Some(keys) = slo else {
+            return Ok(SloChoice::default());
         };
-        Ok(SloChoice {
-            ttft: self.optional_secs(slo.ttft, "slo.ttft")?,
-            tpot: self.optional_secs(slo.itl.or(slo.tpot), tpot_key)?,
-            e2e: self.optional_secs(slo.e2e, "slo.e2e")?,
-        })
+        let found = keys.resolve().or_else(|(path, why)| self.fail(path, why))?;
+        let tpot = match self.document.has("slo.itl") {
+            true => "slo.itl",
+            false => "slo.tpot",
+        };
+        for (limit, key) in [(found.ttft, "slo.ttft"), (found.tpot, tpot), (found.e2e, "slo.e2e")] {
+            self.optional_secs(limit, key)?;
+        }
+        Ok(found)
     }
 
     fn scenario(
@@ -461,7 +458,7 @@ impl Checker<'_, '_> {
             limits,
             drain,
             warmup,
-            slo: self.slo(&file.slo.clone().unwrap_or_default())?,
+            slo: self.slo(file.slo.as_ref())?,
             base: origin.parent().map(Path::to_path_buf).unwrap_or_default(),
             files: Arc::new(Bundle::default()),
             places: self.document.places(),
