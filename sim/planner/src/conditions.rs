@@ -1,6 +1,7 @@
 //! Service level objectives of a plan: upper limits on latencies, such as `ttft.p99 < 500 ms`.
 
 use serde::{Deserialize, Serialize};
+use sim::kernel::time::SimDuration;
 use sim::metrics::definition::Metric;
 use sim::record::RunRecord;
 use sim::report::Expectation;
@@ -8,6 +9,7 @@ use sim::report::expect::LatencyLimit;
 use sim::report::stationarity::Stationarity;
 
 use crate::Error;
+use crate::interval::{self, Range, in_order};
 
 /// One objective.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +66,35 @@ impl Condition {
         }
     }
 
+    /// The interval of its statistic in `record` [ms]; none of inter-token latencies, whose values are not kept, and of the largest value.
+    fn interval(&self, record: &RunRecord) -> Option<Range> {
+        let metric = self.limit.metric;
+        let values = in_order(record, |r| metric.of(r).map(SimDuration::as_millis));
+        if values.is_empty() || self.limit.quantile == Some(1.0) {
+            return None;
+        }
+        let range = match self.limit.quantile {
+            None => interval::of_mean(&values),
+            Some(q) => interval::of_quantile(&values, q),
+        };
+        // Too few to say anything.
+        Some(range.unwrap_or(Range {
+            low: 0.0,
+            high: None,
+        }))
+    }
+
+    /// Whether `value` [ms] with its interval stands clear of the limit, `below` it or above.
+    fn is_clear(&self, value: f64, range: Option<Range>, below: bool) -> bool {
+        let limit = self.limit.limit_ms;
+        let (low, high) = match range {
+            Some(range) => (range.low, range.high.unwrap_or(f64::INFINITY)),
+            // Inter-token latencies are of so many tokens that the value stands; the largest value never does.
+            None => (value / (1.0 + CLEAR), value * (1.0 + CLEAR)),
+        };
+        if below { high < limit } else { low > limit }
+    }
+
     /// Whether it is a limit on the time to first token, or on a time that holds it.
     pub fn bounds_ttft(&self) -> bool {
         matches!(self.limit.metric, Metric::Ttft | Metric::E2e)
@@ -88,9 +119,30 @@ pub struct Standing {
     pub growing: bool,
     /// All objectives met, no request lost, no growing queue.
     pub holds: bool,
+    /// Intervals of the values that a run without end would have, in the same order [ms]; null where nothing was measured, and of inter-token latencies.
+    #[serde(default)]
+    pub intervals_ms: Vec<Option<Range>>,
+    /// Whether a longer run would say the same of `holds`: every value stands clear of its limit by its interval.
+    #[serde(default)]
+    pub sure: bool,
+    /// Requests of the run.
+    #[serde(default)]
+    pub requests: u64,
 }
 
+/// How far a value without an interval must lie from its limit to stand clear of it, as a share of the limit.
+const CLEAR: f64 = 0.02;
+
 impl Standing {
+    /// That of a deployment of which nothing is left.
+    pub fn nothing() -> Standing {
+        Standing {
+            margin_ratio: f64::NEG_INFINITY,
+            sure: true,
+            ..Standing::default()
+        }
+    }
+
     /// How `record` stood against `conditions`. Under a `steady` load a growing queue fails, whatever the latencies of so short a run.
     pub fn of(record: &RunRecord, conditions: &[Condition], steady: bool) -> Standing {
         let values_ms: Vec<Option<f64>> = conditions.iter().map(|c| c.limit.of(record)).collect();
@@ -107,12 +159,26 @@ impl Standing {
             .iter()
             .zip(&values_ms)
             .all(|(c, v)| v.is_none_or(|v| c.met(v)));
+        let intervals_ms: Vec<Option<Range>> =
+            conditions.iter().map(|k| k.interval(record)).collect();
+        let each = || conditions.iter().zip(&values_ms).zip(&intervals_ms);
+        let clear = |below: bool| {
+            move |((c, v), range): ((&Condition, &Option<f64>), &Option<Range>)| {
+                v.is_none_or(|v| c.is_clear(v, *range, below))
+            }
+        };
+        let measured = values_ms.iter().any(Option::is_some);
+        let misses = measured && each().any(|e| e.0.1.is_some() && clear(false)(e));
+        let failed = lost > 0 || growing || c.finished == 0;
         Standing {
-            holds: met && lost == 0 && !growing && c.finished > 0,
+            holds: met && !failed,
+            sure: failed || misses || each().all(clear(true)),
             values_ms,
             margin_ratio,
             lost,
             growing,
+            intervals_ms,
+            requests: c.offered,
         }
     }
 }

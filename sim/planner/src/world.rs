@@ -8,6 +8,7 @@ use hwmodels::files::{Bundle, Disk, Files};
 use sim::scenario::{Scenario, ScenarioError};
 
 use crate::Error;
+use crate::judge::MOST_REQUESTS;
 
 /// Where the files that a question names are, and who may stop its answer.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct World {
     pub files: Arc<dyn Files>,
     /// Raised by whoever wants no answer any more: runs under way stop between two instants.
     pub cancel: Option<Arc<AtomicBool>>,
+    /// Requests of a run at most.
+    pub most_requests: u64,
     /// Whether the files lie on this computer's disk, so that their names can be made absolute.
     on_disk: bool,
 }
@@ -26,6 +29,7 @@ impl Default for World {
         World {
             files: Arc::new(Disk),
             cancel: None,
+            most_requests: MOST_REQUESTS,
             on_disk: true,
         }
     }
@@ -37,6 +41,7 @@ impl World {
         World {
             files: Arc::new(bundle),
             cancel: None,
+            most_requests: MOST_REQUESTS,
             on_disk: false,
         }
     }
