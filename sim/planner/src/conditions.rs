@@ -9,7 +9,7 @@ use sim::report::expect::LatencyLimit;
 use sim::report::stationarity::Stationarity;
 
 use crate::Error;
-use crate::interval::{self, Range, in_order};
+use crate::interval::{self, Range, Side, in_order};
 
 /// One objective.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,33 +66,31 @@ impl Condition {
         }
     }
 
-    /// The interval of its statistic in `record` [ms]; none of inter-token latencies, whose values are not kept, and of the largest value.
-    fn interval(&self, record: &RunRecord) -> Option<Range> {
-        let metric = self.limit.metric;
+    /// The interval of its statistic in `record` [ms], none of inter-token latencies, whose values are not kept, and of the largest value; and where the
+    /// statistic of a run without end lies beside the limit. `value` is that of `record`.
+    fn stands(&self, record: &RunRecord, value: Option<f64>) -> (Option<Range>, Side) {
+        let (metric, limit) = (self.limit.metric, self.limit.limit_ms);
+        // TPOT has no value where every answer is one token: nothing to miss.
+        let Some(value) = value else {
+            return (None, Side::Below);
+        };
         let values = in_order(record, |r| metric.of(r).map(SimDuration::as_millis));
-        if values.is_empty() || self.limit.quantile == Some(1.0) {
-            return None;
-        }
-        let range = match self.limit.quantile {
-            None => interval::of_mean(&values),
-            Some(q) => interval::of_quantile(&values, q),
+        let found = match self.limit.quantile {
+            _ if values.is_empty() => None,
+            Some(1.0) => None,
+            None => interval::of_mean(&values, limit),
+            Some(q) => interval::of_quantile(&values, q, limit),
         };
-        // Too few to say anything.
-        Some(range.unwrap_or(Range {
-            low: 0.0,
-            high: None,
-        }))
-    }
-
-    /// Whether `value` [ms] with its interval stands clear of the limit, `below` it or above.
-    fn is_clear(&self, value: f64, range: Option<Range>, below: bool) -> bool {
-        let limit = self.limit.limit_ms;
-        let (low, high) = match range {
-            Some(range) => (range.low, range.high.unwrap_or(f64::INFINITY)),
+        match found {
+            Some((range, side)) => (Some(range), side),
             // Inter-token latencies are of so many tokens that the value stands; the largest value never does.
-            None => (value / (1.0 + CLEAR), value * (1.0 + CLEAR)),
-        };
-        if below { high < limit } else { low > limit }
+            None if values.is_empty() || self.limit.quantile == Some(1.0) => {
+                let (low, high) = (value / (1.0 + CLEAR), value * (1.0 + CLEAR));
+                (None, Side::of(limit, low, high))
+            }
+            // Too few to say anything.
+            None => (None, Side::Open),
+        }
     }
 
     /// Whether it is a limit on the time to first token, or on a time that holds it.
@@ -130,7 +128,7 @@ pub struct Standing {
     pub requests: u64,
 }
 
-/// How far a value without an interval must lie from its limit to stand clear of it, as a share of the limit.
+/// How far a value without an interval must lie from its limit to stand clear of it, as a share of the value.
 const CLEAR: f64 = 0.02;
 
 impl Standing {
@@ -152,27 +150,21 @@ impl Standing {
         let margin_ratio = conditions
             .iter()
             .zip(&values_ms)
-            // TPOT has no value where every answer is one token: nothing to miss.
             .filter_map(|(c, v)| v.map(|v| c.margin(v)))
             .fold(1.0, f64::min);
         let met = conditions
             .iter()
             .zip(&values_ms)
             .all(|(c, v)| v.is_none_or(|v| c.met(v)));
-        let intervals_ms: Vec<Option<Range>> =
-            conditions.iter().map(|k| k.interval(record)).collect();
-        let each = || conditions.iter().zip(&values_ms).zip(&intervals_ms);
-        let clear = |below: bool| {
-            move |((c, v), range): ((&Condition, &Option<f64>), &Option<Range>)| {
-                v.is_none_or(|v| c.is_clear(v, *range, below))
-            }
-        };
-        let measured = values_ms.iter().any(Option::is_some);
-        let misses = measured && each().any(|e| e.0.1.is_some() && clear(false)(e));
+        let (intervals_ms, sides): (Vec<Option<Range>>, Vec<Side>) = (conditions.iter())
+            .zip(&values_ms)
+            .map(|(c, v)| c.stands(record, *v))
+            .unzip();
+        let misses = sides.contains(&Side::Above);
         let failed = lost > 0 || growing || c.finished == 0;
         Standing {
             holds: met && !failed,
-            sure: failed || misses || each().all(clear(true)),
+            sure: failed || misses || sides.iter().all(|s| *s == Side::Below),
             values_ms,
             margin_ratio,
             lost,

@@ -41,7 +41,7 @@ impl Interval {
 }
 
 /// The two-sided Student t quantile of `confidence` with `freedom` degrees of freedom (at least 1).
-pub fn student_t(confidence: f64, freedom: usize) -> f64 {
+fn student_t(confidence: f64, freedom: usize) -> f64 {
     StudentsT::new(0.0, 1.0, freedom.max(1) as f64).map_or(f64::NAN, |t| {
         t.inverse_cdf(0.5 + confidence.clamp(0.0, 0.999_999) / 2.0)
     })
