@@ -17,22 +17,22 @@
 
 use hwmodels::units::Secs;
 use sim::kernel::time::{SimDuration, SimTime};
-use sim::metrics::Metric;
+use sim::metrics::{Metric, RecordOptions};
 use sim::record::RunRecord;
 use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
+use sim::workload::Arrival;
 
-use crate::Error;
 use crate::conditions::{Condition, Standing};
 use crate::fleet::{Extent, Fleet};
 use crate::interval::{in_order, rises};
-use crate::requests::{Playback, Requests};
+use crate::requests::{Playback, Requests, steady_rate};
+use crate::{Error, World};
 
 /// Requests of a run that goes on at least.
 pub const LEAST_REQUESTS: u64 = 1_000;
 /// Requests up to which a run is doubled to tell whether an objective holds.
 pub const MOST_EXTENDED: u64 = 1 << 17;
-/// Requests of a run at most.
-pub const MOST_REQUESTS: u64 = 1 << 20;
 /// Requests after the warm-up that a run of a load that ends by itself must have.
 pub const FEW: u64 = 30;
 /// Share of a run that is left out.
@@ -208,13 +208,13 @@ impl<'a> Judge<'a> {
             Some(anew) => (anew, 1.0),
             None => (requests.clone(), factor),
         };
-        let extent = requests.extent(factor);
+        let extent = Extent::of(requests.scenario(), factor);
         let per_s = requests.per_s().filter(|_| requests.goes_on());
         let span = match per_s {
             Some(per_s) => {
                 let own_s = requests.len() as f64 / per_s;
                 // The warm-up takes as long at any load.
-                let warmup_s = requests.extent(1.0).warmup.as_secs();
+                let warmup_s = requests.scenario().warmup.secs();
                 let span = Span::new(per_s * factor, (own_s, warmup_s), conditions, most);
                 Some(span.map_err(|why| Error::input(format!("the load is too large: {why}")))?)
             }
@@ -287,6 +287,106 @@ impl<'a> Judge<'a> {
     }
 }
 
+/// Judges `scenario` as it stands by `conditions`. A load that goes on, be it of users in a loop, is run as long as it takes; a scenario with a cluster,
+/// a trace or rates that change is run as it is.
+///
+/// # Errors
+/// A scenario that cannot be built; a run of a few requests; more requests than may be simulated; the simulator's own errors.
+pub fn scenario(
+    world: &World,
+    scenario: &Scenario,
+    conditions: &[Condition],
+) -> Result<Judged, Error> {
+    let run = |length: Option<Length>| -> Result<RunRecord, Error> {
+        let mut scenario = scenario.clone();
+        if let Some(length) = length {
+            length.lay_over(&mut scenario)?;
+        }
+        let options = RunOptions {
+            cancel: world.cancel.clone(),
+            record: RecordOptions {
+                series_bins: 0,
+                ..RecordOptions::default()
+            },
+            ..RunOptions::default()
+        };
+        Ok(scenario.run(&options)?)
+    };
+    let goes_on = |a: &Arrival| {
+        matches!(
+            a,
+            Arrival::Poisson { .. }
+                | Arrival::Gamma { .. }
+                | Arrival::Constant { .. }
+                | Arrival::Closed { .. }
+        )
+    };
+    let steady = scenario.cluster.is_none() && scenario.workload.iter().all(|s| goes_on(&s.arrival));
+    if !steady {
+        let record = run(None)?;
+        if let Some(why) = too_few(&record) {
+            return Err(Error::input(why));
+        }
+        let mut standing = Standing::of(&record, conditions, false);
+        standing.sure &= !is_short(&record);
+        return Ok(Judged {
+            standing,
+            record,
+            length: None,
+        });
+    }
+    let span = span_of(world, scenario, conditions, run)?;
+    let ((record, mut standing), length, seen) = lengthen(
+        &span,
+        false,
+        |length| {
+            let record = run(Some(length))?;
+            let standing = Standing::of(&record, conditions, true);
+            Ok::<_, Error>((record, standing))
+        },
+        |(record, standing), _| Ok(look(record, standing, true)),
+    )?;
+    settle(&record, &mut standing, seen);
+    Ok(Judged {
+        standing,
+        record,
+        length: Some(length),
+    })
+}
+
+/// The lengths of runs of a scenario whose load goes on; what its rate is where users wait for answers, `run` tells.
+fn span_of(
+    world: &World,
+    scenario: &Scenario,
+    conditions: &[Condition],
+    run: impl Fn(Option<Length>) -> Result<RunRecord, Error>,
+) -> Result<Span, Error> {
+    let dialogues = scenario.workload.iter().any(|s| s.sessions.is_some());
+    let own = scenario.limits.requests;
+    let known = steady_rate(scenario).filter(|_| !dialogues);
+    let per_s = match known {
+        Some(per_s) => per_s,
+        None => {
+            let record = run(Some(Length {
+                requests: own.unwrap_or(0).clamp(LEAST_REQUESTS, MOST_EXTENDED),
+                warmup_s: 0.0,
+            }))?;
+            record.counts.offered as f64 / record.window.sending.as_secs().max(1e-9)
+        }
+    };
+    let by_requests = own.map(|n| n as f64 / per_s);
+    let by_time = scenario.limits.duration.map(Secs::secs);
+    let own_s = [by_requests, by_time].into_iter().flatten();
+    let own_s = own_s.min_by(f64::total_cmp).unwrap_or(0.0);
+    let span = Span::new(
+        per_s,
+        (own_s, scenario.warmup.secs()),
+        conditions,
+        world.most_requests,
+    );
+    span.map_err(|why| Error::input(format!("the load is too large: {why}")))
+}
+
 /// Whether `standing`, which `record` has, would be the same in a longer run; one that is not `whole` can only show a miss.
 pub fn look(record: &RunRecord, standing: &Standing, whole: bool) -> Look {
     let stands = match (standing.sure, standing.holds) {
@@ -337,6 +437,7 @@ pub fn too_few(record: &RunRecord) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::MOST_REQUESTS;
 
     fn conditions(text: &str) -> Vec<Condition> {
         vec![Condition::parse(text).unwrap()]

@@ -13,7 +13,6 @@ use sim::scenario::Scenario;
 use sim::workload::{Arrival, Workload};
 
 use crate::Error;
-use crate::fleet::Extent;
 use crate::hash::fnv1a;
 use crate::loads::at_scale;
 
@@ -140,9 +139,9 @@ impl Requests {
         self.shares
     }
 
-    /// What of a run of all of them at `factor` times the load is left out, and where it ends.
-    pub fn extent(&self, factor: f64) -> Extent {
-        Extent::of(&self.source.scenario, factor)
+    /// The scenario that they are drawn from.
+    pub fn scenario(&self) -> &Scenario {
+        &self.source.scenario
     }
 
     /// The load at `factor` times its rates where these change by themselves, to be played as it is; none for a load that goes on and for a trace: of

@@ -8,7 +8,9 @@ use hwmodels::files::{Bundle, Disk, Files};
 use sim::scenario::{Scenario, ScenarioError};
 
 use crate::Error;
-use crate::judge::MOST_REQUESTS;
+
+/// Requests of a run at most, where nobody says less.
+pub const MOST_REQUESTS: u64 = 1 << 20;
 
 /// Where the files that a question names are, and who may stop its answer.
 #[derive(Clone, Debug)]
