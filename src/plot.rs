@@ -292,6 +292,7 @@ mod tests {
                 load,
                 throughput_change_ratio: None,
                 e2e_change_ratio: None,
+                attainment_interval: None,
                 report,
             }
         };

@@ -111,6 +111,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
                 None,
             )?;
             bar.inc(1);
+            if let Some(why) = planner::judge::too_few(&done.record) {
+                return Err(BadInput(why).into());
+            }
             RunOf::of(&done.record).context("the run had no cluster")
         })
         .collect::<anyhow::Result<Vec<RunOf>>>()?;

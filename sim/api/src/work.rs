@@ -127,6 +127,7 @@ impl Task {
         let within = |files| {
             let mut world = world(files);
             world.cancel = Some(cancel.clone());
+            world.most_requests = world.most_requests.min(limits.requests);
             world
         };
         match self {

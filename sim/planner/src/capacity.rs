@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use sim::report::summary::CONTRACT;
 use sim::report::text::figure;
 use sim::scenario::Scenario;
-use sim::workload::Arrival;
 
 use crate::conditions::{Condition, Standing};
 use crate::fleet::{Extent, Fleet, Packing};
+use crate::judge::Judge;
 use crate::requests::Requests;
 use crate::smallest::smallest;
 use crate::{Error, World};
@@ -19,6 +19,10 @@ use crate::{Error, World};
 pub const MULTIPLES: [f64; 8] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0];
 /// Most replicas that are tried.
 pub const MOST_REPLICAS: u32 = 512;
+/// Requests that are sent alone, one at a time.
+const ALONE_REQUESTS: usize = 500;
+/// Mean pause between them [s].
+const ALONE_S: f64 = 1_000.0;
 /// Hours of a month.
 const HOURS_PER_MONTH: f64 = 730.0;
 
@@ -58,6 +62,9 @@ pub struct CapacityRow {
     pub usd_per_hour: Option<f64>,
     /// How `replicas` stand.
     pub standing: Option<Standing>,
+    /// Why there is no number of replicas; null where there is one.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// Objectives of a scenario: its own, or the 99th percentile of each metric that its `[slo]` limits.
@@ -74,22 +81,12 @@ pub fn own_conditions(scenario: &Scenario) -> Result<Vec<Condition>, Error> {
     Ok(conditions)
 }
 
-/// Whether a scenario's rates do not change and do not end by themselves.
-fn steady(scenario: &Scenario) -> bool {
-    let goes_on = |a: &Arrival| {
-        matches!(
-            a,
-            Arrival::Poisson { .. } | Arrival::Gamma { .. } | Arrival::Constant { .. }
-        )
-    };
-    scenario.workload.iter().all(|s| goes_on(&s.arrival))
-}
-
 /// The table of `scenario` at `multiples` of its load; its own number of replicas does not matter. `progress` is told how many of how many rows are
 /// done.
 ///
 /// # Errors
-/// A load that depends on its answers, objectives that are missing, multiples that are none; the simulator's own errors.
+/// A load that depends on its answers, or of which no run says anything at any multiple; objectives that are missing, multiples that are none; the
+/// simulator's own errors.
 pub fn table(
     world: &World,
     scenario: &Scenario,
@@ -108,55 +105,194 @@ pub fn table(
     let requests = Requests::draw(scenario, scenario.seed)?;
     let mut fleet = Fleet::start(scenario.clone())?;
     fleet.cancel = world.cancel.clone();
-    let packing = Packing::of(scenario);
-    let steady = steady(scenario);
-    let per_s = requests.moments().per_s;
+    let of = Of {
+        world,
+        conditions,
+        requests: &requests,
+        fleet: &fleet,
+        packing: Packing::of(scenario),
+        alone: alone(&fleet, &requests, conditions)?,
+    };
     let (done, total) = (AtomicU64::new(0), multiples.len() as u64);
-    let rows = multiples
+    let found = multiples
         .par_iter()
         .map(|scale| {
-            let extent = Extent::of(scenario, *scale);
-            let found = smallest(1, 1, MOST_REPLICAS, |replicas| {
-                let record = fleet.run(&[replicas], requests.all(*scale), extent)?;
-                let standing = Standing::of(&record, conditions, steady);
-                Ok::<_, Error>((standing.holds, standing))
-            })?;
+            let row = of.row(*scale)?;
             progress(1 + done.fetch_add(1, Ordering::Relaxed), total);
-            let replicas = found.as_ref().map(|f| f.0);
-            let with_one_spare = replicas.map(|r| r + 1);
-            let instances = packing.and_then(|p| Some(p.instances(with_one_spare?)));
-            let price = packing.and_then(|p| p.usd_per_hour);
-            Ok(CapacityRow {
-                scale: *scale,
-                requests_per_s: per_s.map(|r| r * scale),
-                replicas,
-                with_one_spare,
-                instances,
-                usd_per_hour: instances.and_then(|n| Some(f64::from(n) * price?)),
-                standing: found.map(|f| f.1),
-            })
+            Ok(row)
         })
-        .collect::<Result<Vec<_>, Error>>()?;
-    let mut notes = vec![format!(
-        "all {} requests of the load at each multiple; replicas is the smallest number with which every objective holds, no request is lost{}",
-        requests.len(),
-        if steady { " and no queue grows" } else { "" }
-    )];
-    if requests.cut {
-        notes.push("the load has more requests; the table rests on the first of them".to_owned());
+        .collect::<Result<Vec<Row>, Error>>()?;
+    if let [Row::Refused(_, why), ..] = found.as_slice()
+        && found.iter().all(|r| matches!(r, Row::Refused(..)))
+    {
+        return Err(Error::input(why.clone()));
     }
-    if packing.is_none_or(|p| p.usd_per_hour.is_none()) {
-        notes.push("no price: the scenario has no instance type with one".to_owned());
-    }
+    let rows: Vec<CapacityRow> = (found.into_iter())
+        .map(|row| match row {
+            Row::Found(row) => *row,
+            Row::Refused(scale, why) => of.without(scale, why),
+        })
+        .collect();
     Ok(CapacityTable {
         contract: CONTRACT,
         name: scenario.name.clone(),
         deployment: fleet.info.deployment.clone(),
         load: scenario.load_in_words(),
         slo: conditions.iter().map(|c| c.text.clone()).collect(),
+        notes: notes(&of, &rows),
         rows,
-        notes,
     })
+}
+
+/// What the rows are of.
+struct Of<'a> {
+    world: &'a World,
+    conditions: &'a [Condition],
+    requests: &'a Requests,
+    fleet: &'a Fleet,
+    packing: Option<Packing>,
+    /// Why no number of replicas can hold.
+    alone: Option<String>,
+}
+
+/// What came of a multiple of the load.
+enum Row {
+    Found(Box<CapacityRow>),
+    /// No run says anything of so large or so short a load.
+    Refused(f64, String),
+}
+
+impl Of<'_> {
+    /// A row without a number of replicas.
+    fn without(&self, scale: f64, reason: String) -> CapacityRow {
+        CapacityRow {
+            scale,
+            requests_per_s: self.requests.per_s().map(|r| r * scale),
+            replicas: None,
+            with_one_spare: None,
+            instances: None,
+            usd_per_hour: None,
+            standing: None,
+            reason: Some(reason),
+        }
+    }
+
+    fn row(&self, scale: f64) -> Result<Row, Error> {
+        if let Some(why) = &self.alone {
+            return Ok(Row::Found(Box::new(self.without(scale, why.clone()))));
+        }
+        let judge = match Judge::new(
+            self.conditions,
+            self.requests,
+            scale,
+            self.world.most_requests,
+        ) {
+            Ok(judge) => judge,
+            Err(e) => return Ok(Row::Refused(scale, e.into_reason()?)),
+        };
+        let mut most = None;
+        let found = smallest(1, 1, MOST_REPLICAS, |replicas| {
+            let standing = judge.stands(self.fleet, &[replicas])?.standing;
+            if replicas == MOST_REPLICAS {
+                most = Some(standing.clone());
+            }
+            Ok::<_, Error>((standing.holds, standing))
+        })?;
+        let Some((replicas, standing)) = found else {
+            let how = most.map_or(String::new(), |s| misses(&s, self.conditions));
+            let why = format!("{MOST_REPLICAS} replicas, the most that are tried, miss it: {how}");
+            return Ok(Row::Found(Box::new(self.without(scale, why))));
+        };
+        let with_one_spare = replicas + 1;
+        let instances = self.packing.map(|p| p.instances(with_one_spare));
+        let price = self.packing.and_then(|p| p.usd_per_hour);
+        Ok(Row::Found(Box::new(CapacityRow {
+            scale,
+            requests_per_s: self.requests.per_s().map(|r| r * scale),
+            replicas: Some(replicas),
+            with_one_spare: Some(with_one_spare),
+            instances,
+            usd_per_hour: instances.and_then(|n| Some(f64::from(n) * price?)),
+            standing: Some(standing),
+            reason: None,
+        })))
+    }
+}
+
+/// Why no number of replicas holds, if none does: the objectives are missed by requests that find a replica empty, or such are lost.
+fn alone(
+    fleet: &Fleet,
+    requests: &Requests,
+    conditions: &[Condition],
+) -> Result<Option<String>, Error> {
+    let Some(per_s) = requests.per_s().filter(|_| !requests.shares()) else {
+        return Ok(None);
+    };
+    let load = requests.first(ALONE_REQUESTS, 1.0 / (ALONE_S * per_s))?;
+    let record = fleet.run(&[1], load, Extent::default())?;
+    let standing = Standing::of(&record, conditions, false);
+    Ok((standing.sure && !standing.holds).then(|| {
+        format!(
+            "no number of replicas holds: requests that have a replica for themselves miss it already: {}; another layout, accelerator or limit may help",
+            misses(&standing, conditions)
+        )
+    }))
+}
+
+/// By what `standing` misses.
+fn misses(standing: &Standing, conditions: &[Condition]) -> String {
+    let mut out: Vec<String> = (conditions.iter().zip(&standing.values_ms))
+        .filter_map(|(c, v)| Some((c, v.filter(|v| c.margin(*v) <= 0.0)?)))
+        .map(|(c, v)| format!("{} is {} ms of {}", c.label(), figure(v), c.text))
+        .collect();
+    if standing.lost > 0 {
+        let (lost, all) = (standing.lost, standing.requests);
+        out.push(format!("{lost} of {all} requests are refused, time out or fail"));
+    }
+    if standing.growing {
+        out.push("the queue grows".into());
+    }
+    out.join(", ")
+}
+
+/// What the reader must know to judge the figures.
+fn notes(of: &Of, rows: &[CapacityRow]) -> Vec<String> {
+    let requests = of.requests;
+    let mut notes = vec![if requests.goes_on() {
+        "replicas is the smallest number with which every objective holds, no request is lost and no queue grows, in runs that take as long at each \
+         multiple as the scenario's own and go on until the objectives stand clear of their limits"
+            .to_owned()
+    } else {
+        format!(
+            "all {} requests of the load; a trace is played faster at a multiple, a curve of rates takes as long and has more; replicas is the smallest \
+             number with which every objective holds and no request is lost",
+            requests.len()
+        )
+    }];
+    for r in rows {
+        let at = format!("at {} times the load", figure(r.scale));
+        if let Some(why) = &r.reason {
+            notes.push(format!("{at}: {why}"));
+        }
+        if let Some(s) = r.standing.as_ref().filter(|s| !s.sure) {
+            notes.push(format!(
+                "{at} chance decides: after {} requests a value lies within its interval of its limit, or the run is short beside its longest request",
+                s.requests
+            ));
+        }
+    }
+    // One note for all rows that share a reason.
+    if let Some(why) = &of.alone {
+        notes.truncate(1);
+        notes.push(why.clone());
+    }
+    if requests.cut && !requests.goes_on() {
+        notes.push("the load has more requests; the table rests on the first of them".to_owned());
+    }
+    if of.packing.is_none_or(|p| p.usd_per_hour.is_none()) {
+        notes.push("no price: the scenario has no instance type with one".to_owned());
+    }
+    notes
 }
 
 impl CapacityTable {
@@ -185,8 +321,7 @@ impl CapacityTable {
                 let mut row = vec![
                     figure(r.scale),
                     r.requests_per_s.map_or("-".into(), figure),
-                    r.replicas
-                        .map_or_else(|| format!("> {MOST_REPLICAS}"), |n| n.to_string()),
+                    number(r.replicas),
                     number(r.with_one_spare),
                     number(r.instances),
                     r.usd_per_hour.map_or("-".into(), figure),
@@ -343,13 +478,49 @@ mod tests {
         assert!(n > 1);
         let requests = Requests::draw(&scenario, scenario.seed).unwrap();
         let fleet = Fleet::start(scenario.clone()).unwrap();
-        let stands = |n: u32| {
-            let record = fleet
-                .run(&[n], requests.all(6.0), Extent::of(&scenario, 6.0))
-                .unwrap();
-            Standing::of(&record, &conditions, true).holds
-        };
+        let judge = Judge::new(&conditions, &requests, 6.0, 1 << 20).unwrap();
+        let stands = |n: u32| judge.stands(&fleet, &[n]).unwrap().standing.holds;
         assert!(stands(n) && !stands(n - 1));
+    }
+
+    fn table_at(text: &str, scales: &[f64]) -> Result<CapacityTable, Error> {
+        let scenario = Scenario::parse(text, "s.toml", &[]).unwrap();
+        let conditions = own_conditions(&scenario).unwrap();
+        table(&World::default(), &scenario, &conditions, scales, &|_, _| {})
+    }
+
+    #[test]
+    fn ten_times_the_requests_give_the_same_number() {
+        let replicas = |requests: u32| {
+            let text = TEXT.replace("800", &requests.to_string());
+            let rows = table_at(&text, &[1.0, 3.0, 8.0]).unwrap().rows;
+            rows.iter().map(|r| r.replicas).collect::<Vec<_>>()
+        };
+        let short = replicas(50);
+        assert_eq!(short, replicas(800));
+        assert_eq!(short, replicas(8_000));
+    }
+
+    #[test]
+    fn an_objective_that_no_number_meets_is_said_with_the_reason() {
+        let text = TEXT.replace("ttft = \"200 ms\"", "ttft = \"5 ms\"");
+        let t = table_at(&text, &[1.0, 2.0]).unwrap();
+        assert!(t.rows.iter().all(|r| r.replicas.is_none()));
+        let why = t.rows[0].reason.as_ref().unwrap();
+        assert!(
+            why.contains("for themselves") && why.contains("TTFT p99 is"),
+            "{why}"
+        );
+        assert_eq!(t.render().matches("for themselves").count(), 1, "{}", t.render());
+    }
+
+    #[test]
+    fn a_load_of_which_no_run_says_anything_is_refused() {
+        let e = table_at(TEXT, &[1_000_000.0]).unwrap_err();
+        assert!(e.is_input() && e.to_string().contains("too large"), "{e}");
+        // Beside others it is a row with its reason.
+        let t = table_at(TEXT, &[1.0, 1_000_000.0]).unwrap();
+        assert!(t.rows[0].replicas.is_some() && t.rows[1].reason.is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! - [`plan`]: a model, a load, objectives and hardware in; a ranking of deployments out, with its doubt
 //! - [`capacity`]: how many replicas for each load
 //! - [`whatif`]: each single change worth trying, ranked by its effect
+//! - [`judge`]: whether a deployment keeps its objectives in steady state, for all of them; [`interval`]: how sure that is
 //! - [`sweep`]: a scenario over axes of its keys, on all cores, resumable, in shards
 //!
 //! All of them run scenarios of `sim` and nothing else: a figure of theirs is one that `servetwin run` gives for the scenario they name.
@@ -14,6 +15,8 @@ pub mod conditions;
 mod error;
 pub mod fleet;
 mod hash;
+pub mod interval;
+pub mod judge;
 pub mod loads;
 pub mod plan;
 pub mod requests;

@@ -1,17 +1,25 @@
 //! The requests of a load, drawn once and played to every candidate: common random numbers.
+//!
+//! A load that goes on as it is (Poisson, gamma, constant) has no end: further requests are drawn from the same streams, and the first of them are always
+//! the same. At a multiple of its rate the same requests come at shorter gaps, and more of them in the same time. A curve of rates is drawn anew at the
+//! multiple of its rates, over the same time. A trace has the requests that it has: at a multiple it is played faster, from its first to its last.
 
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::request::{ReqId, RequestSpec};
 use sim::scenario::Scenario;
-use sim::workload::Workload;
+use sim::workload::{Arrival, Workload};
 
 use crate::Error;
 use crate::hash::fnv1a;
+use crate::loads::at_scale;
 
-/// Most requests that are drawn; a longer load is cut there.
+/// Most requests of a load as the scenario has it; a longer one is cut there.
 pub const MOST_REQUESTS: usize = 200_000;
+/// Most requests that are drawn to find enough with certain prompts.
+const MOST_DRAWN: usize = 1 << 23;
 
 /// The requests of an open loop, in the order in which they are sent.
 #[derive(Clone)]
@@ -20,12 +28,25 @@ pub struct Requests {
     shares: bool,
     /// Whether the load has more requests than these.
     pub cut: bool,
+    source: Arc<Source>,
+}
+
+/// Where requests come from.
+struct Source {
+    scenario: Scenario,
+    /// Requests per second of all streams; none where they change or end by themselves.
+    per_s: Option<f64>,
+    /// Prompts that are taken [tokens].
+    prompts: RangeInclusive<u32>,
+    /// What has been drawn of a load that goes on, longer than the scenario has it.
+    drawn: Mutex<Arc<[RequestSpec]>>,
 }
 
 /// What of a load bounds need to know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments {
-    /// Requests per second, over the time in which they are sent; none of a load whose requests come all at once.
+    /// Requests per second: of a load that goes on that of its streams, of others the mean over the time in which they are sent; none of a load whose
+    /// requests come all at once.
     pub per_s: Option<f64>,
     /// Mean prompt [tokens].
     pub prompt: f64,
@@ -43,6 +64,36 @@ pub struct Moments {
     pub shares: bool,
 }
 
+/// Requests per second of a scenario whose rates neither change nor end by themselves; none of others.
+pub fn steady_rate(scenario: &Scenario) -> Option<f64> {
+    let rate = |a: &Arrival| match a {
+        Arrival::Poisson { rate } | Arrival::Gamma { rate, .. } | Arrival::Constant { rate } => {
+            Some(rate.per_sec())
+        }
+        _ => None,
+    };
+    scenario.workload.iter().map(|s| rate(&s.arrival)).sum()
+}
+
+/// The first `n` requests of `scenario` as its limits are; whether they share content, and whether there are more.
+fn drawn(scenario: &Scenario, n: usize) -> Result<(Vec<RequestSpec>, bool, bool), Error> {
+    let mut mix = scenario.mix()?;
+    if mix.reacts() {
+        return Err(Error::input(
+            "workload: a closed loop, sessions or retries send when answers come, so their load depends on the deployment; a plan needs an \
+             open loop (poisson, gamma, constant, steps, ramp, rate_table) or a trace",
+        ));
+    }
+    let mut list = Vec::new();
+    while mix.peek().is_some() && list.len() < n {
+        let mut spec = RequestSpec::default();
+        mix.pop(list.len() as ReqId, &mut spec);
+        list.push(spec);
+    }
+    let cut = mix.peek().is_some();
+    Ok((list, mix.shares_content(), cut))
+}
+
 impl Requests {
     /// Draws the requests of `scenario` with `seed`.
     ///
@@ -51,30 +102,97 @@ impl Requests {
     pub fn draw(scenario: &Scenario, seed: u64) -> Result<Requests, Error> {
         let mut scenario = scenario.clone();
         scenario.seed = seed;
-        let mut mix = scenario.mix()?;
-        if mix.reacts() {
-            return Err(Error::input(
-                "workload: a closed loop, sessions or retries send when answers come, so their load depends on the deployment; a plan needs an \
-                 open loop (poisson, gamma, constant, steps, ramp, rate_table) or a trace",
-            ));
-        }
-        let shares = mix.shares_content();
-        let mut list = Vec::new();
-        while mix.peek().is_some() && list.len() < MOST_REQUESTS {
-            let mut spec = RequestSpec::default();
-            mix.pop(list.len() as ReqId, &mut spec);
-            list.push(spec);
-        }
+        let (list, shares, cut) = drawn(&scenario, MOST_REQUESTS)?;
         if list.is_empty() {
             return Err(Error::input(
                 "workload: no request is sent; raise the rate or the run's length",
             ));
         }
+        let list: Arc<[RequestSpec]> = list.into();
+        // A stream with an end of its own would go on in a longer run.
+        let is_first = scenario.workload.iter().all(|s| s.requests.is_none());
+        let first = if is_first {
+            list.clone()
+        } else {
+            Arc::from(Vec::new())
+        };
         Ok(Requests {
-            list: list.into(),
+            source: Arc::new(Source {
+                per_s: steady_rate(&scenario),
+                scenario,
+                prompts: 0..=u32::MAX,
+                drawn: Mutex::new(first),
+            }),
+            list,
             shares,
-            cut: mix.peek().is_some(),
+            cut,
         })
+    }
+
+    /// Whether a longer run is more of the same: no rate changes, and nothing ends by itself.
+    pub fn goes_on(&self) -> bool {
+        self.source.per_s.is_some()
+    }
+
+    /// Whether requests share prompt content.
+    pub fn shares(&self) -> bool {
+        self.shares
+    }
+
+    /// The scenario that they are drawn from.
+    pub fn scenario(&self) -> &Scenario {
+        &self.source.scenario
+    }
+
+    /// The load at `factor` times its rates where these change by themselves, to be played as it is; none for a load that goes on and for a trace: of
+    /// these the same requests come faster.
+    ///
+    /// # Errors
+    /// Rates that no arrival process can have.
+    pub fn anew(&self, factor: f64) -> Result<Option<Requests>, Error> {
+        let scenario = &self.source.scenario;
+        let is_trace = |a: &Arrival| matches!(a, Arrival::Trace { .. });
+        if factor == 1.0 || self.goes_on() || scenario.workload.iter().any(|s| is_trace(&s.arrival))
+        {
+            return Ok(None);
+        }
+        let whole = Requests::draw(&at_scale(scenario, factor)?, scenario.seed)?;
+        Ok(Some(whole.only(self.source.prompts.clone())))
+    }
+
+    /// The first `n` of a load that goes on, of another as many as there are, at `factor` times their rate.
+    ///
+    /// # Errors
+    /// Files that cannot be read any more.
+    pub fn first(&self, n: usize, factor: f64) -> Result<Playback, Error> {
+        let list = if self.goes_on() {
+            self.at_least(n)?
+        } else {
+            self.list.clone()
+        };
+        Ok(played(list, (0, n, 1), factor, self.shares))
+    }
+
+    fn at_least(&self, n: usize) -> Result<Arc<[RequestSpec]>, Error> {
+        let source = &self.source;
+        let mut held = source.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut total = n.next_power_of_two();
+        while held.len() < n {
+            let mut scenario = source.scenario.clone();
+            scenario.limits.requests = Some(total as u64);
+            scenario.limits.duration = None;
+            for stream in &mut scenario.workload {
+                stream.requests = None;
+            }
+            let (mut list, _, _) = drawn(&scenario, total)?;
+            list.retain(|r| source.prompts.contains(&r.prompt_tokens));
+            *held = list.into();
+            if total >= MOST_DRAWN {
+                break;
+            }
+            total *= 2;
+        }
+        Ok(held.clone())
     }
 
     /// What tells these requests from others: 16 hexadecimal digits.
@@ -110,6 +228,20 @@ impl Requests {
         at(to - 1).since(at(from)).as_secs()
     }
 
+    /// Requests per second, as [`Moments::per_s`].
+    pub fn per_s(&self) -> Option<f64> {
+        let span = self.span_s();
+        let measured = (span > 0.0).then(|| (self.list.len() - 1) as f64 / span);
+        let is_whole = self.source.prompts == (0..=u32::MAX);
+        (self.source.per_s).filter(|_| is_whole).or(measured)
+    }
+
+    /// Requests that are sent at `at` or later, at `factor` times the load.
+    pub fn sent_after(&self, at: SimTime, factor: f64) -> u64 {
+        let first = (self.list).partition_point(|r| r.arrival.as_secs() / factor < at.as_secs());
+        (self.list.len() - first) as u64
+    }
+
     /// The moments of the load.
     pub fn moments(&self) -> Moments {
         let n = self.list.len() as f64;
@@ -123,10 +255,9 @@ impl Requests {
         }
         let mut prompts: Vec<u32> = self.list.iter().map(|r| r.prompt_tokens).collect();
         prompts.sort_unstable();
-        let span = self.span_s();
         let longest = |r: &RequestSpec| r.prompt_tokens.saturating_add(r.max_tokens);
         Moments {
-            per_s: (span > 0.0).then(|| (n - 1.0) / span),
+            per_s: self.per_s(),
             prompt: prompt / n,
             output: output / n,
             context: context / output.max(1.0),
@@ -156,13 +287,19 @@ impl Requests {
         self.play(at.unwrap_or(0), n, 1, 1.0)
     }
 
-    /// Those whose prompt `takes` says, at the times at which they are sent.
-    pub fn only(&self, takes: impl Fn(u32) -> bool) -> Requests {
-        let list = self.list.iter().filter(|r| takes(r.prompt_tokens));
+    /// Those with such `prompts` [tokens], at the times at which they are sent.
+    pub fn only(&self, prompts: RangeInclusive<u32>) -> Requests {
+        let list = (self.list.iter()).filter(|r| prompts.contains(&r.prompt_tokens));
         Requests {
             list: list.cloned().collect(),
             shares: self.shares,
             cut: self.cut,
+            source: Arc::new(Source {
+                scenario: self.source.scenario.clone(),
+                per_s: self.source.per_s,
+                prompts,
+                drawn: Mutex::new(Arc::from(Vec::new())),
+            }),
         }
     }
 
@@ -183,19 +320,29 @@ impl Requests {
     }
 
     fn play(&self, from: usize, n: usize, stride: usize, factor: f64) -> Playback {
-        Playback {
-            origin: if from == 0 {
-                SimTime::ZERO
-            } else {
-                self.list[from].arrival
-            },
-            list: self.list.clone(),
-            at: from,
-            end: (from + n).min(self.list.len()),
-            stride,
-            scale: 1.0 / factor,
-            shares: self.shares,
-        }
+        played(self.list.clone(), (from, n, stride), factor, self.shares)
+    }
+}
+
+/// `n` of `list` from the place `from` on, each `stride`-th, at `factor` times their rate.
+fn played(
+    list: Arc<[RequestSpec]>,
+    (from, n, stride): (usize, usize, usize),
+    factor: f64,
+    shares: bool,
+) -> Playback {
+    Playback {
+        origin: if from == 0 {
+            SimTime::ZERO
+        } else {
+            list[from].arrival
+        },
+        at: from,
+        end: from.saturating_add(n).min(list.len()),
+        list,
+        stride,
+        scale: 1.0 / factor,
+        shares,
     }
 }
 
@@ -306,6 +453,32 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_goes_on_has_no_end_and_begins_the_same() {
+        let r = poisson(10.0, 100);
+        let (own, more) = (times(r.all(1.0)), times(r.first(1000, 1.0).unwrap()));
+        assert_eq!((own.len(), more.len()), (100, 1000));
+        assert_eq!(own, more[..100]);
+        assert_eq!(times(r.first(30, 1.0).unwrap()), own[..30]);
+        // At twice the rate as much time has twice the requests.
+        let end = |t: &[SimTime]| t[t.len() - 1].as_secs();
+        let twice = times(r.first(2000, 2.0).unwrap());
+        assert!((end(&twice) / end(&more) - 1.0).abs() < 0.1);
+        assert_eq!(r.moments().per_s, Some(10.0));
+    }
+
+    #[test]
+    fn a_curve_of_rates_takes_as_long_at_a_multiple_and_a_trace_has_as_many() {
+        let text = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = { kind = \"ramp\", from = \"1 \
+                    req/s\", to = \"20 req/s\", over = \"60 s\" }\nprompt = 10\noutput = 10\n[run]\nduration = \"60 s\"\n";
+        let r = Requests::draw(&Scenario::parse(text, "x.toml", &[]).unwrap(), 1).unwrap();
+        assert!(!r.goes_on() && r.anew(1.0).unwrap().is_none());
+        let three = r.anew(3.0).unwrap().unwrap();
+        assert!((three.span_s() / r.span_s() - 1.0).abs() < 0.05);
+        assert!((three.len() as f64 / r.len() as f64 / 3.0 - 1.0).abs() < 0.2);
+        assert!(poisson(10.0, 100).anew(3.0).unwrap().is_none());
+    }
+
+    #[test]
     fn a_factor_moves_times_only() {
         let r = poisson(10.0, 100);
         let (one, two) = (times(r.all(1.0)), times(r.all(2.0)));
@@ -319,7 +492,7 @@ mod tests {
         let text = "[step]\nbase = \"1 ms\"\n[engine]\nkind = \"vllm_v1\"\nkv_blocks = 100\n[[workload]]\narrival = { kind = \"poisson\", rate = \"10 req/s\" \
                     }\nprompt = { kind = \"uniform\", min = 1, max = 100 }\noutput = 10\n[run]\nrequests = 500\n";
         let r = Requests::draw(&Scenario::parse(text, "x.toml", &[]).unwrap(), 1).unwrap();
-        let (short, long) = (r.only(|p| p <= 50), r.only(|p| p > 50));
+        let (short, long) = (r.only(0..=50), r.only(51..=100));
         assert_eq!(short.len() + long.len(), 500);
         assert!(short.moments().prompts.last() <= Some(&50) && long.moments().prompts[0] > 50);
         let mut both = times(short.all(1.0));

@@ -3,15 +3,15 @@
 use hwmodels::{Dtype, ModelArch};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use sim::metrics::RecordOptions;
 use sim::report::RunReport;
 use sim::report::summary::CONTRACT;
 use sim::report::text::figure;
 use sim::scenario::{ModelSource, RouterPolicy, Scenario};
-use sim::simulation::RunOptions;
 use sim::workload::Workload as _;
 
-use crate::{Error, World};
+use crate::capacity::own_conditions;
+use crate::conditions::Standing;
+use crate::{Error, World, judge};
 
 /// Instance types beside the scenario's own that are tried.
 const MOST_INSTANCES: usize = 8;
@@ -82,7 +82,7 @@ pub struct Outcome {
     pub usd_per_hour: Option<f64>,
     /// Whether the objectives hold; null without any.
     pub holds: Option<bool>,
-    /// Smallest margin of any objective's limit against the 99th percentile [ratio]; null without any.
+    /// Smallest margin of any objective's limit against the 99th percentile in steady state [ratio]; null without any.
     pub margin_ratio: Option<f64>,
     /// Time to first token, 99th percentile [ms].
     pub ttft_p99_ms: Option<f64>,
@@ -96,20 +96,24 @@ pub struct Outcome {
     pub usd_per_million_output_tokens: Option<f64>,
     /// Requests that were rejected, timed out or failed.
     pub lost: u64,
+    /// How the objectives stand in steady state, each as the 99th percentile of its metric; null without any.
+    #[serde(default)]
+    pub standing: Option<Standing>,
 }
 
 impl Outcome {
-    fn of(r: &RunReport) -> Outcome {
+    fn of(r: &RunReport, standing: Option<Standing>) -> Outcome {
         Outcome {
             usd_per_hour: r.cost.usd_per_hour,
-            holds: r.slo.holds.map(|h| h && !r.stationarity.growing()),
-            margin_ratio: r.slo.smallest_margin(),
+            holds: standing.as_ref().map(|s| s.holds),
+            margin_ratio: standing.as_ref().map(|s| s.margin_ratio),
             ttft_p99_ms: r.ttft_ms.p99,
             tpot_p99_ms: r.tpot_ms.p99,
             e2e_mean_ms: r.e2e_ms.mean,
             output_tokens_per_s: r.throughput.output_tokens_per_s,
             usd_per_million_output_tokens: r.cost.usd_per_million_output_tokens,
             lost: r.requests.lost(),
+            standing,
         }
     }
 }
@@ -127,7 +131,7 @@ pub fn whatif(
 ) -> Result<WhatIf, Error> {
     let base = world.scenario(text, origin, overrides)?;
     let built = base.build()?;
-    let report = simulate(world, &base)?;
+    let (report, own) = simulate(world, &base)?;
     let changes = changes(&base, &built.decided, built.workload.shares_content());
     let total = changes.len() as u64;
     let done = std::sync::atomic::AtomicU64::new(0);
@@ -142,12 +146,11 @@ pub fn whatif(
             let n = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             progress(n, total);
             match outcome {
-                Ok(r) => Ok((set, Ok(Outcome::of(&r)))),
+                Ok((_, outcome)) => Ok((set, Ok(outcome))),
                 Err(e) => Ok((set, Err(e.into_reason()?))),
             }
         })
         .collect::<Result<Vec<_>, Error>>()?;
-    let own = Outcome::of(&report);
     let mut changes = Vec::new();
     let mut impossible = Vec::new();
     for (set, result) in tried {
@@ -208,16 +211,13 @@ fn rank(o: &Outcome) -> (bool, f64, f64, f64) {
     )
 }
 
-fn simulate(world: &World, scenario: &Scenario) -> Result<RunReport, Error> {
-    let options = RunOptions {
-        cancel: world.cancel.clone(),
-        record: RecordOptions {
-            series_bins: 0,
-            ..RecordOptions::default()
-        },
-        ..RunOptions::default()
-    };
-    Ok(RunReport::new(&scenario.run(&options)?, 0.0))
+fn simulate(world: &World, scenario: &Scenario) -> Result<(RunReport, Outcome), Error> {
+    let conditions = own_conditions(scenario).unwrap_or_default();
+    let judged = judge::scenario(world, scenario, &conditions)?;
+    let report = RunReport::new(&judged.record, 0.0);
+    let standing = Some(judged.standing).filter(|_| !conditions.is_empty());
+    let outcome = Outcome::of(&report, standing);
+    Ok((report, outcome))
 }
 
 /// The changes worth trying.

@@ -9,6 +9,9 @@ use sim::scenario::{Scenario, ScenarioError};
 
 use crate::Error;
 
+/// Requests of a run at most, where nobody says less.
+pub const MOST_REQUESTS: u64 = 1 << 20;
+
 /// Where the files that a question names are, and who may stop its answer.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -16,6 +19,8 @@ pub struct World {
     pub files: Arc<dyn Files>,
     /// Raised by whoever wants no answer any more: runs under way stop between two instants.
     pub cancel: Option<Arc<AtomicBool>>,
+    /// Requests of a run at most.
+    pub most_requests: u64,
     /// Whether the files lie on this computer's disk, so that their names can be made absolute.
     on_disk: bool,
 }
@@ -26,6 +31,7 @@ impl Default for World {
         World {
             files: Arc::new(Disk),
             cancel: None,
+            most_requests: MOST_REQUESTS,
             on_disk: true,
         }
     }
@@ -37,6 +43,7 @@ impl World {
         World {
             files: Arc::new(bundle),
             cancel: None,
+            most_requests: MOST_REQUESTS,
             on_disk: false,
         }
     }

@@ -1,9 +1,13 @@
-//! One load, measured in steady state: runs are doubled until their figures stand.
+//! One load, measured in steady state: runs are doubled until their figures stand, by the judge that plans and capacity tables have.
 
+use planner::interval::{self, Side, in_order};
+use planner::judge::{Length, Look, Span, lengthen, too_few};
+use sim::record::RunRecord;
 use sim::report::RunReport;
-use sim::report::curve::CurvePoint;
+use sim::report::curve::{ATTAINMENT, CurvePoint};
 
 use super::loads::{Extent, Loads};
+use crate::bad_input::BadInput;
 use crate::simulate::{Keep, Path as SimPath, simulate};
 
 /// Requests of the first run, but for scenarios of fewer.
@@ -13,11 +17,9 @@ const LEAST_REQUESTS: u64 = 200;
 /// Requests of the first run per user of a closed loop, at least.
 const REQUESTS_PER_USER: f64 = 10.0;
 /// A run of more requests is not doubled.
-const MOST_REQUESTS: u64 = 16_000;
+const MOST_REQUESTS: u64 = 32_000;
 /// A run of more steps is not doubled.
 const MOST_STEPS: u64 = 500_000;
-/// Share of each run that is left out.
-const LEFT_OUT: f64 = 1.0 / 3.0;
 /// Change of throughput by a doubling at which it stands [ratio].
 pub const THROUGHPUT_TOLERANCE: f64 = 0.02;
 /// Change of mean E2E latency by a doubling at which it stands [ratio].
@@ -31,6 +33,17 @@ pub struct Run {
     pub report: RunReport,
     /// From the start of the run [s].
     pub sent_s: f64,
+    /// The share of requests that meet the objective in a run without end, and on which side of what is required it lies; none without an objective.
+    attained: Option<(interval::Range, Side)>,
+}
+
+/// The share of `record`'s requests that meet its objective.
+fn attained(record: &RunRecord) -> Option<(interval::Range, Side)> {
+    if record.slo.is_empty() {
+        return None;
+    }
+    let met = in_order(record, |r| Some(f64::from(u8::from(record.slo.met_by(r)))));
+    interval::of_mean(&met, ATTAINMENT)
 }
 
 impl Loads<'_> {
@@ -42,7 +55,11 @@ impl Loads<'_> {
         let scenario = self.at(load, extent)?;
         let done = simulate(&scenario, seed, Keep::Requests, SimPath::Auto, None)?;
         let window = &done.record.window;
+        if let Some(why) = too_few(&done.record).filter(|_| extent.is_none()) {
+            return Err(BadInput(why).into());
+        }
         Ok(Run {
+            attained: attained(&done.record),
             sent_s: done.record.warmup.as_secs() + window.sending.as_secs(),
             report: RunReport::new(&done.record, done.wall_s),
         })
@@ -64,12 +81,26 @@ impl Loads<'_> {
     /// # Errors
     /// As [`Loads::run`].
     pub fn run_of(&self, load: f64, seed: u64, requests: u64, sent_s: f64) -> anyhow::Result<Run> {
-        let own = self.scenario().warmup.secs().min(sent_s / 2.0);
+        let span = self.span(requests as f64 / sent_s, requests);
+        self.run_for(load, seed, span.length(requests))
+    }
+
+    fn run_for(&self, load: f64, seed: u64, length: Length) -> anyhow::Result<Run> {
         let extent = Extent {
-            requests,
-            warmup_s: own.max(sent_s * LEFT_OUT),
+            requests: length.requests,
+            warmup_s: length.warmup_s,
         };
         self.run(load, seed, Some(extent))
+    }
+
+    /// The lengths of runs from `first` requests on, `per_s` a second.
+    fn span(&self, per_s: f64, first: u64) -> Span {
+        Span {
+            per_s,
+            horizon: first,
+            most: MOST_REQUESTS.max(first.saturating_mul(2)),
+            warmup_s: self.scenario().warmup.secs(),
+        }
     }
 
     /// `load` in steady state. A load that ends or changes by itself is run as the scenario says.
@@ -78,45 +109,68 @@ impl Loads<'_> {
     /// As [`Loads::run`].
     pub fn steady(&self, load: f64, seed: u64) -> anyhow::Result<CurvePoint> {
         if !self.steady {
-            let report = self.run(load, seed, None)?.report;
-            return Ok(CurvePoint {
-                load,
-                throughput_change_ratio: None,
-                e2e_change_ratio: None,
-                report,
-            });
+            let run = self.run(load, seed, None)?;
+            return Ok(point(load, run, None));
         }
-        let mut requests = self.first_requests(load);
-        let whole = |warmup_s| Some(Extent { requests, warmup_s });
-        let sent_s = match self.requests_per_s(load) {
-            Some(rate) => requests as f64 / rate,
-            None => self.run(load, seed, whole(0.0))?.sent_s,
-        };
-        let mut before = self.run_of(load, seed, requests, sent_s)?;
-        loop {
-            requests *= 2;
-            let now = self.run_of(load, seed, requests, 2.0 * before.sent_s)?;
-            let point = doubled(load, &before.report, now.report);
-            let settled = point.report.stationarity.growing()
-                || point
-                    .report
-                    .e2e_ms
-                    .mean
-                    .is_none_or(|e2e| e2e * 1e-3 <= now.sent_s * LEFT_OUT);
-            let enough = 2 * requests > MOST_REQUESTS || point.report.stats.steps > MOST_STEPS;
-            if (stands(&point) && settled) || enough {
-                return Ok(point);
+        let first = self.first_requests(load);
+        let per_s = match self.requests_per_s(load) {
+            Some(rate) => rate,
+            None => {
+                let whole = Extent {
+                    requests: first,
+                    warmup_s: 0.0,
+                };
+                first as f64 / self.run(load, seed, Some(whole))?.sent_s.max(1e-9)
             }
-            before = Run {
-                report: point.report,
-                sent_s: now.sent_s,
-            };
-        }
+        };
+        let span = self.span(per_s, first);
+        let mut before: Option<RunReport> = None;
+        let (point, ..) = lengthen(
+            &span,
+            false,
+            |length| {
+                let run = self.run_for(load, seed, length)?;
+                let side = run.attained.map(|a| a.1);
+                let long = run.sent_s * planner::judge::LEFT_OUT;
+                let found = point(load, run, before.as_ref());
+                let is_doubled = before.replace(found.report.clone()).is_some();
+                Ok((found, is_doubled && side != Some(Side::Open), long))
+            },
+            |(point, is_clear, long), _| {
+                let r = &point.report;
+                let grows = r.stationarity.growing();
+                let fills = r.e2e_ms.mean.is_none_or(|e2e| e2e * 1e-3 <= *long);
+                let settled = stands(point) && *is_clear && (grows || fills);
+                let enough = r.stats.steps > MOST_STEPS && point.throughput_change_ratio.is_some();
+                Ok::<_, anyhow::Error>(if settled || enough {
+                    Look::Stands
+                } else {
+                    Look::Open
+                })
+            },
+        )?;
+        Ok(point.0)
     }
 }
 
-/// A load whose run was doubled: `before`, then `now`.
-fn doubled(load: f64, before: &RunReport, now: RunReport) -> CurvePoint {
+/// A load that was run; with what half of the run gave, where it was doubled.
+fn point(load: f64, run: Run, before: Option<&RunReport>) -> CurvePoint {
+    let interval = |(range, _): (interval::Range, Side)| {
+        let high = range.high.unwrap_or(1.0);
+        (range.low.max(0.0), high.min(1.0))
+    };
+    let (throughput, e2e) = before.map_or((None, None), |before| doubled(before, &run.report));
+    CurvePoint {
+        load,
+        throughput_change_ratio: throughput,
+        e2e_change_ratio: e2e,
+        attainment_interval: run.attained.map(interval),
+        report: run.report,
+    }
+}
+
+/// Changes of throughput and mean E2E latency by doubling a run: `before`, then `now`.
+fn doubled(before: &RunReport, now: &RunReport) -> (Option<f64>, Option<f64>) {
     let change = |a: f64, b: f64| (b > 0.0).then(|| (b - a).abs() / b);
     let kept_up = |r: &RunReport| {
         let t = &r.throughput;
@@ -125,7 +179,7 @@ fn doubled(load: f64, before: &RunReport, now: RunReport) -> CurvePoint {
     let (a, b) = (&before.throughput, &now.throughput);
     let share = |t: &sim::report::summary::Throughput| t.requests_per_s / t.offered_per_s;
     // Below the capacity throughput is what is offered, which varies from run to run by chance: its share is what must stand.
-    let throughput = if kept_up(before) && kept_up(&now) {
+    let throughput = if kept_up(before) && kept_up(now) {
         change(share(a).min(1.0), share(b).min(1.0))
     } else {
         change(a.requests_per_s, b.requests_per_s)
@@ -134,12 +188,7 @@ fn doubled(load: f64, before: &RunReport, now: RunReport) -> CurvePoint {
         (Some(a), Some(b)) if !now.stationarity.growing() => change(a, b),
         _ => None,
     };
-    CurvePoint {
-        load,
-        throughput_change_ratio: throughput,
-        e2e_change_ratio: e2e,
-        report: now,
-    }
+    (throughput, e2e)
 }
 
 /// Whether the figures of a point stand; those of one that was run once do.

@@ -12,52 +12,38 @@ use super::ready::Ready;
 use super::report::Detail;
 use super::search::Settled;
 use crate::Error;
-use crate::conditions::Standing;
-use crate::fleet::Extent;
+use crate::judge::{Judged, Length};
 
-/// Requests of each run beside the one under the whole load.
-const REQUESTS: usize = 4_000;
 /// Multiples of the load between which the headroom is looked for.
-const MULTIPLES: [f64; 6] = [1.0, 1.25, 1.5, 2.0, 4.0, 8.0];
+const MULTIPLES: [f64; 5] = [1.25, 1.5, 2.0, 4.0, 8.0];
 /// Halvings of the bracket of the headroom.
-const HALVINGS: u32 = 4;
+const HALVINGS: u32 = 5;
 
-/// Looks at `winner`, which is a settling of `ready`.
+/// Looks at `winner`, which is a settling of `ready`: with how long the run is that its figures are of, where the load goes on.
 ///
 /// # Errors
 /// The simulator's own.
-pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<Detail, Error> {
+pub fn detail(
+    question: &Question,
+    ready: &Ready,
+    winner: &Settled,
+) -> Result<(Detail, Option<Length>), Error> {
     let counts = ready.candidate.counts(winner.units);
-    let stretch = |factor: f64| question.requests.stretch(REQUESTS, factor);
-    let at = |factor: f64| ready.standing(question, &counts, stretch(factor), Extent::default());
-    let record = ready
-        .fleet
-        .run(&counts, question.requests.all(1.0), question.extent)?;
+    let own = question.judge(1.0)?;
+    let Judged {
+        standing,
+        record,
+        length,
+    } = own.stands(&ready.fleet, &counts)?;
     let report = RunReport::new(&record, 0.0);
-    let multiples: Vec<(f64, Standing)> = MULTIPLES
-        .par_iter()
-        .map(|f| Ok((*f, at(*f)?)))
-        .collect::<Result<_, Error>>()?;
-    let at_twice = multiples
-        .iter()
-        .find(|(f, _)| *f == 2.0)
-        .map(|(_, s)| s.clone());
+    let at_twice = question.judge(2.0)?.stands(&ready.fleet, &counts)?.standing;
     let one_lost = if counts.iter().all(|n| *n > 1) {
-        let (what, extent) = (Redundancy::Replica, Extent::default());
-        Some(ready.losing(question, winner.units, what, || stretch(1.0), extent)?)
+        Some(ready.judged(&own, winner.units, Redundancy::Replica)?)
     } else {
         None
     };
-    let headroom = match multiples.iter().position(|(_, s)| !s.holds) {
-        None => None,
-        Some(0) => Some(1.0),
-        Some(i) => {
-            let ends = (multiples[i - 1].0, multiples[i].0);
-            Some(boundary(ends, HALVINGS, |x| x, |f| Ok::<_, Error>(at(f)?.holds))?.value)
-        }
-    };
+    let headroom = headroom(question, ready, winner)?;
     let b = report.bound_by;
-    let standing = Standing::of(&record, &question.conditions, question.steady);
     let range_90_ms = (question.conditions.iter().zip(&standing.values_ms))
         .map(|(c, v)| {
             // Time in the queue is no figure of any measured set.
@@ -85,7 +71,7 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         }
         _ => "nothing: no step was made".to_owned(),
     };
-    Ok(Detail {
+    let detail = Detail {
         standing,
         range_90_ms,
         regime: report.diagnosis.regime,
@@ -96,7 +82,7 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         output_tokens_per_s: made,
         kv_peak_ratio: report.kv.peak_ratio,
         headroom,
-        at_twice: at_twice.unwrap_or_default(),
+        at_twice,
         one_lost,
         accuracy: report.accuracy,
         profiles: report.profiles.into_iter().map(|p| p.name).collect(),
@@ -112,5 +98,31 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
                 )
             })
             .collect(),
-    })
+    };
+    Ok((detail, length))
+}
+
+/// The multiple of the load up to which `winner` holds when what may be lost is lost; none: up to the largest that is tried.
+fn headroom(question: &Question, ready: &Ready, winner: &Settled) -> Result<Option<f64>, Error> {
+    let holds = |factor: f64| -> Result<bool, Error> {
+        match question.judge(factor) {
+            Ok(judge) => {
+                let stands = ready.judged(&judge, winner.units, question.redundancy)?;
+                Ok(stands.holds)
+            }
+            // More requests than may be simulated: nothing is said of it.
+            Err(e) if e.is_input() => Ok(false),
+            Err(e) => Err(e),
+        }
+    };
+    let tried = MULTIPLES
+        .par_iter()
+        .map(|f| holds(*f))
+        .collect::<Result<Vec<bool>, Error>>()?;
+    let Some(fails) = tried.iter().position(|holds| !holds) else {
+        return Ok(None);
+    };
+    let below = fails.checked_sub(1).map_or(1.0, |i| MULTIPLES[i]);
+    let ends = (below, MULTIPLES[fails]);
+    Ok(Some(boundary(ends, HALVINGS, |x| x, holds)?.value))
 }

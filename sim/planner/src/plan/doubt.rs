@@ -130,7 +130,7 @@ fn finalists(ready: &[Ready], found: &Found, winner: &Settled) -> Vec<Settled> {
         (c.instance.clone(), c.layouts())
     };
     let mut out = vec![winner.clone()];
-    let mut rest: Vec<&Settled> = found.settled.iter().chain(&found.others).collect();
+    let mut rest: Vec<&Settled> = found.settled.iter().collect();
     rest.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.at.cmp(&b.at)));
     for s in rest {
         let new = out.iter().all(|o| shape(o) != shape(s));

@@ -4,6 +4,7 @@
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
+//! - [`room`]: how far the load can grow, which ranks equal prices
 //! - [`detail`]: what binds the winner, and where it ends; [`sturdier`]: what survives more; [`doubt`]: how sure the answer is
 //! - [`part`]: the search cut up for many machines
 //! - [`report`]: the answer; `headline`: in three lines; [`render`]: as advice on a terminal; `scatter`: as a picture there; [`table`]: as CSV
@@ -26,6 +27,7 @@ pub mod quick;
 pub mod ready;
 pub mod render;
 pub mod report;
+mod room;
 mod scatter;
 pub mod search;
 pub mod space;
@@ -43,7 +45,7 @@ pub use part::Part;
 pub use question::Question;
 pub use report::PlanReport;
 
-use crate::{Error, World};
+use crate::{Error, World, judge};
 use ready::{Ready, start_all};
 use report::{Aside, Choice, PrefillDecode, Rejection, SearchCounts, Sturdier, pareto};
 use search::{Found, Search, Settled, better};
@@ -82,7 +84,7 @@ pub fn answer(
         question,
         options,
         &ready,
-        &found,
+        found,
         rejected,
         combinations,
         progress,
@@ -128,7 +130,7 @@ pub fn merge(
     let mut rejected = space.rejected;
     let mut counts = SearchCounts::default();
     for p in &parts {
-        wanted.extend(p.settled.iter().chain(&p.others).map(|r| r.candidate));
+        wanted.extend(p.settled.iter().map(|r| r.candidate));
         counts = counts.plus(&p.counts);
         for r in &p.rejected {
             Rejection::count(
@@ -158,18 +160,15 @@ pub fn merge(
             units: r.units,
             cost: ready[at].candidate.cost(r.units),
             standing: r.standing(),
+            room: None,
         })
     };
-    let rows = |of: fn(&Part) -> &[part::Row]| -> Result<Vec<Settled>, Error> {
-        parts.iter().flat_map(|p| of(p)).map(settle).collect()
-    };
-    let mut settled = rows(|p| &p.settled)?;
+    let rows = parts.iter().flat_map(|p| &p.settled);
+    let mut settled = rows.map(settle).collect::<Result<Vec<Settled>, Error>>()?;
     settled.sort_by(better);
-    let others = first_of_instances(&ready, &settled, rows(|p| &p.others)?);
     let bounds = ready.iter().map(|r| bounds::bound(r, question)).collect();
     let found = Found {
         settled,
-        others,
         bounds,
         rejected: Vec::new(),
         counts,
@@ -182,25 +181,11 @@ pub fn merge(
         question,
         options,
         &ready,
-        &found,
+        found,
         rejected,
         space.combinations,
         progress,
     )
-}
-
-/// Of the parts' other instance types the cheapest of each that is not settled.
-fn first_of_instances(
-    ready: &[Ready],
-    settled: &[Settled],
-    mut others: Vec<Settled>,
-) -> Vec<Settled> {
-    let instance = |s: &Settled| ready[s.at].candidate.instance.as_str();
-    let mut seen: BTreeSet<&str> = settled.iter().map(instance).collect();
-    others.sort_by(better);
-    others.retain(|s| seen.insert(instance(s)));
-    others.truncate(search::MOST_OTHERS);
-    others
 }
 
 /// What a search found.
@@ -241,7 +226,7 @@ fn explore(
             why.join("; ")
         )));
     }
-    let search = Search::new(question, &ready, progress);
+    let search = Search::new(question, &ready, progress)?;
     question.world.check()?;
     let mut found = if options.exhaustive {
         search.exhaust()?
@@ -274,11 +259,14 @@ fn conclude(
     question: &Question,
     options: Options,
     ready: &[Ready],
-    found: &Found,
+    mut found: Found,
     mut rejected: Vec<Rejection>,
     combinations: usize,
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<Answer, Error> {
+    progress("ranking equal prices by their room");
+    room::rank(question, ready, &mut found.settled)?;
+    let found = &found;
     let affordable = |s: &Settled| question.budget.is_none_or(|b| s.cost <= b * (1.0 + 1e-9));
     let mut notes = question.notes.clone();
     let winner = found.settled.iter().find(|s| affordable(s)).cloned();
@@ -297,14 +285,15 @@ fn conclude(
         // What the winner's own run would warn of.
         notes.extend(ready[w.at].fleet.info.warnings.iter().cloned());
         progress("the winner in detail");
-        detail = Some(detail::detail(question, &ready[w.at], w)?);
+        let (own, length) = detail::detail(question, &ready[w.at], w)?;
+        detail = Some(own);
         progress("what survives more");
         sturdier = Some(survivor(question, ready, found, w)?);
         if options.draws > 0 {
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
         }
-        scenario = Some(scenario_of(question, &ready[w.at], w)?);
+        scenario = Some(scenario_of(question, &ready[w.at], w, length)?);
         if question.pools_by_prompt && !question.moments.shares {
             split = pools::split(question, ready, found, w, progress)?;
         }
@@ -320,7 +309,7 @@ fn conclude(
     rejected.sort_by_cached_key(key);
     let alternatives = alternatives(question, ready, found, winner.as_ref());
     let trust = (winner.as_ref()).and_then(|w| trust(question, &ready[w.at]));
-    let winner = winner.map(|w| choice(question, ready, found, &w, true));
+    let winner = winner.map(|w| choice(question, ready, found, &w));
     let next_price_ratio = (alternatives.iter().map(|c| c.usd_per_hour))
         .min_by(f64::total_cmp)
         .zip(winner.as_ref())
@@ -374,7 +363,7 @@ fn survivor(
         growth_ratio: sturdier::GROWTH,
         lost: lost.to_owned(),
         is_winner: (best.as_ref()).is_some_and(|s| (s.at, s.units) == (winner.at, winner.units)),
-        choice: best.map(|s| choice(question, ready, found, &s, false)),
+        choice: best.map(|s| choice(question, ready, found, &s)),
     })
 }
 
@@ -409,18 +398,19 @@ fn alternatives(
         seen.insert(shape(w), ());
     }
     let mut out: Vec<Choice> = Vec::new();
-    let whole = found.settled.iter().map(|s| (s, true));
-    for (s, whole) in whole.chain(found.others.iter().map(|s| (s, false))) {
-        if seen.insert(shape(s), ()).is_none() {
-            out.push(choice(question, ready, found, s, whole));
+    let mut accelerators = BTreeSet::new();
+    // Cheapest first; beyond so many only the first of each accelerator.
+    for s in &found.settled {
+        let is_new = seen.insert(shape(s), ()).is_none();
+        let is_first = accelerators.insert(search::accelerator(question, &ready[s.at]));
+        if is_new && (is_first || out.len() < MOST_ALTERNATIVES) {
+            out.push(choice(question, ready, found, s));
         }
     }
-    out.sort_by(|a, b| a.usd_per_hour.total_cmp(&b.usd_per_hour));
-    out.truncate(MOST_ALTERNATIVES);
     out
 }
 
-fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whole: bool) -> Choice {
+fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled) -> Choice {
     let r = &ready[s.at];
     let c = &r.candidate;
     let replicas = c.replicas(s.units);
@@ -452,7 +442,8 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         usd_per_month: s.cost * report::HOURS_PER_MONTH,
         usd_per_million_output_tokens: tokens_per_h.map(|t| s.cost / t * 1e6),
         standing: s.standing.clone(),
-        whole_load: whole,
+        whole_load: true,
+        room_ratio: s.room,
         bound_requests_per_s: found.bounds[s.at].requests_per_s * f64::from(c.cells(s.units)),
     }
 }
@@ -479,8 +470,13 @@ fn prefill_decode(ready: &Ready, bound: &bounds::Bound, units: u32) -> Option<Pr
     })
 }
 
-/// The winner as a scenario file: every default visible, the objectives as comments and as `--expect`.
-fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<String, Error> {
+/// The winner as a scenario file: every default visible, the objectives as comments and as `--expect`. It is as long as the run that its figures are of.
+fn scenario_of(
+    question: &Question,
+    ready: &Ready,
+    winner: &Settled,
+    length: Option<judge::Length>,
+) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
     let counts = ready.candidate.counts(winner.units);
     let mut scenario = ready.candidate.scenario(question, &counts)?;
@@ -494,6 +490,9 @@ fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<S
     );
     scenario.slo = SloChoice::of(question.conditions.clone());
     absolute_files(&mut scenario, &question.world)?;
+    if let Some(length) = length {
+        length.lay_over(&mut scenario)?;
+    }
     let expects: Vec<String> = question
         .conditions
         .iter()

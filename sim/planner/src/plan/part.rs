@@ -13,6 +13,7 @@ use super::report::{Rejection, SearchCounts};
 use super::search::{Found, Settled};
 use crate::Error;
 use crate::conditions::Standing;
+use crate::interval::Range;
 use crate::sweep::Shard;
 
 /// What one shard found.
@@ -29,8 +30,6 @@ pub struct Part {
     pub draws: u64,
     /// Candidates that hold.
     pub settled: Vec<Row>,
-    /// The best of other instance types, settled under a stretch of the load.
-    pub others: Vec<Row>,
     /// What was set aside, by reason.
     pub rejected: Vec<Rejection>,
     /// How many were where.
@@ -50,6 +49,9 @@ pub struct Row {
     lost: u64,
     growing: bool,
     holds: bool,
+    intervals_ms: Vec<Option<(Exact, Option<Exact>)>>,
+    sure: bool,
+    requests: u64,
 }
 
 /// A number that a reader gets back to the last bit: as text, since readers of JSON numbers may round.
@@ -79,7 +81,11 @@ impl Row {
             lost,
             growing,
             holds,
+            intervals_ms,
+            sure,
+            requests,
         } = s.standing.clone();
+        let interval = |r: Range| (Exact(r.low), r.high.map(Exact));
         Row {
             candidate,
             units: s.units,
@@ -88,6 +94,9 @@ impl Row {
             lost,
             growing,
             holds,
+            intervals_ms: intervals_ms.into_iter().map(|r| r.map(interval)).collect(),
+            sure,
+            requests,
         }
     }
 
@@ -99,6 +108,16 @@ impl Row {
             lost: self.lost,
             growing: self.growing,
             holds: self.holds,
+            intervals_ms: (self.intervals_ms.iter())
+                .map(|r| {
+                    r.map(|(low, high)| Range {
+                        low: low.0,
+                        high: high.map(|h| h.0),
+                    })
+                })
+                .collect(),
+            sure: self.sure,
+            requests: self.requests,
         }
     }
 }
@@ -120,7 +139,6 @@ impl Part {
             exhaustive: options.exhaustive,
             draws: options.draws,
             settled: rows(&found.settled),
-            others: rows(&found.others),
             rejected,
             counts: found.counts,
         }

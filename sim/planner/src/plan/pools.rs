@@ -39,9 +39,11 @@ pub fn split(
     let mut bounded: Vec<(f64, u32, [Question; 2])> = Vec::new();
     for boundary in boundaries {
         let part = |short: bool| {
-            let part = question
-                .requests
-                .only(|prompt| (prompt <= boundary) == short);
+            let prompts = match short {
+                true => 0..=boundary,
+                false => boundary.saturating_add(1)..=u32::MAX,
+            };
+            let part = question.requests.only(prompts);
             (part.len() >= LEAST).then(|| question.with(part))
         };
         if let (Some(short), Some(long)) = (part(true), part(false)) {
@@ -80,7 +82,7 @@ pub fn split(
 
 /// The winner and what else held, cheapest first, each shape once beside the winner's.
 fn candidates(ready: &[Ready], found: &Found, winner: &Settled) -> Vec<Candidate> {
-    let mut all: Vec<&Settled> = found.settled.iter().chain(&found.others).collect();
+    let mut all: Vec<&Settled> = found.settled.iter().collect();
     all.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.at.cmp(&b.at)));
     let mut out = vec![ready[winner.at].candidate.clone()];
     for s in all {
@@ -96,15 +98,14 @@ fn candidates(ready: &[Ready], found: &Found, winner: &Settled) -> Vec<Candidate
 fn least(question: &Question, candidates: &[Candidate]) -> Result<f64, Error> {
     let ready = start_all(question, candidates, &mut Vec::new());
     question.world.check()?;
-    let search = Search::new(question, &ready, &|_| {});
-    Ok(search.least())
+    Ok(Search::new(question, &ready, &|_| {})?.least())
 }
 
 /// The cheapest deployment for a pool.
 fn pool(question: &Question, candidates: &[Candidate]) -> Result<Option<Pool>, Error> {
     let ready = start_all(question, candidates, &mut Vec::new());
     question.world.check()?;
-    let found = Search::new(question, &ready, &|_| {}).run()?;
+    let found = Search::new(question, &ready, &|_| {})?.run()?;
     let Some(best) = found.settled.first() else {
         return Ok(None);
     };

@@ -14,8 +14,8 @@ use toml::{Spanned, Table, Value};
 
 use super::prices::Prices;
 use crate::conditions::Condition;
-use crate::fleet::Extent;
 use crate::hash::fnv1a;
+use crate::judge::Judge;
 use crate::requests::{Moments, Requests};
 use crate::{Error, World};
 
@@ -184,8 +184,6 @@ pub struct Question {
     pub moments: Moments,
     /// Whether the load goes on as it is: rates that do not change, no trace.
     pub steady: bool,
-    /// What of a whole run is left out, and where it ends.
-    pub extent: Extent,
     /// Whether another seed draws other requests.
     pub seeded: bool,
     /// The load in words.
@@ -312,10 +310,9 @@ impl Question {
             most_candidates: MOST_CANDIDATES,
             catalog,
             load: probe.load_in_words(),
+            steady: requests.goes_on(),
             requests,
             moments,
-            steady: (probe.workload.iter()).all(|s| is_steady(&s.arrival)),
-            extent: Extent::of(&probe, 1.0),
             seeded: !(probe.workload.iter()).all(|s| matches!(s.arrival, Arrival::Trace { .. })),
             notes,
             world: world.clone(),
@@ -329,14 +326,6 @@ fn linked(plan: &PlanFile, is_given: bool) -> Result<(), String> {
         return Err("is the link between prefill and decode; write plan.disaggregated = true to have them apart".into());
     }
     Ok(())
-}
-
-/// Whether a load goes on as it is.
-fn is_steady(arrival: &Arrival) -> bool {
-    matches!(
-        arrival,
-        Arrival::Poisson { .. } | Arrival::Gamma { .. } | Arrival::Constant { .. }
-    )
 }
 
 /// The objectives as written, at least one; or the key at fault and why.
@@ -430,6 +419,14 @@ fn prices(
 }
 
 impl Question {
+    /// The judge of its deployments under `factor` times the load.
+    ///
+    /// # Errors
+    /// As [`Judge::new`].
+    pub fn judge(&self, factor: f64) -> Result<Judge<'_>, Error> {
+        Judge::new(&self.conditions, &self.requests, factor, self.world.most_requests)
+    }
+
     /// The same question of other requests.
     pub fn with(&self, requests: Requests) -> Question {
         Question {

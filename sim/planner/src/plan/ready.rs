@@ -13,6 +13,7 @@ use super::report::{Aside, Rejection};
 use crate::Error;
 use crate::conditions::Standing;
 use crate::fleet::{Extent, Fleet};
+use crate::judge::Judge;
 use crate::requests::Playback;
 
 /// A candidate that starts on its hardware.
@@ -146,16 +147,27 @@ impl Ready {
         extent: Extent,
     ) -> Result<Standing, Error> {
         if counts.contains(&0) {
-            return Ok(Standing {
-                margin_ratio: f64::NEG_INFINITY,
-                ..Standing::default()
-            });
+            return Ok(Standing::nothing());
         }
         let record = self.fleet.run(counts, load, extent)?;
         Ok(Standing::of(&record, &question.conditions, question.steady))
     }
 
-    /// How `units` stand under `load` when `what` is lost, in the worst way to lose it.
+    /// How `units` stand when `what` is lost, in the worst way to lose it, in steady state: the word of `judge`.
+    ///
+    /// # Errors
+    /// The simulator's own.
+    pub fn judged(&self, judge: &Judge, units: u32, what: Redundancy) -> Result<Standing, Error> {
+        let ways = self.candidate.losing(units, what).into_iter();
+        worst(ways.map(|counts| {
+            if counts.contains(&0) {
+                return Ok(Standing::nothing());
+            }
+            Ok(judge.stands(&self.fleet, &counts)?.standing)
+        }))
+    }
+
+    /// How `units` stand under `load` when `what` is lost, in the worst way to lose it: what so short a run says.
     ///
     /// # Errors
     /// The simulator's own.
@@ -167,16 +179,22 @@ impl Ready {
         load: impl Fn() -> Playback,
         extent: Extent,
     ) -> Result<Standing, Error> {
-        let mut worst: Option<Standing> = None;
-        for counts in self.candidate.losing(units, what) {
-            let s = self.standing(question, &counts, load(), extent)?;
-            let key = |s: &Standing| (s.holds, s.margin_ratio);
-            if worst.as_ref().is_none_or(|w| key(&s) < key(w)) {
-                worst = Some(s);
-            }
-        }
-        Ok(worst.unwrap_or_default())
+        let ways = self.candidate.losing(units, what).into_iter();
+        worst(ways.map(|counts| self.standing(question, &counts, load(), extent)))
     }
+}
+
+/// The worst of several, the first of equal ones.
+fn worst(all: impl Iterator<Item = Result<Standing, Error>>) -> Result<Standing, Error> {
+    let mut worst: Option<Standing> = None;
+    for s in all {
+        let s = s?;
+        let key = |s: &Standing| (s.holds, s.margin_ratio);
+        if worst.as_ref().is_none_or(|w| key(&s) < key(w)) {
+            worst = Some(s);
+        }
+    }
+    Ok(worst.unwrap_or_default())
 }
 
 /// Starts all candidates that start, in their order; the others are counted in `rejected` by what kept them. Candidates that differ in

@@ -108,8 +108,12 @@ pub struct Choice {
     pub usd_per_million_output_tokens: Option<f64>,
     /// How the deployment stands when what may be lost is lost.
     pub standing: Standing,
-    /// Whether that is under the whole load, or under a stretch of it.
+    /// Whether that is in steady state, by the judge that the winner has: of every row that is listed.
     pub whole_load: bool,
+    /// Largest multiple of the load, of those that ranked it among equal prices, at which it holds when what may be lost is lost; null where there was
+    /// nothing to rank.
+    #[serde(default)]
+    pub room_ratio: Option<f64>,
     /// Most requests per second that the replicas finish by the bound of their step model and memory.
     pub bound_requests_per_s: f64,
 }
@@ -168,7 +172,7 @@ pub struct Detail {
     pub output_tokens_per_s: f64,
     /// Most KV blocks in use on any replica [ratio].
     pub kv_peak_ratio: f64,
-    /// Multiple of the load up to which the objectives hold; null where they hold at 8 times.
+    /// Multiple of the load up to which the objectives hold when what may be lost is lost; null where they hold at 8 times.
     pub headroom: Option<f64>,
     /// Under twice the load.
     pub at_twice: Standing,
@@ -348,7 +352,7 @@ pub struct Rejection {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Aside {
-    /// They hold, but another costs less or has more margin.
+    /// They may hold, but another costs less or has more room.
     Beaten,
     /// They cost more than the best even at their best.
     Dear,
@@ -374,7 +378,7 @@ impl Aside {
     /// In words, as a heading.
     pub fn heading(self) -> &'static str {
         match self {
-            Aside::Beaten => "hold, but another costs less or has more margin",
+            Aside::Beaten => "may hold, but another costs less or has more room",
             Aside::Dear => "cost more than the best even at their best",
             Aside::MissAtPrice => "miss the objectives for the price of the best",
             Aside::Miss => "miss the objectives with any number of replicas",
@@ -429,7 +433,7 @@ pub struct SearchCounts {
     pub by_bounds: u64,
     /// Looked at in short runs of one replica.
     pub scouted: u64,
-    /// Settled under the whole load.
+    /// Settled by the judge of the steady state.
     pub settled: u64,
     /// Runs of the simulator.
     pub simulations: u64,

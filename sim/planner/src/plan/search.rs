@@ -1,17 +1,20 @@
-//! The search: bounds prune, a race of short runs narrows, full runs decide.
+//! The search: bounds prune, a race of short runs narrows, the judge of the steady state ([`crate::judge`]) decides.
 //!
 //! 1. *Bounds* ([`super::bounds`]) say how many units a candidate takes at least, and so what it costs at least.
 //! 2. *Scouting*, cheapest bound first: one replica plays its share of a short stretch of the load. A candidate that cannot keep the objectives there for
 //!    less than or the same as the best found so far is set aside; for the others the smallest number of units is bracketed.
-//! 3. *Race*: what may cost least plays longer stretches with all replicas and the router; after each round the better part goes on.
-//! 4. *Full runs* of what is left find the smallest number of units that holds under the whole load.
+//! 3. *Race*: what may cost least plays a longer stretch with all replicas and the router, then is judged; after each round the better part goes on. Of equal
+//!    prices those go on that stand best under a tenth more load: what ranks them in the end is their room.
+//! 4. *Settling*: for what is left the judge finds the smallest number of units that holds.
 //! 5. Where the best turns out dearer than what candidates were set aside for, those are scouted again at that price.
+//! 6. The same within each accelerator that the winner does not have, so that the cheapest of each is settled by the same judge.
 //!
 //! All candidates play the same requests. What runs in parallel is decided before, so the answer does not depend on the number of threads.
-//! The exhaustive search makes step 4 of every candidate.
+//! The exhaustive search settles every candidate.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use sim::workload::Workload as _;
@@ -23,6 +26,7 @@ use super::report::{Aside, Rejection, SearchCounts};
 use crate::Error;
 use crate::conditions::Standing;
 use crate::fleet::Extent;
+use crate::judge::Judge;
 use crate::smallest::smallest;
 
 /// Candidates that are scouted at once, before the best price is looked at again.
@@ -31,12 +35,20 @@ const SCOUTED_AT_ONCE: usize = 32;
 const SCOUT_REQUESTS: usize = 250;
 /// Miss of an objective up to which so short a run does not rule a candidate out [ratio].
 const LENIENCE: f64 = 0.15;
-/// Rounds of the race: requests of each run, candidates that stay.
-const ROUNDS: [(usize, usize); 2] = [(1_000, 24), (4_000, 8)];
+/// Requests of a run in the first round of the race.
+const RACE_REQUESTS: usize = 1_000;
+/// Requests of the run that says how a candidate stands under more load, in the second.
+const MORE_REQUESTS: usize = 4_000;
+/// That load, as a multiple.
+const MORE_LOAD: f64 = 1.1;
+/// Candidates that stay after the first and the second round, among all ...
+const STAY: [usize; 2] = [24, 8];
+/// ... and among those of one accelerator that the winner does not have.
+const STAY_OF_ACCELERATOR: [usize; 2] = [6, 2];
 /// Times that candidates are scouted again at a higher price.
 const MOST_PASSES: usize = 4;
 
-/// A candidate whose units were settled under the whole load.
+/// A candidate whose units were settled by the judge.
 #[derive(Clone, Debug)]
 pub struct Settled {
     /// Its place among the started candidates.
@@ -47,14 +59,14 @@ pub struct Settled {
     pub cost: f64,
     /// How the replicas that survive stand.
     pub standing: Standing,
+    /// Largest multiple of the load, of those that ranked it among equal prices, at which it holds; none: there was nothing to rank.
+    pub room: Option<f64>,
 }
 
 /// What the search found.
 pub struct Found {
-    /// Candidates that hold, cheapest first, at equal price the larger margin first.
+    /// Candidates that hold, cheapest first, at equal price the larger margin first; the cheapest of each accelerator among them.
     pub settled: Vec<Settled>,
-    /// The best of other instance types, settled under a stretch of the load.
-    pub others: Vec<Settled>,
     /// Bounds, by candidate.
     pub bounds: Vec<Bound>,
     /// What was set aside, by reason.
@@ -67,6 +79,9 @@ pub struct Found {
 pub struct Search<'a> {
     question: &'a Question,
     ready: &'a [Ready],
+    judge: Judge<'a>,
+    /// What the judge said of a candidate with so many units.
+    judged: Mutex<BTreeMap<(usize, u32), Standing>>,
     bounds: Vec<Bound>,
     /// Smallest units by the bound.
     floor: Vec<u32>,
@@ -81,11 +96,14 @@ pub struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// A search among `ready`.
+    ///
+    /// # Errors
+    /// A load of which no run says anything ([`Judge::new`]).
     pub fn new(
         question: &'a Question,
         ready: &'a [Ready],
         progress: &'a (dyn Fn(&str) + Sync),
-    ) -> Search<'a> {
+    ) -> Result<Search<'a>, Error> {
         progress("bounds");
         let bounds: Vec<Bound> = ready.par_iter().map(|r| bound(r, question)).collect();
         let floor = ready.iter().zip(&bounds).map(|(r, b)| {
@@ -96,7 +114,9 @@ impl<'a> Search<'a> {
             r.candidate
                 .units_of(needed.clamp(1.0, 1e6) as u32, question)
         });
-        Search {
+        Ok(Search {
+            judge: question.judge(1.0)?,
+            judged: Mutex::default(),
             floor: floor.collect(),
             ruled_out: vec![0.0; ready.len()],
             scouted: BTreeMap::new(),
@@ -106,7 +126,7 @@ impl<'a> Search<'a> {
             simulations: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             progress,
-        }
+        })
     }
 
     /// Most units of a candidate.
@@ -153,7 +173,7 @@ impl<'a> Search<'a> {
             }
         };
         if left == 0 {
-            return Ok(missed());
+            return Ok(Standing::nothing());
         }
         let load = self.question.requests.share(share, n);
         self.count(load.len_hint().unwrap_or(0));
@@ -163,25 +183,28 @@ impl<'a> Search<'a> {
         Ok(standing)
     }
 
-    /// How the deployment stands under a stretch of `n` requests, or under the whole load, when `units` have lost what may be lost.
-    pub fn fleet_run(&self, at: usize, units: u32, n: Option<usize>) -> Result<Standing, Error> {
-        let requests = &self.question.requests;
-        let whole = n.is_none_or(|n| n >= requests.len());
-        let extent = if whole {
-            self.question.extent
-        } else {
-            Extent::default()
-        };
+    /// How the deployment stands under a stretch of `n` requests at `factor` times the load, when `units` have lost what may be lost.
+    fn raced(&self, at: usize, units: u32, n: usize, factor: f64) -> Result<Standing, Error> {
         let load = || {
-            let load = match n.filter(|_| !whole) {
-                None => requests.all(1.0),
-                Some(n) => requests.stretch(n, 1.0),
-            };
+            let load = self.question.requests.stretch(n, factor);
             self.count(load.len_hint().unwrap_or(0));
             load
         };
         let what = self.question.redundancy;
-        self.ready[at].losing(self.question, units, what, load, extent)
+        self.ready[at].losing(self.question, units, what, load, Extent::default())
+    }
+
+    /// How it stands in steady state, when `units` have lost what may be lost.
+    pub fn judged(&self, at: usize, units: u32) -> Result<Standing, Error> {
+        let held = || self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = held().get(&(at, units)) {
+            return Ok(known.clone());
+        }
+        let what = self.question.redundancy;
+        let standing = self.ready[at].judged(&self.judge, units, what)?;
+        self.count(standing.requests);
+        held().insert((at, units), standing.clone());
+        Ok(standing)
     }
 
     /// Scouts a candidate at a price of at most `price`: the smallest units that may hold, with their margin; none where none may.
@@ -235,10 +258,10 @@ impl<'a> Search<'a> {
         Ok(best)
     }
 
-    /// Scouts all that may cost at most `price`, cheapest bound first; returns the lowest price of what kept the objectives.
-    fn scout_all(&mut self, price: f64) -> Result<f64, Error> {
+    /// Scouts all of `group` that may cost at most `price`, cheapest bound first; returns the lowest price of what kept the objectives.
+    fn scout_all(&mut self, group: &[usize], price: f64) -> Result<f64, Error> {
         let mut price = price;
-        let mut order: Vec<usize> = (0..self.ready.len())
+        let mut order: Vec<usize> = (group.iter().copied())
             .filter(|at| {
                 self.bounds[*at].impossible.is_none()
                     && !self.scouted.contains_key(at)
@@ -288,12 +311,12 @@ impl<'a> Search<'a> {
         Ok(price)
     }
 
-    /// The smallest units that hold under `n` requests (none: the whole load), looked for from `hint`.
-    pub fn settle(&self, at: usize, hint: u32, n: Option<usize>) -> Result<Option<Settled>, Error> {
+    /// The smallest units that hold, looked for from `hint`.
+    pub fn settle(&self, at: usize, hint: u32) -> Result<Option<Settled>, Error> {
         let most = self.ceiling(at);
         let least = self.ready[at].candidate.units_of(1, self.question);
         let found = smallest(hint, least, most, |units| {
-            let s = self.fleet_run(at, units, n)?;
+            let s = self.judged(at, units)?;
             Ok::<_, Error>((s.holds, s))
         })?;
         Ok(found.map(|(units, standing)| Settled {
@@ -301,79 +324,88 @@ impl<'a> Search<'a> {
             units,
             cost: self.cost(at, units),
             standing,
+            room: None,
         }))
     }
 
-    /// Races what may cost at most `price` and is not settled yet: what is left after the last round, with the units to begin with.
+    /// Races what of `group` may cost at most `price` and is not settled yet: what is left after the last round, with the units to begin with.
     fn race(
         &self,
+        group: &[usize],
         price: f64,
+        stay: [usize; 2],
         settled: &BTreeMap<usize, Settled>,
     ) -> Result<Vec<(usize, u32)>, Error> {
-        let mut field: Vec<(usize, u32, f64)> = self
-            .scouted
-            .iter()
-            .filter(|(at, (units, _))| {
-                self.cost(**at, *units) <= price && !settled.contains_key(at)
-            })
-            .map(|(at, (units, margin))| (*at, *units, *margin))
+        let scouted = group.iter().filter_map(|at| Some((*at, self.scouted.get(at)?.0)));
+        let mut field: Vec<(usize, u32)> = scouted
+            .filter(|(at, units)| self.cost(*at, *units) <= price && !settled.contains_key(at))
             .collect();
-        for (n, stay) in ROUNDS {
+        field.sort_unstable();
+        for (round, stay) in stay.into_iter().enumerate() {
             if field.len() <= stay {
                 continue;
             }
             (self.progress)(&format!("racing {}", field.len()));
-            let mut ran: Vec<(usize, u32, f64, bool)> = field
+            let mut ran = field
                 .par_iter()
-                .map(|(at, units, _)| {
-                    let s = self.fleet_run(*at, *units, Some(n))?;
-                    Ok((
-                        *at,
-                        *units,
-                        s.margin_ratio,
-                        s.lost == 0 && s.margin_ratio >= -LENIENCE,
-                    ))
-                })
-                .collect::<Result<_, Error>>()?;
-            // What misses takes a unit more, as far as one can tell.
-            let cost = |r: &(usize, u32, f64, bool)| self.cost(r.0, r.1 + u32::from(!r.3));
+                .map(|(at, units)| self.heat(round, *at, *units))
+                .collect::<Result<Vec<Heat>, Error>>()?;
             ran.sort_by(|a, b| {
-                cost(a)
-                    .total_cmp(&cost(b))
-                    .then(b.2.total_cmp(&a.2))
-                    .then(a.0.cmp(&b.0))
+                (a.cost.total_cmp(&b.cost))
+                    .then(b.margin.total_cmp(&a.margin))
+                    .then(a.at.cmp(&b.at))
             });
             ran.truncate(stay);
-            field = ran
-                .into_iter()
-                .map(|(at, units, margin, _)| (at, units, margin))
-                .collect();
+            field = ran.into_iter().map(|r| (r.at, r.units)).collect();
         }
-        Ok(field
-            .into_iter()
-            .map(|(at, units, _)| (at, units))
-            .collect())
+        Ok(field)
     }
 
-    /// Runs the search.
-    ///
-    /// # Errors
-    /// The simulator's own.
-    pub fn run(mut self) -> Result<Found, Error> {
-        let mut settled: BTreeMap<usize, Settled> = BTreeMap::new();
-        let mut price = f64::INFINITY;
+    /// One run of a round of the race.
+    fn heat(&self, round: usize, at: usize, units: u32) -> Result<Heat, Error> {
+        let (may, n) = match round {
+            0 => {
+                let s = self.raced(at, units, RACE_REQUESTS, 1.0)?;
+                (s.lost == 0 && s.margin_ratio >= -LENIENCE, RACE_REQUESTS)
+            }
+            _ => (self.judged(at, units)?.holds, MORE_REQUESTS),
+        };
+        // What misses takes a unit more, as far as one can tell.
+        let margin = match may {
+            true => self.raced(at, units, n, MORE_LOAD)?.margin_ratio,
+            false => f64::NEG_INFINITY,
+        };
+        Ok(Heat {
+            at,
+            units,
+            cost: self.cost(at, units.saturating_add(u32::from(!may))),
+            margin,
+        })
+    }
+
+    /// Scouts, races and settles among `group` until nothing that was set aside may cost less than its best.
+    fn contest(
+        &mut self,
+        group: &[usize],
+        stay: [usize; 2],
+        settled: &mut BTreeMap<usize, Settled>,
+    ) -> Result<(), Error> {
+        let known = group.iter().filter_map(|at| Some((at, self.scouted.get(at)?)));
+        let mut price = known
+            .filter(|(_, (_, margin))| *margin >= 0.0)
+            .map(|(at, (units, _))| self.cost(*at, *units))
+            .fold(f64::INFINITY, f64::min);
         for _ in 0..MOST_PASSES {
-            price = self.scout_all(price)?;
-            let field = self.race(price, &settled)?;
-            (self.progress)(&format!("full runs of {}", field.len()));
+            price = self.scout_all(group, price)?;
+            let field = self.race(group, price, stay, settled)?;
+            (self.progress)(&format!("judging {}", field.len()));
             let found = field
                 .par_iter()
-                .map(|(at, units)| self.settle(*at, *units, None))
+                .map(|(at, units)| self.settle(*at, *units))
                 .collect::<Result<Vec<_>, Error>>()?;
             let looked_at = found.len();
             settled.extend(found.into_iter().flatten().map(|s| (s.at, s)));
-            let best = settled
-                .values()
+            let best = (group.iter().filter_map(|at| settled.get(at)))
                 .map(|s| s.cost)
                 .fold(f64::INFINITY, f64::min);
             // What was set aside for less than the best costs may still be better.
@@ -382,11 +414,32 @@ impl<'a> Search<'a> {
             }
             price = best;
         }
-        let others = self.others(&settled)?;
-        Ok(self.close(settled, others))
+        Ok(())
     }
 
-    /// Settles every candidate under the whole load.
+    /// Runs the search.
+    ///
+    /// # Errors
+    /// The simulator's own.
+    pub fn run(mut self) -> Result<Found, Error> {
+        let mut settled: BTreeMap<usize, Settled> = BTreeMap::new();
+        let all: Vec<usize> = (0..self.ready.len()).collect();
+        self.contest(&all, STAY, &mut settled)?;
+        let winner = settled.values().min_by(|a, b| better(a, b));
+        let won = winner.map(|w| accelerator(self.question, &self.ready[w.at]));
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for at in all {
+            let name = accelerator(self.question, &self.ready[at]);
+            groups.entry(name).or_default().push(at);
+        }
+        groups.retain(|name, _| Some(name) != won.as_ref());
+        for group in groups.into_values().filter(|_| won.is_some()) {
+            self.contest(&group, STAY_OF_ACCELERATOR, &mut settled)?;
+        }
+        Ok(self.close(settled))
+    }
+
+    /// Settles every candidate.
     ///
     /// # Errors
     /// The simulator's own.
@@ -395,20 +448,20 @@ impl<'a> Search<'a> {
         let found = (0..self.ready.len())
             .into_par_iter()
             .map(|at| {
-                let one = self.settle(at, 1, None);
+                let one = self.settle(at, 1);
                 let n = done.fetch_add(1, Ordering::Relaxed) + 1;
                 (self.progress)(&format!("simulated {n} of {} candidates", self.ready.len()));
                 one
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let settled = found.into_iter().flatten().map(|s| (s.at, s)).collect();
-        let mut found = self.close(settled, Vec::new());
+        let mut found = self.close(settled);
         found.counts.by_bounds = 0;
         Ok(found)
     }
 
     /// Puts together what was found.
-    fn close(self, settled: BTreeMap<usize, Settled>, others: Vec<Settled>) -> Found {
+    fn close(self, settled: BTreeMap<usize, Settled>) -> Found {
         let rejected = self.reasons(&settled);
         let counts = SearchCounts {
             candidates: self.ready.len() as u64,
@@ -430,7 +483,6 @@ impl<'a> Search<'a> {
         settled.sort_by(better);
         Found {
             settled,
-            others,
             bounds: self.bounds,
             rejected,
             counts,
@@ -460,7 +512,7 @@ impl<'a> Search<'a> {
             } else if self.scouted.contains_key(&at) {
                 aside(
                     Aside::Beaten,
-                    "holds, but another costs less or has more margin",
+                    "may hold, but another costs less or has more room",
                 );
             } else if self.ruled_out[at].is_infinite() {
                 aside(
@@ -485,55 +537,23 @@ impl<'a> Search<'a> {
         }
         out
     }
-
-    /// Candidates of other instance types than those settled: the best of each by its bound, settled under a stretch of the load.
-    fn others(&self, settled: &BTreeMap<usize, Settled>) -> Result<Vec<Settled>, Error> {
-        let mut best: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        let shown: Vec<&str> = settled
-            .keys()
-            .map(|at| self.ready[*at].candidate.instance.as_str())
-            .collect();
-        for (at, r) in self.ready.iter().enumerate() {
-            let name = r.candidate.instance.as_str();
-            if self.bounds[at].impossible.is_none()
-                && self.floor[at] <= self.ceiling(at)
-                && !shown.contains(&name)
-            {
-                best.entry(name).or_default().push(at);
-            }
-        }
-        let order = |a: &usize, b: &usize| {
-            let key = |at: usize| {
-                (
-                    self.cost(at, self.floor[at]),
-                    -self.bounds[at].requests_per_s,
-                )
-            };
-            let (x, y) = (key(*a), key(*b));
-            x.0.total_cmp(&y.0).then(x.1.total_cmp(&y.1)).then(a.cmp(b))
-        };
-        let mut firsts: Vec<usize> = best
-            .into_values()
-            .filter_map(|mut all| {
-                all.sort_by(order);
-                all.first().copied()
-            })
-            .collect();
-        firsts.sort_by(order);
-        firsts.truncate(MOST_OTHERS);
-        let found = firsts
-            .par_iter()
-            .map(|at| match self.scout(*at, f64::INFINITY)? {
-                Some((units, _)) => self.settle(*at, units, Some(ROUNDS[0].0)),
-                None => Ok(None),
-            })
-            .collect::<Result<Vec<_>, Error>>()?;
-        Ok(found.into_iter().flatten().collect())
-    }
 }
 
-/// Other instance types that are shown beside the winner's.
-pub(super) const MOST_OTHERS: usize = 10;
+/// What a candidate did in a round of the race.
+struct Heat {
+    at: usize,
+    units: u32,
+    cost: f64,
+    /// Under more load.
+    margin: f64,
+}
+
+/// The accelerator of a candidate.
+pub(super) fn accelerator(question: &Question, ready: &Ready) -> String {
+    let name = &ready.candidate.instance;
+    let instance = question.catalog.instance(name);
+    instance.map_or_else(|_| name.clone(), |i| i.accelerator.clone())
+}
 
 /// The cheaper first; at equal price the larger margin, then the first in the space.
 pub(super) fn better(a: &Settled, b: &Settled) -> std::cmp::Ordering {
@@ -544,9 +564,3 @@ pub(super) fn better(a: &Settled, b: &Settled) -> std::cmp::Ordering {
         .then(a.at.cmp(&b.at))
 }
 
-fn missed() -> Standing {
-    Standing {
-        margin_ratio: f64::NEG_INFINITY,
-        ..Standing::default()
-    }
-}

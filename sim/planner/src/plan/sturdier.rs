@@ -1,7 +1,8 @@
 //! What survives more than the question asks: a growth of the load while a replica is lost.
 //!
 //! The winner is looked at first. Of the others, each deployment that was settled and the best by its bound of each instance type and layout are looked at in
-//! the order of what they cost at least, until no other can cost less than the best that holds. Each look is a run under a stretch of the load.
+//! the order of what they cost at least, until no other can cost less than the best that holds. A short run sets aside what misses clearly; the judge of the steady
+//! state has the last word.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,10 @@ use crate::smallest::smallest;
 
 /// Growth of the load that is to be survived [ratio].
 pub const GROWTH: f64 = 0.25;
-/// Requests of each run.
-const REQUESTS: usize = 4_000;
+/// Requests of the short run.
+const REQUESTS: usize = 1_000;
+/// Miss of an objective up to which so short a run does not rule a deployment out [ratio].
+const LENIENCE: f64 = 0.15;
 /// Deployments that are looked at, at most.
 const MOST: usize = 48;
 /// Deployments that are looked at before the best price is looked at again.
@@ -46,10 +49,20 @@ pub fn sturdier(
         redundancy: lost(question),
         ..question.clone()
     };
+    let judge = match question.judge(1.0 + GROWTH) {
+        Ok(judge) => judge,
+        // More requests than may be simulated: nothing is said of it.
+        Err(e) if e.is_input() => return Ok(None),
+        Err(e) => return Err(e),
+    };
     let stands = |at: usize, units: u32| -> Result<Standing, Error> {
         let load = || question.requests.stretch(REQUESTS, 1.0 + GROWTH);
         let what = question.redundancy;
-        ready[at].losing(question, units, what, load, Extent::default())
+        let short = ready[at].losing(question, units, what, load, Extent::default())?;
+        if short.lost > 0 || short.margin_ratio < -LENIENCE {
+            return Ok(short);
+        }
+        ready[at].judged(&judge, units, what)
     };
     let standing = stands(winner.at, winner.units)?;
     if standing.holds {
@@ -80,6 +93,7 @@ pub fn sturdier(
                     units,
                     cost: candidate.cost(units),
                     standing,
+                    room: None,
                 }))
             })
             .collect::<Result<Vec<_>, Error>>()?;

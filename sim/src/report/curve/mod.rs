@@ -82,6 +82,9 @@ pub struct CurvePoint {
     pub throughput_change_ratio: Option<f64>,
     /// The same of the mean E2E latency; null too where it grows with the length of the run.
     pub e2e_change_ratio: Option<f64>,
+    /// Interval of the share of requests that meet the objective in a run without end [ratio]; null without an objective.
+    #[serde(default)]
+    pub attainment_interval: Option<(f64, f64)>,
     /// The run.
     pub report: RunReport,
 }
@@ -100,7 +103,7 @@ pub struct Findings {
 }
 
 /// Share of requests that must meet the objective at the load called `slo_load`.
-const ATTAINMENT: f64 = 0.99;
+pub const ATTAINMENT: f64 = 0.99;
 
 /// Kleinrock's power of a run: throughput per mean E2E latency. None where the queue grows: that latency is one of the run's length.
 pub fn power(report: &RunReport) -> Option<f64> {
@@ -162,6 +165,7 @@ mod tests {
             load,
             throughput_change_ratio: None,
             e2e_change_ratio: None,
+            attainment_interval: None,
             report,
         }
     }
