@@ -63,7 +63,6 @@ impl EngineKind {
     pub fn title(self) -> &'static str {
         match self {
             EngineKind::VllmV1 => "vLLM",
-            EngineKind::VllmV0 => "vLLM V0",
             EngineKind::Tgi => "TGI",
             EngineKind::TgiNeuron => "TGI on Neuron",
             EngineKind::TrtLlm => "TensorRT-LLM",
