@@ -3,6 +3,7 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod decisions;
+mod judge;
 mod plan;
 mod schemas;
 mod sweep;
