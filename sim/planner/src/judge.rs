@@ -6,7 +6,7 @@
 //! found the deployment empty.
 //!
 //! **It goes on until the answer stands.** A run is doubled until every objective's value stands clear of its limit by its interval
-//! ([`crate::interval`]) and E2E latencies do not rise in it any more, or until it has [`MOST_EXTENDED`] requests. Lengths double from the same numbers of
+//! ([`crate::interval`]) and E2E latencies do not rise in it any more, or until it has [`MOST_EXTENDED`] requests; that the objectives hold must show twice. Lengths double from the same numbers of
 //! requests whatever was asked for, so that a question and the same with ten times the requests end with runs of the same requests.
 //!
 //! **A miss shows early.** A deployment starts empty, so its latencies are at first lower than later (unless prompts share content, which caches
@@ -111,7 +111,7 @@ impl Span {
         Ok(Span {
             per_s,
             horizon,
-            most: MOST_EXTENDED.max(horizon).min(most),
+            most: MOST_EXTENDED.max(horizon.saturating_mul(2)).min(most),
             warmup_s,
         })
     }
@@ -265,6 +265,7 @@ impl<'a> Judge<'a> {
             });
         };
         let is_early = !self.requests.shares();
+        let mut looks = Looks::default();
         let ((record, mut standing), length, seen) = lengthen(
             span,
             is_early,
@@ -276,7 +277,9 @@ impl<'a> Judge<'a> {
                 };
                 run(load, extent)
             },
-            |(record, standing), length| Ok(look(record, standing, length.requests >= span.horizon)),
+            |(record, standing), length| {
+                Ok(looks.see(record, standing, length.requests >= span.horizon))
+            },
         )?;
         settle(&record, &mut standing, seen);
         Ok(Judged {
@@ -336,6 +339,7 @@ pub fn scenario(
         });
     }
     let span = span_of(world, scenario, conditions, run)?;
+    let mut looks = Looks::default();
     let ((record, mut standing), length, seen) = lengthen(
         &span,
         false,
@@ -344,7 +348,7 @@ pub fn scenario(
             let standing = Standing::of(&record, conditions, true);
             Ok::<_, Error>((record, standing))
         },
-        |(record, standing), _| Ok(look(record, standing, true)),
+        |(record, standing), _| Ok(looks.see(record, standing, true)),
     )?;
     settle(&record, &mut standing, seen);
     Ok(Judged {
@@ -387,22 +391,43 @@ fn span_of(
     span.map_err(|why| Error::input(format!("the load is too large: {why}")))
 }
 
-/// Whether `standing`, which `record` has, would be the same in a longer run; one that is not `whole` can only show a miss.
-pub fn look(record: &RunRecord, standing: &Standing, whole: bool) -> Look {
-    let stands = match (standing.sure, standing.holds) {
-        (true, false) => true,
-        (true, true) => whole && !is_short(record) && !is_rising(record),
-        (false, _) => false,
-    };
-    if stands { Look::Stands } else { Look::Open }
+/// What has been seen of runs of one deployment, each longer than the one before.
+#[derive(Default)]
+struct Looks {
+    /// The last that was long enough to hold, and held.
+    held: Option<Standing>,
+}
+
+impl Looks {
+    /// Whether `standing`, which `record` has, would be the same in a longer run. One that is not `whole` can only show a miss; that the objectives
+    /// hold must show in two runs, the second of twice the length, whose values are not above the intervals of the first: in a run that is short beside the
+    /// time in which a busy queue forgets, neighbouring batches look alike, and the interval is too narrow.
+    fn see(&mut self, record: &RunRecord, standing: &Standing, whole: bool) -> Look {
+        if standing.sure && !standing.holds {
+            return Look::Stands;
+        }
+        if !(whole && standing.sure) || is_short(record) || is_rising(record) {
+            self.held = None;
+            return Look::Open;
+        }
+        let confirms = |before: &Standing| {
+            let highs = before.intervals_ms.iter().map(|r| r.and_then(|r| r.high));
+            let mut each = highs.zip(&standing.values_ms);
+            each.all(|(high, v)| high.zip(*v).is_none_or(|(high, v)| v <= high))
+        };
+        let confirmed = self.held.as_ref().is_some_and(confirms);
+        self.held = Some(standing.clone());
+        if confirmed { Look::Stands } else { Look::Open }
+    }
 }
 
 /// The last word on a run that was `seen` as long as it may be: what still rises has no steady state that could hold.
-pub fn settle(record: &RunRecord, standing: &mut Standing, seen: Look) {
+fn settle(record: &RunRecord, standing: &mut Standing, seen: Look) {
     if seen == Look::Stands {
         return;
     }
     standing.sure = false;
+    // What is said of a run that may not be longer: it was seen once, or stands too near to a limit.
     if is_short(record) || is_rising(record) {
         standing.growing = true;
         standing.holds = false;

@@ -12,6 +12,7 @@ use super::ready::Ready;
 use super::report::Detail;
 use super::search::Settled;
 use crate::Error;
+use crate::conditions::Standing;
 use crate::judge::{Judged, Length};
 
 /// Multiples of the load between which the headroom is looked for.
@@ -36,7 +37,12 @@ pub fn detail(
         length,
     } = own.stands(&ready.fleet, &counts)?;
     let report = RunReport::new(&record, 0.0);
-    let at_twice = question.judge(2.0)?.stands(&ready.fleet, &counts)?.standing;
+    let at_twice = match question.judge(2.0) {
+        Ok(judge) => judge.stands(&ready.fleet, &counts)?.standing,
+        // More requests than may be simulated: nothing is said of it.
+        Err(e) if e.is_input() => Standing::default(),
+        Err(e) => return Err(e),
+    };
     let one_lost = if counts.iter().all(|n| *n > 1) {
         Some(ready.judged(&own, winner.units, Redundancy::Replica)?)
     } else {

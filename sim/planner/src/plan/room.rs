@@ -27,8 +27,11 @@ pub fn rank(question: &Question, ready: &[Ready], settled: &mut [Settled]) -> Re
         tied.iter_mut().for_each(|s| {
             s.room.get_or_insert(1.0);
         });
-        let Ok(judge) = question.judge(factor) else {
-            break;
+        let judge = match question.judge(factor) {
+            Ok(judge) => judge,
+            // More requests than may be simulated.
+            Err(e) if e.is_input() => break,
+            Err(e) => return Err(e),
         };
         let holds = left
             .par_iter()

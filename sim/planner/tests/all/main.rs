@@ -4,6 +4,7 @@
 
 mod answer;
 mod decisions;
+mod judge;
 mod plan;
 mod schemas;
 mod sweep;

@@ -724,3 +724,42 @@ fn either_kind_may_be_lost() {
     let cell = Apart::cells(tp(1), tp(1), 1)[1];
     assert_eq!(cell.losing(1, Redundancy::Instance), [[0, 2], [1, 1]]);
 }
+
+#[test]
+fn the_cheapest_of_each_accelerator_is_settled_like_the_winner() {
+    let q = question(12.0, CHAT, "none");
+    let report = answered(&q, false);
+    let instances: std::collections::BTreeSet<&str> =
+        report.choices().map(|c| c.instance.as_str()).collect();
+    // One instance type of each accelerator, and all of them can carry the load.
+    assert_eq!(instances.len(), 3, "{}", report.render());
+    assert!(report.choices().all(|c| c.whole_load && c.standing.holds));
+    // Alone none of them is found for less.
+    for name in instances {
+        let alone = Question {
+            instances: vec![name.to_owned()],
+            ..q.clone()
+        };
+        let found = answered(&alone, false).winner.unwrap();
+        let row = report.choices().find(|c| c.instance == name).unwrap();
+        assert!(row.usd_per_hour <= found.usd_per_hour * (1.0 + 1e-9), "{name}");
+    }
+}
+
+#[test]
+fn equal_prices_are_ranked_by_room() {
+    let q = question(12.0, CHAT, "none");
+    let report = answered(&q, true);
+    let winner = report.winner.as_ref().unwrap();
+    let equal = report
+        .alternatives
+        .iter()
+        .filter(|c| c.usd_per_hour <= winner.usd_per_hour * (1.0 + 1e-9));
+    for other in equal {
+        assert!(other.room_ratio <= winner.room_ratio, "{}", report.render());
+    }
+    // The room is that under what may be lost.
+    let spare = answered(&question(12.0, CHAT, "n+1"), false);
+    let (w, d) = (spare.winner.unwrap(), spare.detail.unwrap());
+    assert!(w.replicas > w.replicas_needed && d.headroom.is_none_or(|h| h >= 1.0));
+}

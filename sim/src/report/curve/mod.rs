@@ -83,7 +83,6 @@ pub struct CurvePoint {
     /// The same of the mean E2E latency; null too where it grows with the length of the run.
     pub e2e_change_ratio: Option<f64>,
     /// Interval of the share of requests that meet the objective in a run without end [ratio]; null without an objective.
-    #[serde(default)]
     pub attainment_interval: Option<(f64, f64)>,
     /// The run.
     pub report: RunReport,
