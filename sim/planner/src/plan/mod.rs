@@ -299,7 +299,7 @@ fn conclude(
         progress("the winner in detail");
         detail = Some(detail::detail(question, &ready[w.at], w)?);
         progress("what survives more");
-        sturdier = Some(survivor(question, ready, found, w)?);
+        sturdier = Some(survivor(question, ready, found, w, options.exhaustive)?);
         if options.draws > 0 {
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
@@ -364,8 +364,9 @@ fn survivor(
     ready: &[Ready],
     found: &Found,
     winner: &Settled,
+    exhaustive: bool,
 ) -> Result<Sturdier, Error> {
-    let best = sturdier::sturdier(question, ready, found, winner)?;
+    let best = sturdier::sturdier(question, ready, found, winner, exhaustive)?;
     let lost = match sturdier::lost(question) {
         Redundancy::Instance => "1 instance",
         Redundancy::Replica | Redundancy::None => "1 replica",

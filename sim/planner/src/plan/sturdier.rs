@@ -1,7 +1,8 @@
 //! What survives more than the question asks: a growth of the load while a replica is lost.
 //!
 //! The winner is looked at first. Of the others, each deployment that was settled and the best by its bound of each instance type and layout are looked at in
-//! the order of what they cost at least, until no other can cost less than the best that holds. Each look is a run under a stretch of the load.
+//! the order of what they cost at least, until no other can cost less than the best that holds. Each look is a run under a stretch of the load. Where every
+//! candidate was settled, what is not among them does not even hold the load as it is.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,8 @@ pub fn lost(question: &Question) -> Redundancy {
     }
 }
 
-/// The cheapest deployment that holds under [`GROWTH`] more load with [`lost`] lost; none where none of those looked at does.
+/// The cheapest deployment that holds under [`GROWTH`] more load with [`lost`] lost; none where none of those looked at does. `exhaustive`: every candidate was
+/// settled.
 ///
 /// # Errors
 /// The simulator's own.
@@ -41,6 +43,7 @@ pub fn sturdier(
     ready: &[Ready],
     found: &Found,
     winner: &Settled,
+    exhaustive: bool,
 ) -> Result<Option<Settled>, Error> {
     let question = &Question {
         redundancy: lost(question),
@@ -59,7 +62,7 @@ pub fn sturdier(
         }));
     }
     let mut best: Option<Settled> = None;
-    for batch in by_least_price(question, ready, found).chunks(AT_ONCE) {
+    for batch in by_least_price(question, ready, found, exhaustive).chunks(AT_ONCE) {
         let price = best.as_ref().map_or(f64::INFINITY, |b| b.cost);
         let looks = batch
             .par_iter()
@@ -89,12 +92,17 @@ pub fn sturdier(
 }
 
 /// Candidates with the fewest units that may hold by their bound and what those cost, cheapest first.
-fn by_least_price(question: &Question, ready: &[Ready], found: &Found) -> Vec<(usize, u32, f64)> {
+fn by_least_price(
+    question: &Question,
+    ready: &[Ready],
+    found: &Found,
+    exhaustive: bool,
+) -> Vec<(usize, u32, f64)> {
     let per_s = question.moments.per_s.unwrap_or(0.0) * (1.0 + GROWTH);
     let mut firsts: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (at, r) in ready.iter().enumerate() {
         let bound = &found.bounds[at];
-        if bound.impossible.is_some() {
+        if exhaustive || bound.impossible.is_some() {
             continue;
         }
         let shape = (r.candidate.instance.as_str(), r.candidate.layouts());
