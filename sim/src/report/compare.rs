@@ -145,11 +145,17 @@ impl Comparison {
             let keys = differences(&a.config, &side.config);
             let [of_a, of_b] = [('A', &a.runs), (letter, &side.runs)]
                 .map(|(letter, runs)| Runs { letter, runs });
-            notes.extend(compare_words::loads_differ(&of_a, &of_b, &keys));
+            let loads = compare_words::loads_differ(&of_a, &of_b, &keys);
+            let under = match loads {
+                Some(_) => "Under different loads, ",
+                None => "",
+            };
+            notes.extend(loads);
             let (same, told) = same_requests(&a.runs, &side.runs, letter);
             notes.extend(told);
             let comparable = alike(&a.runs, &side.runs);
-            summary.push(compare_words::sentence(&of_a, &of_b, comparable, seeds_vary));
+            let sentence = compare_words::sentence(&of_a, &of_b, comparable, seeds_vary);
+            summary.push(format!("{under}{sentence}"));
             (
                 keys,
                 same,

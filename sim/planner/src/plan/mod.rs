@@ -288,7 +288,7 @@ fn conclude(
         let (own, length) = detail::detail(question, &ready[w.at], w)?;
         detail = Some(own);
         progress("what survives more");
-        sturdier = Some(survivor(question, ready, found, w)?);
+        sturdier = Some(survivor(question, ready, found, w, options.exhaustive)?);
         if options.draws > 0 {
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
@@ -353,8 +353,9 @@ fn survivor(
     ready: &[Ready],
     found: &Found,
     winner: &Settled,
+    exhaustive: bool,
 ) -> Result<Sturdier, Error> {
-    let best = sturdier::sturdier(question, ready, found, winner)?;
+    let best = sturdier::sturdier(question, ready, found, winner, exhaustive)?;
     let lost = match sturdier::lost(question) {
         Redundancy::Instance => "1 instance",
         Redundancy::Replica | Redundancy::None => "1 replica",

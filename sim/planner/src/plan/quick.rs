@@ -40,7 +40,8 @@ impl Quick {
     /// # Errors
     /// A rate or length that cannot be read.
     pub fn to_toml(&self) -> Result<String, Error> {
-        let per_s = per_s(&self.rate)?;
+        let rate = rate(&self.rate)?;
+        let (per_s, rate) = (rate.per_sec(), rate.to_string());
         let requests = (per_s * RUN_S).clamp(REQUESTS.0, REQUESTS.1).round();
         let warmup = WARMUP_S.min(requests / per_s / 6.0);
         let text = |s: &str| Value::String(s.to_owned());
@@ -51,7 +52,7 @@ impl Quick {
         let mut root = Table::new();
         root.insert(
             "name".into(),
-            text(&format!("{} at {}", self.model, self.rate)),
+            text(&format!("{} at {rate}", self.model)),
         );
         root.insert("slo".into(), list(&self.slo));
         let mut plan = Vec::new();
@@ -74,7 +75,7 @@ impl Quick {
                 table(vec![("instance", list(&self.instances))]),
             );
         }
-        let arrival = table(vec![("kind", text("poisson")), ("rate", text(&self.rate))]);
+        let arrival = table(vec![("kind", text("poisson")), ("rate", text(&rate))]);
         let stream = table(vec![
             ("name", text("requests")),
             ("arrival", arrival),
@@ -110,12 +111,12 @@ pub fn length(text: &str, what: &str) -> Result<Value, Error> {
         .ok_or_else(|| Error::input(format!("--{what} is empty")))
 }
 
-/// The rate in `text` [1/s].
-fn per_s(text: &str) -> Result<f64, Error> {
+/// The rate in `text`.
+fn rate(text: &str) -> Result<PerSec, Error> {
     let wrong = |why: String| Error::input(format!("--rate {text}: {why}"));
     let rate: PerSec = text.parse().map_err(|e: UnitError| wrong(e.to_string()))?;
     if rate.per_sec() > 0.0 {
-        Ok(rate.per_sec())
+        Ok(rate)
     } else {
         Err(wrong("must be above 0".into()))
     }

@@ -2,7 +2,7 @@
 //!
 //! The winner is looked at first. Of the others, each deployment that was settled and the best by its bound of each instance type and layout are looked at in
 //! the order of what they cost at least, until no other can cost less than the best that holds. A short run sets aside what misses clearly; the judge of the steady
-//! state has the last word.
+//! state has the last word. Where every candidate was settled, what is not among them does not even hold the load as it is.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,8 @@ pub fn lost(question: &Question) -> Redundancy {
     }
 }
 
-/// The cheapest deployment that holds under [`GROWTH`] more load with [`lost`] lost; none where none of those looked at does.
+/// The cheapest deployment that holds under [`GROWTH`] more load with [`lost`] lost; none where none of those looked at does. `exhaustive`: every candidate was
+/// settled.
 ///
 /// # Errors
 /// The simulator's own.
@@ -44,6 +45,7 @@ pub fn sturdier(
     ready: &[Ready],
     found: &Found,
     winner: &Settled,
+    exhaustive: bool,
 ) -> Result<Option<Settled>, Error> {
     let question = &Question {
         redundancy: lost(question),
@@ -72,7 +74,7 @@ pub fn sturdier(
         }));
     }
     let mut best: Option<Settled> = None;
-    for batch in by_least_price(question, ready, found).chunks(AT_ONCE) {
+    for batch in by_least_price(question, ready, found, exhaustive).chunks(AT_ONCE) {
         let price = best.as_ref().map_or(f64::INFINITY, |b| b.cost);
         let looks = batch
             .par_iter()
@@ -103,12 +105,17 @@ pub fn sturdier(
 }
 
 /// Candidates with the fewest units that may hold by their bound and what those cost, cheapest first.
-fn by_least_price(question: &Question, ready: &[Ready], found: &Found) -> Vec<(usize, u32, f64)> {
+fn by_least_price(
+    question: &Question,
+    ready: &[Ready],
+    found: &Found,
+    exhaustive: bool,
+) -> Vec<(usize, u32, f64)> {
     let per_s = question.moments.per_s.unwrap_or(0.0) * (1.0 + GROWTH);
     let mut firsts: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (at, r) in ready.iter().enumerate() {
         let bound = &found.bounds[at];
-        if bound.impossible.is_some() {
+        if exhaustive || bound.impossible.is_some() {
             continue;
         }
         let shape = (r.candidate.instance.as_str(), r.candidate.layouts());
