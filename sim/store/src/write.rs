@@ -1,6 +1,6 @@
 //! Writing a record file.
 
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -18,7 +18,45 @@ fn failed(e: zip::result::ZipError) -> StoreError {
     }
 }
 
-struct Archive<W: Write + Seek>(ZipWriter<W>);
+/// Writes until an error, and takes what comes after it for written: when it is dropped, the archive tries once more to end itself, and prints on
+/// standard error where it cannot.
+struct UntilError<W> {
+    out: W,
+    has_failed: bool,
+}
+
+impl<W> UntilError<W> {
+    fn unless_failed<T>(
+        &mut self,
+        after: T,
+        write: impl FnOnce(&mut W) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.has_failed {
+            return Ok(after);
+        }
+        let done = write(&mut self.out);
+        self.has_failed = (done.as_ref()).is_err_and(|e| e.kind() != io::ErrorKind::Interrupted);
+        done
+    }
+}
+
+impl<W: Write> Write for UntilError<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_failed(bytes.len(), |out| out.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_failed((), W::flush)
+    }
+}
+
+impl<W: Seek> Seek for UntilError<W> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.unless_failed(0, |out| out.seek(to))
+    }
+}
+
+struct Archive<W: Write + Seek>(ZipWriter<UntilError<W>>);
 
 impl<W: Write + Seek> Archive<W> {
     fn start(&mut self, name: &str) -> Result<(), StoreError> {
@@ -60,6 +98,10 @@ impl<W: Write + Seek> Archive<W> {
 /// # Errors
 /// Those of `out`.
 pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
+    let out = UntilError {
+        out,
+        has_failed: false,
+    };
     let mut archive = Archive(ZipWriter::new(out));
     archive.json("info.json", &record.info)?;
     // As `run --json` prints it, so that `report --json` need not go through numbers again.

@@ -338,3 +338,38 @@ proptest! {
         let _ = store::read(Cursor::new(bytes));
     }
 }
+
+/// A disk with room for so many bytes.
+struct Disk(usize);
+
+impl std::io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self.0.checked_sub(bytes.len()) {
+            Some(left) => self.0 = left,
+            None => return Err(std::io::ErrorKind::StorageFull.into()),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl std::io::Seek for Disk {
+    fn seek(&mut self, _: std::io::SeekFrom) -> std::io::Result<u64> {
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_wherever_it_comes() {
+    let record = store::read(Cursor::new(file())).unwrap();
+    for room in [0, 10, 1000, 20_000] {
+        let e = store::write(Disk(room), &record).unwrap_err();
+        let store::StoreError::Io(e) = e else {
+            panic!("{e}");
+        };
+        assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{room}");
+    }
+}
