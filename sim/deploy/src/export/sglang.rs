@@ -5,7 +5,8 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options;
-use super::shared::{Exported, continued, machine, model_id, router, weights};
+use super::serving::model_id;
+use super::shared::{Exported, continued, machine, router, weights};
 use crate::import::sglang_table;
 use crate::text::shell::quoted;
 
