@@ -228,6 +228,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .build()
         .context("cannot start the threads that serve HTTP")?;
     let engine = service.engine.clone();
+    let asked = service.clone();
     let address = SocketAddr::new(args.host, args.port);
     let (drained, fleet) = runtime.block_on(async {
         let (stop, hurry) = signals().context("cannot listen for signals")?;
@@ -270,6 +271,16 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             ""
         }
     );
+    let ignored = asked.ignored.counts();
+    if !ignored.is_empty() {
+        let each = ignored
+            .iter()
+            .map(|(name, n)| format!("{name} ({})", requests(*n)));
+        note!(
+            "fields that requests had and this server does not know: {}; they were ignored",
+            each.collect::<Vec<_>>().join(", ")
+        );
+    }
     Ok(exit_code::OK)
 }
 

@@ -291,6 +291,7 @@ impl Loaded {
             created: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
+            ignored: Ignored::default(),
         }))
     }
 }
