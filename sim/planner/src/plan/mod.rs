@@ -15,6 +15,7 @@ pub mod candidate;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
+mod lengths;
 mod options;
 pub mod part;
 mod pattern;
@@ -409,7 +410,7 @@ fn prefill_decode(ready: &Ready, bound: &bounds::Bound, units: u32) -> Option<Pr
 fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
     let counts = ready.candidate.counts(winner.units);
-    let mut scenario = ready.candidate.scenario(question, &counts)?;
+    let mut scenario = lengths::roomy(question, &ready.candidate, &counts)?;
     scenario.description = format!(
         "{} on {} x {}, {replicas} replicas of {}: the answer to the planning question {}.",
         question::model_name(&scenario),
