@@ -288,7 +288,10 @@ mod tests {
         let error = write(&file, runs_full).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
         let said = error.to_string();
-        let begins = format!("cannot write {}: the disk is full: 196608 bytes", file.display());
+        let begins = format!(
+            "cannot write {}: the disk is full: 196608 bytes",
+            file.display()
+        );
         assert!(said.starts_with(&begins), "{said}");
         assert!(said.contains("bytes were left in"), "{said}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "old");
@@ -320,7 +323,12 @@ mod tests {
         let alive = File::open(at(".servetwin-alive0.part")).unwrap();
         alive.lock().unwrap();
         write(&at("a"), |_| Ok(())).unwrap();
-        let left = [".servetwin-alive0.part", ".servetwin-folder.part", "a", "x.part"];
+        let left = [
+            ".servetwin-alive0.part",
+            ".servetwin-folder.part",
+            "a",
+            "x.part",
+        ];
         assert_eq!(names(dir.path()), left);
     }
 
@@ -338,7 +346,10 @@ mod tests {
         assert!(fs::symlink_metadata(at("first")).unwrap().is_symlink());
         symlink("gone/file", at("lost")).unwrap();
         symlink("round", at("round")).unwrap();
-        for (name, says) in [("lost", "gone/file, whose folder is not there"), ("round", "")] {
+        for (name, says) in [
+            ("lost", "gone/file, whose folder is not there"),
+            ("round", ""),
+        ] {
             for error in [
                 check(&at(name)).unwrap_err(),
                 write(&at(name), |_| Ok(())).unwrap_err(),

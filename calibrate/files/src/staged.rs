@@ -98,13 +98,7 @@ fn by_number(file: &File) -> String {
 }
 
 fn link(file: &File, target: &Path) -> io::Result<()> {
-    linkat(
-        CWD,
-        by_number(file),
-        CWD,
-        target,
-        AtFlags::SYMLINK_FOLLOW,
-    )?;
+    linkat(CWD, by_number(file), CWD, target, AtFlags::SYMLINK_FOLLOW)?;
     Ok(())
 }
 

@@ -463,7 +463,11 @@ fn connections_that_say_nothing_delay_nobody() {
     }
     let start = Instant::now();
     assert_eq!(s.get("/health").status, 200);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -385,7 +385,10 @@ async fn unknown_fields_are_ignored_and_counted_and_those_that_change_the_answer
         let line = format!("{name}{{field=\"{field}\"}} {n}\n");
         assert!(page.contains(&line), "{line}{page}");
     }
-    assert!(!page.contains("no_stop_trim") && !page.contains("strange"), "{page}");
+    assert!(
+        !page.contains("no_stop_trim") && !page.contains("strange"),
+        "{page}"
+    );
     for (field, value) in [
         ("return_hidden_states", json!(true)),
         ("no_stop_trim", json!(true)),
@@ -395,7 +398,11 @@ async fn unknown_fields_are_ignored_and_counted_and_those_that_change_the_answer
     ] {
         let body = json!({"prompt": "abc", "max_tokens": 2, field: value});
         let (status, answer) = post(&r, "/v1/completions", &body).await;
-        assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+        assert_eq!(
+            (status, &answer["error"]["param"]),
+            (400, &json!(field)),
+            "{answer}"
+        );
     }
 }
 

@@ -8,9 +8,7 @@ use sim::scenario::{RouterPolicy, Scenario};
 
 use super::apart::Sides;
 use super::serving::{self, model_id};
-use super::shared::{
-    Exported, devices_of_node, label, own_machine, ranks, router, selector, yaml,
-};
+use super::shared::{Exported, devices_of_node, label, own_machine, ranks, router, selector, yaml};
 use super::{autoscalers, compose, llm_d, sglang, triton, vllm};
 use crate::place::printable;
 

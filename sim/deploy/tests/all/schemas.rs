@@ -43,7 +43,13 @@ fn faults(all: &Value, schema: &Value, value: &Value, way: &str, found: &mut Vec
             "$ref" => {
                 let name = says.as_str().unwrap().trim_start_matches("#/$defs/");
                 let other = all["$defs"].get(name);
-                faults(all, other.unwrap_or_else(|| panic!("{name}")), value, way, found);
+                faults(
+                    all,
+                    other.unwrap_or_else(|| panic!("{name}")),
+                    value,
+                    way,
+                    found,
+                );
             }
             "type" => {
                 let is = |kind: &Value| match kind.as_str().unwrap() {
@@ -55,7 +61,9 @@ fn faults(all: &Value, schema: &Value, value: &Value, way: &str, found: &mut Vec
                     "number" => value.is_number(),
                     other => panic!("{way}: type {other}"),
                 };
-                let right = says.as_array().map_or_else(|| is(says), |l| l.iter().any(is));
+                let right = says
+                    .as_array()
+                    .map_or_else(|| is(says), |l| l.iter().any(is));
                 if !right {
                     found.push(format!("{way}: {value} is no {says}"));
                 }
@@ -117,7 +125,12 @@ fn checked(name: &str, exported: &Exported, target: Target) -> BTreeSet<String> 
             };
             let mut found = Vec::new();
             faults(&all, &all["$defs"][kind], &document, kind, &mut found);
-            assert!(found.is_empty(), "{name} {}: {found:#?}\n{}", file.name, file.text);
+            assert!(
+                found.is_empty(),
+                "{name} {}: {found:#?}\n{}",
+                file.name,
+                file.text
+            );
             kinds.insert(kind.to_owned());
         }
     }
@@ -156,7 +169,10 @@ fn exports_of_all_shipped_scenarios_keep_to_the_schemas_of_their_targets() {
         .map(|(name, _)| name.clone())
         .collect();
     tops.insert("LlmDValues".into());
-    assert_eq!(kinds, tops, "kinds that were written, kinds that have a schema");
+    assert_eq!(
+        kinds, tops,
+        "kinds that were written, kinds that have a schema"
+    );
 }
 
 #[test]
@@ -171,10 +187,22 @@ fn what_is_wrong_with_a_manifest_is_found() {
     };
     assert_eq!(of(good), "");
     for (from, to, says) in [
-        ("spec:\n  selector", "spec:\n  replica: 2\n  selector", "replica: there is no such field"),
-        ("spec:\n  selector", "spec:\n  replicas: two\n  selector", "is no \"integer\""),
+        (
+            "spec:\n  selector",
+            "spec:\n  replica: 2\n  selector",
+            "replica: there is no such field",
+        ),
+        (
+            "spec:\n  selector",
+            "spec:\n  replicas: two\n  selector",
+            "is no \"integer\"",
+        ),
         ("name: a, ", "", "containers[0]: name is missing"),
-        ("image: b", "image: b, env: [{name: X, value: 1}]", "1 is no \"string\""),
+        (
+            "image: b",
+            "image: b, env: [{name: X, value: 1}]",
+            "1 is no \"string\"",
+        ),
         ("apps/v1", "apps/v2", "is none of"),
     ] {
         let wrong = of(&good.replace(from, to));
@@ -214,7 +242,10 @@ fn a_gated_chat_model_over_several_devices_gets_token_template_and_shared_memory
     let open = text(&vllm("two", "qwen3-14b", ""), Target::Kubernetes);
     assert!(open.contains("key: HF_TOKEN, optional: true}"), "{open}");
     assert!(!open.contains("shm") && !open.contains("gated"), "{open}");
-    let base = text(&vllm("three", "gpt-neox-20b", "[layout]\ntp = 2\n").clone(), Target::Vllm);
+    let base = text(
+        &vllm("three", "gpt-neox-20b", "[layout]\ntp = 2\n").clone(),
+        Target::Vllm,
+    );
     assert!(base.contains("--endpoint-type completions"), "{base}");
     let llm_d = text(&one, Target::LlmD);
     for part in ["authSecretName: hf-token-secret", "name: shm"] {
@@ -239,7 +270,11 @@ fn probes_give_a_larger_model_more_time_and_headless_workers_none() {
     let small = start(&text(&vllm("a", "llama-3.1-8b", ""), Target::Kubernetes));
     let large = vllm("b", "llama-3.1-405b", "[layout]\ntp = 8\npp = 2\n");
     let set = text(&large, Target::LeaderWorkerSet);
-    assert!(small >= 600.0 && start(&set) > 2.0 * small, "{small} {}", start(&set));
+    assert!(
+        small >= 600.0 && start(&set) > 2.0 * small,
+        "{small} {}",
+        start(&set)
+    );
     assert_eq!(set.matches("readinessProbe").count(), 1, "{set}");
     assert!(set.contains("worker-index: \"0\""), "{set}");
 }
@@ -261,9 +296,7 @@ fn beside_an_autoscaler_no_number_of_replicas_is_written() {
 #[test]
 fn objects_of_pools_have_names_of_their_own() {
     let long = "the-answer-to-a-planning-question-with-a-very-long-name-indeed";
-    let pools = |a: &str, b: &str| {
-        format!("[[pool]]\nname = \"{a}\"\n[[pool]]\nname = \"{b}\"\n")
-    };
+    let pools = |a: &str, b: &str| format!("[[pool]]\nname = \"{a}\"\n[[pool]]\nname = \"{b}\"\n");
     for (a, b) in [("prefill", "decode"), ("a.b", "a-b"), ("A", "a")] {
         let s = vllm(long, "llama-3.1-8b", &pools(a, b));
         let exported = export(&s, Target::Kubernetes).unwrap();

@@ -110,9 +110,15 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
     let parts = dir.path().join("parts");
     let sweep = Sweep::load(&file, &[]).unwrap();
     let shard = |index| {
-        sweep::run(&sweep, Shard { index, count: 3 }, &parts, &|_, _| {}, &|_| {})
-            .unwrap()
-            .len()
+        sweep::run(
+            &sweep,
+            Shard { index, count: 3 },
+            &parts,
+            &|_, _| {},
+            &|_| {},
+        )
+        .unwrap()
+        .len()
     };
     assert_eq!((shard(1), shard(3)), (96, 96));
     let e = sweep::merge(&sweep, &[&parts]).unwrap_err().to_string();
@@ -152,10 +158,16 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
             .contains("another sweep")
     );
     assert!(
-        sweep::run(&other, Shard { index: 1, count: 3 }, &parts, &|_, _| {}, &|_| {})
-            .unwrap_err()
-            .to_string()
-            .contains("another sweep")
+        sweep::run(
+            &other,
+            Shard { index: 1, count: 3 },
+            &parts,
+            &|_, _| {},
+            &|_| {}
+        )
+        .unwrap_err()
+        .to_string()
+        .contains("another sweep")
     );
 }
 
@@ -169,7 +181,14 @@ fn the_parquet_file_holds_what_the_csv_file_holds() {
     let file = dir.path().join("sweep.toml");
     std::fs::write(&file, text).unwrap();
     let sweep = Sweep::load(&file, &[]).unwrap();
-    let rows = sweep::run(&sweep, Shard::WHOLE, &dir.path().join("out"), &|_, _| {}, &|_| {}).unwrap();
+    let rows = sweep::run(
+        &sweep,
+        Shard::WHOLE,
+        &dir.path().join("out"),
+        &|_, _| {},
+        &|_| {},
+    )
+    .unwrap();
     let result = SweepResult::new(&sweep, rows);
     assert!(result.failed() > 0 && result.failed() < result.runs.len());
     let bytes = result.parquet().unwrap();
@@ -222,7 +241,14 @@ fn a_point_that_cannot_be_run_is_a_row_with_its_reason_and_a_misspelt_key_is_ref
     let text = "scenario = \"small.toml\"\n[[axis]]\nkey = \"engine.max_num_batched_tokens\"\nvalues = [0, 512]\n";
     std::fs::write(&file, text).unwrap();
     let sweep = Sweep::load(&file, &[]).unwrap();
-    let rows = sweep::run(&sweep, Shard::WHOLE, &dir.path().join("out"), &|_, _| {}, &|_| {}).unwrap();
+    let rows = sweep::run(
+        &sweep,
+        Shard::WHOLE,
+        &dir.path().join("out"),
+        &|_, _| {},
+        &|_| {},
+    )
+    .unwrap();
     let result = SweepResult::new(&sweep, rows);
     assert_eq!(result.failed(), 1);
     assert!(
