@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use engine::fleet::Fleet;
+use engine::http::Ignored;
 use engine::http::server::Server;
 use engine::launch::{
     DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchError, LaunchOptions, launch, launch_elastic,
@@ -271,17 +272,21 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             ""
         }
     );
-    let ignored = asked.ignored.counts();
-    if !ignored.is_empty() {
-        let each = ignored
-            .iter()
-            .map(|(name, n)| format!("{name} ({})", requests(*n)));
+    say_ignored(&asked.ignored);
+    Ok(exit_code::OK)
+}
+
+/// Names the fields of requests that were ignored, where there were any.
+fn say_ignored(ignored: &Ignored) {
+    let each: Vec<String> = (ignored.counts().iter())
+        .map(|(name, n)| format!("{name} ({})", requests(*n)))
+        .collect();
+    if !each.is_empty() {
         note!(
             "fields that requests had and this server does not know: {}; they were ignored",
-            each.collect::<Vec<_>>().join(", ")
+            each.join(", ")
         );
     }
-    Ok(exit_code::OK)
 }
 
 /// The cluster around an engine's replicas, and what its controllers believe of their steps.

@@ -80,6 +80,14 @@ pub fn secret_comment(s: &Scenario) -> String {
     }
 }
 
+/// A comment of a script that says where the token comes from, where the model needs one.
+pub fn token_comment(s: &Scenario) -> &'static str {
+    match is_gated(s) {
+        true => "# The model is gated: agree to its terms, and set HF_TOKEN.\n",
+        false => "",
+    }
+}
+
 /// The variable with the token, each line indented by `pad`.
 pub fn token(s: &Scenario, pad: &str) -> String {
     let optional = match is_gated(s) {
