@@ -74,11 +74,14 @@ impl Container {
         out
     }
 
-    /// The list of containers with this one, and the volumes beside it.
+    /// Its pod: where it goes, the container, the volumes beside it.
     fn pod(&self, s: &Scenario, indent: usize) -> String {
         let pad = " ".repeat(indent);
-        let mut out = format!(
-            "{pad}containers:\n{pad}- name: engine\n{}",
+        let mut out = selector(s, indent);
+        // Kubernetes describes Services in variables, of which one called vllm would be vLLM's own VLLM_PORT.
+        let _ = write!(
+            out,
+            "{pad}tolerations:\n{pad}- {{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}\n{pad}enableServiceLinks: false\n{pad}containers:\n{pad}- name: engine\n{}",
             self.yaml(s, indent + 2)
         );
         if serving::shares_memory(self.devices) {
@@ -188,17 +191,12 @@ pub fn deployment(s: &Scenario, role: Role, out: &mut Exported) {
     );
     let _ = write!(
         text,
-        "spec:\n{}  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}{}}}\n    spec:\n{}",
+        "spec:\n{}  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}{}}}\n    spec:\n",
         replicas(s, out),
-        role_label(role),
-        selector(s, 6)
-    );
-    let _ = write!(
-        text,
-        "      tolerations:\n      - {{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}\n"
+        role_label(role)
     );
     text += &container.pod(s, 6);
-    text += &service(s, &format!("app: {name}"), container.port);
+    text += &service(&name, &format!("app: {name}"), container.port);
     text += &autoscalers::document(s, "apps/v1", "Deployment", out);
     out.file("deployment.yaml", text);
     own_machine(s, out);
@@ -283,10 +281,9 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
     for (template, container) in [("leaderTemplate", &leader), ("workerTemplate", &worker)] {
         let _ = write!(
             text,
-            "    {template}:\n      metadata:\n        labels: {{app: {}{}}}\n      spec:\n{}",
+            "    {template}:\n      metadata:\n        labels: {{app: {}{}}}\n      spec:\n",
             label(s),
-            role_label(role),
-            selector(s, 8)
+            role_label(role)
         );
         text += &container.pod(s, 8);
     }
@@ -294,7 +291,8 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
         "leaderworkerset.sigs.k8s.io/name: {}, leaderworkerset.sigs.k8s.io/worker-index: \"0\"",
         label(s)
     );
-    text += &service(s, &leaders, leader.port);
+    // The set's own name is that of the headless Service that its controller makes.
+    text += &service(&format!("{}-serve", label(s)), &leaders, leader.port);
     let api = "leaderworkerset.x-k8s.io/v1";
     text += &autoscalers::document(s, api, "LeaderWorkerSet", out);
     out.file("leaderworkerset.yaml", text);
@@ -306,10 +304,9 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
 }
 
 /// A Service in front of the pods with these labels.
-fn service(s: &Scenario, labels: &str, port: u16) -> String {
+fn service(name: &str, labels: &str, port: u16) -> String {
     format!(
-        "---\napiVersion: v1\nkind: Service\n{}spec:\n  selector: {{{labels}}}\n  ports:\n  - {{port: 80, targetPort: {port}}}\n",
-        metadata(s)
+        "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector: {{{labels}}}\n  ports:\n  - {{port: 80, targetPort: {port}}}\n"
     )
 }
 

@@ -277,6 +277,8 @@ fn probes_give_a_larger_model_more_time_and_headless_workers_none() {
     );
     assert_eq!(set.matches("readinessProbe").count(), 1, "{set}");
     assert!(set.contains("worker-index: \"0\""), "{set}");
+    // The controller makes a headless Service under the set's own name.
+    assert!(set.contains("name: b-serve\n"), "{set}");
 }
 
 #[test]
