@@ -339,16 +339,15 @@ proptest! {
     }
 }
 
-/// A disk with room for so many bytes.
-struct Disk(usize);
+/// A file on a disk with room for so many bytes.
+struct Disk(Cursor<Vec<u8>>, usize);
 
 impl std::io::Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self.0.checked_sub(bytes.len()) {
-            Some(left) => self.0 = left,
-            None => return Err(std::io::ErrorKind::StorageFull.into()),
+        if self.0.position() as usize + bytes.len() > self.1 {
+            return Err(std::io::ErrorKind::StorageFull.into());
         }
-        Ok(bytes.len())
+        std::io::Write::write(&mut self.0, bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -357,16 +356,18 @@ impl std::io::Write for Disk {
 }
 
 impl std::io::Seek for Disk {
-    fn seek(&mut self, _: std::io::SeekFrom) -> std::io::Result<u64> {
-        Ok(0)
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        std::io::Seek::seek(&mut self.0, to)
     }
 }
 
 #[test]
 fn a_full_disk_is_an_error_wherever_it_comes() {
     let record = store::read(Cursor::new(file())).unwrap();
-    for room in [0, 10, 1000, 20_000] {
-        let e = store::write(Disk(room), &record).unwrap_err();
+    let whole = bytes(&record).len();
+    for room in (0..whole).step_by(whole / 200 + 1) {
+        let disk = Disk(Cursor::default(), room);
+        let e = store::write(disk, &record).unwrap_err();
         let store::StoreError::Io(e) = e else {
             panic!("{e}");
         };

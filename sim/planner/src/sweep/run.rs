@@ -130,7 +130,7 @@ pub fn run(
     let path = dir.join(shard.journal());
     let (journal, held) = Journal::open(&path, &head(sweep, shard))?;
     if let Some(damage) = held.damage(&path) {
-        say(&format!("{damage}; what they held is made anew"));
+        say(&format!("{damage}; what is missing now is made anew"));
     }
     let mut done: BTreeMap<u64, Row> = BTreeMap::new();
     for row in held.rows {
