@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use engine::fleet::Fleet;
+use engine::http::Ignored;
 use engine::http::server::Server;
 use engine::launch::{
     DEFAULT_MAX_BODY_BYTES, DEFAULT_QUEUE_LIMIT, LaunchError, LaunchOptions, launch, launch_elastic,
@@ -225,6 +226,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         .build()
         .context("cannot start the threads that serve HTTP")?;
     let engine = service.engine.clone();
+    let asked = service.clone();
     let address = SocketAddr::new(args.host, args.port);
     let (drained, fleet) = runtime.block_on(async {
         let (stop, hurry) = signals().context("cannot listen for signals")?;
@@ -267,7 +269,21 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             ""
         }
     );
+    say_ignored(&asked.ignored);
     Ok(exit_code::OK)
+}
+
+/// Names the fields of requests that were ignored, where there were any.
+fn say_ignored(ignored: &Ignored) {
+    let each: Vec<String> = (ignored.counts().iter())
+        .map(|(name, n)| format!("{name} ({})", requests(*n)))
+        .collect();
+    if !each.is_empty() {
+        note!(
+            "fields that requests had and this server does not know: {}; they were ignored",
+            each.join(", ")
+        );
+    }
 }
 
 /// The cluster around an engine's replicas, and what its controllers believe of their steps.

@@ -44,10 +44,12 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     output::reads([&sweep.scenario]);
     let shard = args.shard.part()?.unwrap_or(Shard::WHOLE);
     let bar = progress::runs(sweep.runs(), "runs");
-    let rows = sweep::run(&sweep, shard, &args.out, &|done: u64, of: u64| {
+    let progress = |done: u64, of: u64| {
         bar.set_length(of);
         bar.set_position(done);
-    })?;
+    };
+    let say = |what: &str| note!("warning: {what}");
+    let rows = sweep::run(&sweep, shard, &args.out, &progress, &say)?;
     bar.finish_and_clear();
     if shard != Shard::WHOLE {
         let failed = rows.iter().filter(|r| r.error.is_some()).count();

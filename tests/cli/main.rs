@@ -1,5 +1,5 @@
-//! The program as its users meet it: commands, their exit codes and messages, what they print and write; and whether documents and
-//! dependencies are what they say. One binary, so that the program is linked once.
+//! The program as its users meet it: commands, their exit codes and messages, what they print and write; and whether documents
+//! are what they say. One binary, so that the program is linked once.
 
 mod autoscale;
 mod bench;
@@ -8,7 +8,6 @@ mod calibrate_steps;
 mod catalog;
 mod common;
 mod demo;
-mod dependencies;
 mod deploy;
 mod docs;
 mod hpa;

@@ -13,8 +13,8 @@ use sim::policy::check::ParamError;
 
 use crate::engine::{Engine, EngineSpec};
 use crate::executor::Executor;
-use crate::http::Service;
 use crate::http::chat::ChatTemplate;
+use crate::http::{Ignored, Service};
 use crate::model::{ModelError, ModelFacts, ModelOptions, inspect, load, tokenizer};
 use crate::pace::Paced;
 use crate::policy::Policy;
@@ -291,6 +291,7 @@ impl Loaded {
             created: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
+            ignored: Ignored::default(),
         }))
     }
 }

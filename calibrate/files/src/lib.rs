@@ -1,18 +1,25 @@
 //! Output files that are whole or not there.
 //!
-//! A file is written beside its name, in the same folder, and renamed when all of it is on the disk. A full disk or a kill therefore
-//! leaves the file that was there before, or none. What a killed process leaves behind is called `.servetwin-*.part`.
+//! A file is written without a name, in the folder that it is to lie in (`O_TMPFILE`), and gets its name when all of it is on the disk. A full disk
+//! or a kill therefore leaves the file that was there before, or none, and nothing beside it.
+//!
+//! Where the file system has no such files (NFS, some overlays) it is called `.servetwin-*.part` until then, and held locked. What a killed process
+//! leaves of these, as of the moment between naming and renaming, is nobody's lock: the next process that writes into the folder removes it.
 //!
 //! Logs that grow while a server runs (`serve --step-log`, `twin --jsonl`) are no such files: they are worth something unfinished.
+
+mod staged;
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use staged::Staged;
 
 /// Bytes that are collected before the system is asked to write them.
 const BUFFER_BYTES: usize = 1 << 16;
+/// Most symbolic links that are followed, as Linux has it.
+const MOST_LINKS: usize = 40;
 
 /// What a file's content is written to.
 pub type Out<'a> = BufWriter<&'a File>;
@@ -35,7 +42,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
 /// Files that belong together: they take their names when all of them are written.
 #[derive(Debug, Default)]
 pub struct Files {
-    staged: Vec<(NamedTempFile, PathBuf)>,
+    staged: Vec<(Staged, PathBuf)>,
 }
 
 impl Files {
@@ -57,26 +64,20 @@ impl Files {
         let place = Place::of(path).map_err(at(path))?;
         let Place::File { target, old } = place else {
             let device = File::options().write(true).open(path).map_err(at(path))?;
-            return filled(&device, fill).map_err(at(path));
+            return filled(&device, folder(path), fill).map_err(at(path));
         };
-        let stage = || {
-            let staged = beside(&target, old.as_ref())?;
-            filled(staged.as_file(), fill)?;
-            // Some file systems only then say that there is no room.
-            staged.as_file().sync_all()?;
-            Ok(staged)
-        };
-        self.staged.push((stage().map_err(at(path))?, target));
+        let staged = stage(&target, old.as_ref(), fill).map_err(at(path))?;
+        self.staged.push((staged, target));
         Ok(())
     }
 
     /// Gives the files their names, in the order in which they were written.
     ///
     /// # Errors
-    /// When a file cannot be renamed; those before it have their names then.
+    /// When a file cannot be named; those before it have their names then.
     pub fn commit(self) -> Result<(), WriteError> {
         for (file, target) in self.staged {
-            file.persist(&target).map_err(|e| at(&target)(e.error))?;
+            file.replace(&target).map_err(at(&target))?;
         }
         Ok(())
     }
@@ -100,14 +101,29 @@ pub fn write_new(
     path: &Path,
     fill: impl FnOnce(&mut Out) -> io::Result<()>,
 ) -> Result<(), WriteError> {
-    let stage = || {
-        let staged = beside(path, None)?;
-        filled(staged.as_file(), fill)?;
-        staged.as_file().sync_all()?;
-        staged.persist_noclobber(path).map_err(|e| e.error)?;
-        Ok(())
-    };
-    stage().map_err(at(path))
+    stage(path, None, fill)
+        .and_then(|staged| staged.create(path))
+        .map_err(at(path))
+}
+
+/// A file in the folder of `target` with all of its content and the permissions of `old` or of any new file.
+fn stage(
+    target: &Path,
+    old: Option<&Metadata>,
+    fill: impl FnOnce(&mut Out) -> io::Result<()>,
+) -> io::Result<Staged> {
+    let folder = folder(target);
+    let staged = Staged::new(folder)?;
+    if let Some(old) = old {
+        staged.file().set_permissions(old.permissions())?;
+    }
+    filled(staged.file(), folder, fill)?;
+    // Some file systems only then say that there is no room.
+    staged
+        .file()
+        .sync_all()
+        .map_err(|e| no_room(e, staged.file(), folder))?;
+    Ok(staged)
 }
 
 /// Checks without writing anything that `path` could be written.
@@ -155,7 +171,7 @@ impl Place {
         }
         let old = match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let target = path.to_owned();
+                let target = followed(path)?;
                 return Ok(Place::File { target, old: None });
             }
             other => other?,
@@ -181,6 +197,25 @@ impl Place {
     }
 }
 
+/// Where a name leads that stands for nothing yet: itself, or through symbolic links to what is to be made.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(to) = std::fs::read_link(&target) else {
+            break;
+        };
+        target = folder(&target).join(to);
+    }
+    if target != path && !folder(&target).is_dir() {
+        let why = format!(
+            "it is a link to {}, whose folder is not there",
+            target.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
+    Ok(target)
+}
+
 fn folder(target: &Path) -> &Path {
     match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -188,30 +223,37 @@ fn folder(target: &Path) -> &Path {
     }
 }
 
-/// An empty file in the folder of `target`, with the permissions of `old` or of any new file.
-fn beside(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let staged = tempfile::Builder::new()
-        .prefix(".servetwin-")
-        .suffix(".part")
-        .permissions(std::fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder(target))
-        // Its random name would mean nothing to the reader.
-        .map_err(|e| {
-            let text = e.to_string();
-            let reason = text.split(" at path ").next().unwrap_or_default();
-            io::Error::new(e.kind(), reason.to_owned())
-        })?;
-    if let Some(old) = old {
-        staged.as_file().set_permissions(old.permissions())?;
-    }
-    Ok(staged)
+fn filled(
+    file: &File,
+    folder: &Path,
+    fill: impl FnOnce(&mut Out) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    fill(&mut out)
+        .and_then(|()| out.flush())
+        .map_err(|e| no_room(e, file, folder))
 }
 
-fn filled(file: &File, fill: impl FnOnce(&mut Out) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    fill(&mut out)?;
-    out.flush()
+/// Says of a full disk how much of the file is written, and how much room there is left; another error stays as it is.
+fn no_room(error: io::Error, file: &File, folder: &Path) -> io::Error {
+    let kind = error.kind();
+    if !matches!(
+        kind,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    ) {
+        return error;
+    }
+    let written = file.metadata().map_or(0, |m| m.len());
+    let free = rustix::fs::statvfs(folder).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
+    let what = match kind {
+        io::ErrorKind::StorageFull => "the disk is full",
+        _ => "the quota of the disk is used up",
+    };
+    let why = format!(
+        "{what}: {written} bytes of it were written, {free} bytes were left in {}; make room, or name a file on another disk",
+        folder.display()
+    );
+    io::Error::new(kind, why)
 }
 
 #[cfg(test)]
@@ -245,11 +287,77 @@ mod tests {
         fs::write(&file, "old").unwrap();
         let error = write(&file, runs_full).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
-        assert!(
-            error.to_string().starts_with("cannot write ") && error.to_string().contains("a.csv")
+        let said = error.to_string();
+        let begins = format!(
+            "cannot write {}: the disk is full: 196608 bytes",
+            file.display()
         );
+        assert!(said.starts_with(&begins), "{said}");
+        assert!(said.contains("bytes were left in"), "{said}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "old");
         assert_eq!(names(dir.path()), ["a.csv"]);
+        let full = write(Path::new("/dev/full"), |out| out.write_all(b"new")).unwrap_err();
+        assert!(full.to_string().contains("the disk is full"), "{full}");
+    }
+
+    #[test]
+    fn nothing_lies_beside_a_file_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let during = |_: &mut Out| {
+            // A kill here leaves what is there now.
+            assert_eq!(names(dir.path()), Vec::<String>::new());
+            Ok(())
+        };
+        write(&dir.path().join("a"), during).unwrap();
+        assert_eq!(names(dir.path()), ["a"]);
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_what_others_write_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in [".servetwin-dead00.part", ".servetwin-alive0.part", "x.part"] {
+            fs::write(at(name), "half").unwrap();
+        }
+        fs::create_dir(at(".servetwin-folder.part")).unwrap();
+        let alive = File::open(at(".servetwin-alive0.part")).unwrap();
+        alive.lock().unwrap();
+        write(&at("a"), |_| Ok(())).unwrap();
+        let left = [
+            ".servetwin-alive0.part",
+            ".servetwin-folder.part",
+            "a",
+            "x.part",
+        ];
+        assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn a_link_to_nothing_yet_is_written_through_or_refused() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("far")).unwrap();
+        symlink("second", at("first")).unwrap();
+        symlink(at("far/file"), at("second")).unwrap();
+        check(&at("first")).unwrap();
+        write(&at("first"), |out| out.write_all(b"new")).unwrap();
+        assert_eq!(fs::read_to_string(at("far/file")).unwrap(), "new");
+        assert!(fs::symlink_metadata(at("first")).unwrap().is_symlink());
+        symlink("gone/file", at("lost")).unwrap();
+        symlink("round", at("round")).unwrap();
+        for (name, says) in [
+            ("lost", "gone/file, whose folder is not there"),
+            ("round", ""),
+        ] {
+            for error in [
+                check(&at(name)).unwrap_err(),
+                write(&at(name), |_| Ok(())).unwrap_err(),
+            ] {
+                assert!(error.to_string().contains(says), "{error}");
+            }
+            assert!(fs::symlink_metadata(at(name)).unwrap().is_symlink());
+        }
     }
 
     #[test]

@@ -10,6 +10,11 @@ use serde_json::Value;
 
 use crate::problem::{Code, Problem};
 
+/// Longest text of a scenario or a planning question [bytes]; what is long about them are files.
+const MOST_TEXT_BYTES: usize = 1 << 20;
+/// Most overrides of a request: each is looked up in the whole document.
+pub const MOST_OVERRIDES: usize = 1000;
+
 /// A scenario or a planning question: the text of a TOML file, or the same as a JSON object.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(untagged)]
@@ -24,15 +29,23 @@ impl Document {
     /// The text; `field` is where it stands in the body.
     ///
     /// # Errors
-    /// An object that TOML cannot say: it has no null.
+    /// An object that TOML cannot say: it has no null; a document that is too long.
     pub fn text(&self, field: &str) -> Result<String, Problem> {
-        match self {
-            Document::Toml(text) => Ok(text.clone()),
+        let text = match self {
+            Document::Toml(text) => text.clone(),
             Document::Object(map) => toml::to_string(map).map_err(|e| {
                 let why = format!("cannot be written as TOML, which has no null: {e}");
                 Problem::new(Code::BadRequest, "the document cannot be read", why).at(field)
-            }),
+            })?,
+        };
+        if text.len() > MOST_TEXT_BYTES {
+            let why = format!(
+                "it has {} bytes; at most {MOST_TEXT_BYTES} are read: give what is long as `files`",
+                text.len()
+            );
+            return Err(Problem::new(Code::BadInput, "the document is too long", why).at(field));
         }
+        Ok(text)
     }
 }
 

@@ -3,16 +3,20 @@
 //! Shutting down: new jobs get 503, those that wait are cancelled, and those that run may end within the time to drain; their results can be read
 //! meanwhile. Then what still runs is cancelled, and connections are closed after the answer that they are sending.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 
 use crate::Limits;
 use crate::jobs::Jobs;
@@ -22,7 +26,7 @@ use crate::routes::routes;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest time that answers may take to leave at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections at once; further ones wait to be accepted.
+/// Connections at once. Who comes then is served all the same: another connection is closed for it.
 const CONNECTIONS: usize = 256;
 /// How long to wait after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -96,22 +100,44 @@ async fn accept(
     closed: watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut open: VecDeque<Open> = VecDeque::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
+                open.retain(|o| !o.task.is_finished());
+                if open.len() >= CONNECTIONS {
+                    close_one(&mut open);
+                }
                 let app = TowerToHyperService::new(app.clone());
                 let (closed, alive) = (closed.clone(), alive.clone());
-                tokio::spawn(async move {
-                    serve(stream, app, closed).await;
-                    drop((alive, permit));
+                let has_asked = Arc::new(AtomicBool::new(false));
+                let asked = has_asked.clone();
+                let task = tokio::spawn(async move {
+                    serve(stream, app, closed, asked).await;
+                    drop(alive);
                 });
+                let task = task.abort_handle();
+                open.push_back(Open { task, has_asked });
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
+    }
+}
+
+/// A connection that is served.
+struct Open {
+    task: AbortHandle,
+    /// Whether a request of it has come whose answer has not begun.
+    has_asked: Arc<AtomicBool>,
+}
+
+/// Closes the oldest connection that has asked nothing, or else the oldest.
+fn close_one(open: &mut VecDeque<Open>) {
+    let silent = open
+        .iter()
+        .position(|o| !o.has_asked.load(Ordering::Relaxed));
+    if let Some(one) = open.remove(silent.unwrap_or(0)) {
+        one.task.abort();
     }
 }
 
@@ -119,11 +145,22 @@ async fn serve(
     stream: TcpStream,
     app: TowerToHyperService<axum::Router>,
     mut closed: watch::Receiver<bool>,
+    has_asked: Arc<AtomicBool>,
 ) {
+    let answered = service_fn(|request| {
+        has_asked.store(true, Ordering::Relaxed);
+        let answer = app.call(request);
+        let has_asked = has_asked.clone();
+        async move {
+            let answer = answer.await;
+            has_asked.store(false, Ordering::Relaxed);
+            answer
+        }
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), app);
+        .serve_connection(TokioIo::new(stream), answered);
     tokio::pin!(connection);
     // An error here is the client's end of the connection.
     tokio::select! {

@@ -13,15 +13,20 @@ use sim::metrics::RecordOptions;
 use sim::report::RunReport;
 use sim::scenario::{Scenario, ScenarioRunError};
 use sim::simulation::{RunError, RunOptions};
+use sim::workload::{Arrival, StreamSpec};
 
 use crate::Limits;
 use crate::problem::{Code, Problem};
-use crate::request::{CapacityRequest, PlanRequest, RunRequest, WhatIfRequest, world};
+use crate::request::{
+    CapacityRequest, MOST_OVERRIDES, PlanRequest, RunRequest, WhatIfRequest, world,
+};
 
 /// Most loads of a capacity table.
 const MOST_LOADS: usize = 64;
 /// Most draws of a plan.
 const MOST_DRAWS: u64 = 200;
+/// What is so much more than the limit, on average, that it is no matter of chance.
+const MUCH_MORE: f64 = 1.1;
 /// KV blocks of all replicas together.
 const MOST_KV_BLOCKS: u64 = 1 << 25;
 
@@ -173,6 +178,7 @@ fn scenario(
     limits: &Limits,
 ) -> Result<Scenario, Problem> {
     let wrong = "the scenario is wrong";
+    few_overrides(set)?;
     let mut scenario =
         (world.scenario(text, SCENARIO, set)).map_err(|e| Problem::scenario(wrong, &e))?;
     let too_large = |place: &str, why: String| {
@@ -186,8 +192,17 @@ fn scenario(
                 format!("{n} requests; at most {most} are simulated here"),
             );
         }
-        // Its length in time decides; how many that are shows in the run.
-        None => scenario.limits.requests = Some(most + 1),
+        None => {
+            let about = offered(&scenario);
+            if about > most as f64 * MUCH_MORE {
+                let why = format!(
+                    "it sends about {about:.0} requests; at most {most} are simulated here"
+                );
+                return too_large("run.duration", why);
+            }
+            // Its length in time decides; how many that are shows in the run.
+            scenario.limits.requests = Some(most + 1);
+        }
         Some(_) => {}
     }
     if scenario.replicas > limits.replicas {
@@ -208,6 +223,34 @@ fn scenario(
         );
     }
     Ok(scenario)
+}
+
+fn few_overrides(set: &[String]) -> Result<(), Problem> {
+    if set.len() <= MOST_OVERRIDES {
+        return Ok(());
+    }
+    let why = format!(
+        "{} overrides; at most {MOST_OVERRIDES} are taken",
+        set.len()
+    );
+    Err(Problem::new(Code::BadInput, "the request is too large", why).at("set"))
+}
+
+/// How many requests the streams with a rate of their own send on average; 0 where no duration is given.
+fn offered(s: &Scenario) -> f64 {
+    let Some(duration) = s.limits.duration else {
+        return 0.0;
+    };
+    let of = |stream: &StreamSpec| match &stream.arrival {
+        Arrival::Poisson { rate }
+        | Arrival::Constant { rate, .. }
+        | Arrival::Gamma { rate, .. } => {
+            let all = rate.per_sec() * duration.secs();
+            stream.requests.map_or(all, |n| all.min(n as f64))
+        }
+        _ => 0.0,
+    };
+    s.workload.iter().map(of).sum()
 }
 
 fn run(
@@ -315,6 +358,7 @@ fn plan(
         let why = format!("{draws} draws; at most {MOST_DRAWS} are made here");
         return Err(Problem::new(Code::BadInput, what, why).at("draws"));
     }
+    few_overrides(&r.set)?;
     let question = Question::parse_in(world, &text, "question.toml", &r.set);
     let mut question = question.map_err(|e| Problem::of("the question is wrong", e))?;
     question.most_candidates = question.most_candidates.min(limits.candidates);

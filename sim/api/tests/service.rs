@@ -426,6 +426,55 @@ fn nobody_takes_more_than_his_share() {
 }
 
 #[test]
+fn what_is_too_much_is_refused_before_it_is_tried() {
+    let s = service(Limits::default());
+    let long = small(10) + &"\n# more".repeat(200_000);
+    let sets = vec!["run.requests=10"; 1001];
+    // Far beyond what a second can simulate, were it begun.
+    let by_time = small(10).replace("requests = 10", "duration = \"1000000000 s\"");
+    for (body, place) in [
+        (json!({"scenario": long}), "scenario"),
+        (json!({"scenario": small(10), "set": sets}), "set"),
+        (json!({"scenario": by_time}), "run.duration"),
+    ] {
+        let job = s.done("/v1/run", &body);
+        assert_eq!(job["error"]["where"], place, "{job}");
+        let took = job["ended_s"].as_f64().unwrap() - job["started_s"].as_f64().unwrap();
+        assert!(took < 5.0, "{place}: {took} s");
+    }
+}
+
+#[test]
+fn connections_that_say_nothing_delay_nobody() {
+    let s = service(Limits::default());
+    let job = s.post("/v1/run", &endless()).body;
+    let url = job["url"].as_str().unwrap();
+    // One that waits for its answer outlives those that never ask.
+    let mut waiting = TcpStream::connect(s.address).unwrap();
+    let poll = format!("GET {url}?wait=3 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    waiting.write_all(poll.as_bytes()).unwrap();
+    // Enough time for it to be read before the others come.
+    assert_eq!(s.get("/health").status, 200);
+    let mut half_open = Vec::new();
+    for _ in 0..300 {
+        let mut c = TcpStream::connect(s.address).unwrap();
+        c.write_all(b"GET /health HTTP/1.1\r\nhost: local").unwrap();
+        half_open.push(c);
+    }
+    let start = Instant::now();
+    assert_eq!(s.get("/health").status, 200);
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    s.ask("DELETE", url, "", "");
+}
+
+#[test]
 fn jobs_queue_are_cancelled_and_forgotten() {
     let s = service(Limits {
         queue: 1,

@@ -1,6 +1,6 @@
 //! Writing a record file.
 
-use std::io::{self, Seek, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -18,7 +18,67 @@ fn failed(e: zip::result::ZipError) -> StoreError {
     }
 }
 
-struct Archive<W: Write + Seek>(ZipWriter<W>);
+/// Writes until an error, and takes what comes after it for written: when it is dropped, the archive tries once more to end itself, and prints on
+/// standard error where it cannot.
+struct UntilError<W> {
+    out: W,
+    has_failed: bool,
+    /// Where it would write next, and how long it would be [bytes].
+    at: u64,
+    end: u64,
+}
+
+impl<W: Write + Seek> UntilError<W> {
+    fn new(out: W) -> UntilError<W> {
+        UntilError {
+            out,
+            has_failed: false,
+            at: 0,
+            end: 0,
+        }
+    }
+
+    /// What `write` gives; `after` once something has failed.
+    fn unless_failed<T>(
+        &mut self,
+        after: T,
+        write: impl FnOnce(&mut W) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.has_failed {
+            return Ok(after);
+        }
+        let done = write(&mut self.out);
+        self.has_failed = (done.as_ref()).is_err_and(|e| e.kind() != io::ErrorKind::Interrupted);
+        done
+    }
+}
+
+impl<W: Write + Seek> Write for UntilError<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.unless_failed(bytes.len(), |out| out.write(bytes))?;
+        self.at += n as u64;
+        self.end = self.end.max(self.at);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_failed((), W::flush)
+    }
+}
+
+impl<W: Write + Seek> Seek for UntilError<W> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let would = match to {
+            SeekFrom::Start(n) => n,
+            SeekFrom::Current(n) => self.at.saturating_add_signed(n),
+            SeekFrom::End(n) => self.end.saturating_add_signed(n),
+        };
+        self.at = self.unless_failed(would, |out| out.seek(to))?;
+        Ok(self.at)
+    }
+}
+
+struct Archive<W: Write + Seek>(ZipWriter<UntilError<W>>);
 
 impl<W: Write + Seek> Archive<W> {
     fn start(&mut self, name: &str) -> Result<(), StoreError> {
@@ -60,7 +120,7 @@ impl<W: Write + Seek> Archive<W> {
 /// # Errors
 /// Those of `out`.
 pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> {
-    let mut archive = Archive(ZipWriter::new(out));
+    let mut archive = Archive(ZipWriter::new(UntilError::new(out)));
     archive.json("info.json", &record.info)?;
     // As `run --json` prints it, so that `report --json` need not go through numbers again.
     archive.start("report.json")?;
@@ -78,6 +138,9 @@ pub fn write(out: impl Write + Seek, record: &Record) -> Result<(), StoreError> 
         archive.table(&format!("steps/{i}"), level.rows().iter())?;
     }
     archive.table("requests", record.requests.iter())?;
-    archive.0.finish().map_err(failed)?.flush()?;
-    Ok(())
+    let mut out = archive.0.finish().map_err(failed)?;
+    match out.has_failed {
+        false => Ok(out.flush()?),
+        true => Err(io::Error::other("a part of it could not be written").into()),
+    }
 }

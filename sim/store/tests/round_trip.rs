@@ -338,3 +338,39 @@ proptest! {
         let _ = store::read(Cursor::new(bytes));
     }
 }
+
+/// A file on a disk with room for so many bytes.
+struct Disk(Cursor<Vec<u8>>, usize);
+
+impl std::io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.position() as usize + bytes.len() > self.1 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        std::io::Write::write(&mut self.0, bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl std::io::Seek for Disk {
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        std::io::Seek::seek(&mut self.0, to)
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_wherever_it_comes() {
+    let record = store::read(Cursor::new(file())).unwrap();
+    let whole = bytes(&record).len();
+    for room in (0..whole).step_by(whole / 200 + 1) {
+        let disk = Disk(Cursor::default(), room);
+        let e = store::write(disk, &record).unwrap_err();
+        let store::StoreError::Io(e) = e else {
+            panic!("{e}");
+        };
+        assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{room}");
+    }
+}

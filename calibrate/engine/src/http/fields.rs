@@ -1,5 +1,10 @@
 //! Which fields a body may have. A field that would change the answer and cannot be honoured is refused by its name: a client
-//! that asks for a tool call and gets prose must learn why. Fields that change nothing here are taken.
+//! that asks for a tool call and gets prose must learn why. Fields that change nothing here are taken. Fields that nobody here knows are ignored, as vLLM
+//! does, since routers add theirs to what clients send; they are counted by name.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 
@@ -69,6 +74,48 @@ const READ_CHAT: [&str; 13] = [
     "safety_identifier",
 ];
 
+/// Names of ignored fields that are counted one by one, and the longest of them [bytes]: clients choose them.
+const MOST_NAMES: usize = 50;
+const MOST_NAME_BYTES: usize = 64;
+/// What all others are counted as.
+const OTHER: &str = "other";
+
+/// How often fields came that nobody here knows.
+#[derive(Debug, Default)]
+pub struct Ignored(Mutex<BTreeMap<String, u64>>);
+
+impl Ignored {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, name: &str) {
+        let mut counts = self.held();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let is_named = name.len() <= MOST_NAME_BYTES && name.chars().all(plain);
+        let has_room = counts.contains_key(name) || counts.len() < MOST_NAMES;
+        let name = if is_named && has_room { name } else { OTHER };
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// The names, with how many requests had each.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.held().clone()
+    }
+
+    /// The same as a scrape gets it.
+    pub fn metrics_text(&self) -> String {
+        let name = "servetwin:ignored_request_fields_total";
+        let mut out = format!(
+            "# HELP {name} Requests with a field that this server does not know and ignored, by field.\n# TYPE {name} counter\n"
+        );
+        for (field, n) in self.held().iter() {
+            let _ = writeln!(out, "{name}{{field=\"{field}\"}} {n}");
+        }
+        out
+    }
+}
+
 /// Fields with a value that asks for nothing; any other is refused.
 fn neutral(name: &str) -> Option<Vec<Value>> {
     Some(match name {
@@ -78,7 +125,10 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
         | "watermarking"
         | "return_weight_versions"
         | "return_token_offsets"
-        | "return_prompt_text" => vec![json!(false)],
+        | "return_prompt_text"
+        // SGLang's, which vLLM's router sends on.
+        | "no_stop_trim"
+        | "return_hidden_states" => vec![json!(false)],
         "suffix" => vec![json!("")],
         "best_of" | "stream_interval" => vec![json!(1)],
         "response_format" => vec![json!({"type": "text"})],
@@ -97,14 +147,20 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
         "mm_payload" => vec![json!("tensors"), json!("none")],
         "audio"
         | "chat_template"
+        | "ebnf"
         | "guided_choice"
         | "guided_grammar"
         | "guided_json"
         | "guided_regex"
         | "guided_whitespace_pattern"
+        | "json_schema"
+        | "lora_path"
         | "prediction"
         | "prompt_embeds"
         | "prompt_logprobs"
+        | "regex"
+        | "session_params"
+        | "stop_regex"
         | "structural_tag"
         | "structured_outputs"
         | "truncate_prompt_tokens"
@@ -115,11 +171,11 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
     })
 }
 
-/// Refuses a body with a field that cannot be honoured.
+/// Refuses a body with a field that cannot be honoured, and counts those that nobody knows.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn check(f: &Fields, kind: Kind) -> Result<(), ApiError> {
+pub fn check(f: &Fields, kind: Kind, ignored: &Ignored) -> Result<(), ApiError> {
     let own: &[&str] = match kind {
         Kind::Completion => &READ_COMPLETION,
         Kind::Chat => &READ_CHAT,
@@ -140,12 +196,7 @@ pub fn check(f: &Fields, kind: Kind) -> Result<(), ApiError> {
                     format!("`{name}` is not supported{but}"),
                 ));
             }
-            None => {
-                return Err(ApiError::bad(
-                    name,
-                    format!("`{name}` is not a field that this interface knows; leave it out"),
-                ));
-            }
+            None => ignored.count(name),
         }
     }
     Ok(())

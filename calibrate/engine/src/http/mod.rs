@@ -28,6 +28,7 @@ use answer::{EventStream, Frame, Kind, Tickets, whole};
 use body::{Asked, Fields, MAX_LOGPROBS, asked, session_of};
 use chat::ChatTemplate;
 use error::ApiError;
+pub use fields::Ignored;
 
 /// `max_tokens` of a completion that names none (OpenAI's and vLLM's default) [tokens].
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -50,6 +51,8 @@ pub struct Service {
     pub max_body_bytes: usize,
     /// When the server started, as `created` of its model [s since 1970].
     pub created: u64,
+    /// Fields of requests that nobody here knows.
+    pub ignored: Ignored,
 }
 
 type Shared = State<Arc<Service>>;
@@ -136,7 +139,7 @@ async fn metrics(State(s): Shared) -> impl IntoResponse {
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (kind, s.engine.metrics_text())
+    (kind, s.engine.metrics_text() + &s.ignored.metrics_text())
 }
 
 async fn version() -> Json<Value> {
@@ -169,7 +172,7 @@ async fn completions(
 ) -> Result<Response, ApiError> {
     let f = fields(body)?;
     s.check_model(&f)?;
-    fields::check(&f, Kind::Completion)?;
+    fields::check(&f, Kind::Completion, &s.ignored)?;
     let mut asked = asked(&f, s.text.vocab())?;
     asked.request.logprobs = logprobs(&f, "logprobs")?;
     let prompts = s.prompts(&f).await?;
@@ -185,7 +188,7 @@ async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let f = fields(body)?;
     s.check_model(&f)?;
-    fields::check(&f, Kind::Chat)?;
+    fields::check(&f, Kind::Chat, &s.ignored)?;
     let mut asked = asked(&f, s.text.vocab())?;
     if f.get("logprobs")?.unwrap_or(false) {
         asked.request.logprobs = Some(logprobs(&f, "top_logprobs")?.unwrap_or(0));

@@ -368,6 +368,44 @@ async fn a_full_queue_answers_429_with_a_time_to_try_again() {
     assert!(r.engine.metrics_text().contains(&counted));
 }
 
+/// What vLLM's router 0.1.17 adds to every request, and what it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_fields_are_ignored_and_counted_and_those_that_change_the_answer_refused() {
+    let r = serve(Duration::ZERO, |_| {}).await;
+    let body = json!({"prompt": "abc", "max_tokens": 2, "no_stop_trim": false, "return_hidden_states": false,
+        "separate_reasoning": true, "regex": null, "strange \"name\"": 1});
+    for _ in 0..2 {
+        let (status, answer) = post(&r, "/v1/completions", &body).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (status, _, page) = answer(send(&r, "GET", "/metrics", "", "").await).await;
+    assert_eq!(status, 200);
+    let name = "servetwin:ignored_request_fields_total";
+    for (field, n) in [("separate_reasoning", 2), ("other", 2)] {
+        let line = format!("{name}{{field=\"{field}\"}} {n}\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
+    assert!(
+        !page.contains("no_stop_trim") && !page.contains("strange"),
+        "{page}"
+    );
+    for (field, value) in [
+        ("return_hidden_states", json!(true)),
+        ("no_stop_trim", json!(true)),
+        ("regex", json!("a+")),
+        ("lora_path", json!("x")),
+        ("prompt_embeds", json!("x")),
+    ] {
+        let body = json!({"prompt": "abc", "max_tokens": 2, field: value});
+        let (status, answer) = post(&r, "/v1/completions", &body).await;
+        assert_eq!(
+            (status, &answer["error"]["param"]),
+            (400, &json!(field)),
+            "{answer}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn shutting_down_under_load_finishes_what_runs_and_refuses_what_comes() {
     let mut r = serve(Duration::from_millis(4), |_| {}).await;

@@ -3,6 +3,8 @@
 use sim::cluster::pools::Role;
 use sim::scenario::{PoolChoice, Scenario};
 
+use super::shared::{label, label_of};
+
 /// A scenario whose prefill and decode are apart.
 pub struct Sides {
     /// The replicas that prefill.
@@ -25,6 +27,8 @@ pub enum Parts {
 pub struct Part {
     /// The pool's name.
     pub name: String,
+    /// How its files begin.
+    pub file: String,
     /// What its replicas do of a request.
     pub role: Role,
     /// The scenario.
@@ -40,16 +44,27 @@ pub fn parts(s: &Scenario, each: bool) -> Result<Parts, String> {
         return Ok(Parts::One);
     };
     if each || s.pools.iter().all(|p| p.role == Role::Both) {
-        let own = |p: &PoolChoice| {
+        let mut all: Vec<Part> = Vec::new();
+        for p in &s.pools {
             let mut own = alone(s, p);
             own.name = format!("{}-{}", s.name, p.name);
-            Part {
-                name: p.name.clone(),
-                role: p.role,
-                own,
+            let mut file = label_of(&p.name);
+            // Names that differ in what neither objects nor files can say.
+            while all.iter().any(|o| label(&o.own) == label(&own)) {
+                own.name.push_str("-2");
             }
-        };
-        return Ok(Parts::Pools(s.pools.iter().map(own).collect()));
+            while all.iter().any(|o| o.file == file) {
+                file.push_str("-2");
+            }
+            let (name, role) = (p.name.clone(), p.role);
+            all.push(Part {
+                name,
+                file,
+                role,
+                own,
+            });
+        }
+        return Ok(Parts::Pools(all));
     }
     let of = |role: Role| {
         let mut all = s.pools.iter().filter(|p| p.role == role);

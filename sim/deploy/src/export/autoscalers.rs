@@ -38,6 +38,17 @@ pub fn document(s: &Scenario, api_version: &str, kind: &str, out: &mut Exported)
     text
 }
 
+/// The fewest replicas of the autoscaler that [`document`] writes; none without one.
+pub fn least(s: &Scenario) -> Option<u32> {
+    let autoscaler = s.cluster.as_ref()?.autoscaler.as_ref()?;
+    let hpa = autoscaler.hpa.as_ref();
+    let keda = autoscaler.keda.as_ref();
+    let least = hpa
+        .map(|h| h.min_replicas.unwrap_or(1))
+        .or(keda.map(|k| k.min_replica_count.unwrap_or(0)))?;
+    u32::try_from(least).ok()
+}
+
 /// Says that a target writes no autoscaler.
 pub fn none(s: &Scenario, out: &mut Exported) {
     if let Some(c) = &s.cluster {

@@ -7,7 +7,8 @@ use sim::scenario::{RouterPolicy, Scenario};
 use toml::Value;
 
 use super::options;
-use super::shared::{Exported, devices_of_node, machine, model_id, ranks};
+use super::serving::model_id;
+use super::shared::{Exported, devices_of_node, machine, ranks};
 use crate::import::tgi_table;
 use crate::place::printable;
 
@@ -94,7 +95,7 @@ pub fn files(s: &Scenario, out: &mut Exported) {
         ));
     }
     let mut compose = format!(
-        "x-tgi: &tgi\n  image: {}\n  env_file: tgi.env\n  shm_size: 1g\n  volumes:\n  - ./data:/data\nservices:\n",
+        "x-tgi: &tgi\n  image: {}\n  env_file: tgi.env\n  environment:\n  - HF_TOKEN\n  shm_size: 1g\n  volumes:\n  - ./data:/data\nservices:\n",
         image(s)
     );
     let mut nginx = "events {}\nhttp {\n  upstream tgi {\n".to_owned();

@@ -7,9 +7,8 @@ use sim::cluster::pools::Role;
 use sim::scenario::{RouterPolicy, Scenario};
 
 use super::apart::Sides;
-use super::shared::{
-    Exported, devices_of_node, label, model_id, own_machine, ranks, router, selector, yaml,
-};
+use super::serving::{self, model_id};
+use super::shared::{Exported, devices_of_node, label, own_machine, ranks, router, selector, yaml};
 use super::{autoscalers, compose, llm_d, sglang, triton, vllm};
 use crate::place::printable;
 
@@ -31,13 +30,15 @@ struct Container {
     resource: String,
     devices: u32,
     port: u16,
+    /// The path that answers when it serves; none of a container that has no server.
+    ready: Option<&'static str>,
     /// Whether it hands KV on or fetches it.
     moves_kv: bool,
 }
 
 impl Container {
-    /// Its YAML, each line indented by `indent` spaces.
-    fn yaml(&self, indent: usize) -> String {
+    /// Its YAML in the deployment of `s`, each line indented by `indent` spaces.
+    fn yaml(&self, s: &Scenario, indent: usize) -> String {
         let mut out = String::new();
         let pad = " ".repeat(indent);
         let _ = writeln!(out, "{pad}image: {}", yaml(&self.image));
@@ -49,9 +50,8 @@ impl Container {
                 let _ = writeln!(out, "{pad}- {}", yaml(word));
             }
         }
-        if !self.variables.is_empty() || self.moves_kv {
-            let _ = writeln!(out, "{pad}env:");
-        }
+        let _ = writeln!(out, "{pad}env:");
+        out += &serving::token(s, &pad);
         if self.moves_kv {
             out += &llm_d::side_channel(&pad);
         }
@@ -59,18 +59,51 @@ impl Container {
             let value = serde_json::Value::from(value.as_str());
             let _ = writeln!(out, "{pad}- name: {name}\n{pad}  value: {value}");
         }
-        let _ = writeln!(out, "{pad}ports:\n{pad}- containerPort: {}", self.port);
-        let _ = writeln!(
-            out,
-            "{pad}readinessProbe:\n{pad}  httpGet: {{path: /health, port: {}}}",
-            self.port
-        );
+        if let Some(path) = self.ready {
+            let _ = writeln!(out, "{pad}ports:\n{pad}- containerPort: {}", self.port);
+            out += &serving::probes(s, path, self.port, &pad);
+        }
         let _ = writeln!(
             out,
             "{pad}resources:\n{pad}  limits:\n{pad}    {}: {}",
             self.resource, self.devices
         );
+        if serving::shares_memory(self.devices) {
+            out += &serving::memory_mount(&pad);
+        }
         out
+    }
+
+    /// Its pod: where it goes, the container, the volumes beside it.
+    fn pod(&self, s: &Scenario, indent: usize) -> String {
+        let pad = " ".repeat(indent);
+        let mut out = selector(s, indent);
+        // Kubernetes describes Services in variables, of which one called vllm would be vLLM's own VLLM_PORT.
+        let _ = write!(
+            out,
+            "{pad}tolerations:\n{pad}- {{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}\n{pad}enableServiceLinks: false\n{pad}containers:\n{pad}- name: engine\n{}",
+            self.yaml(s, indent + 2)
+        );
+        if serving::shares_memory(self.devices) {
+            out += &serving::memory_volume(&pad);
+        }
+        out
+    }
+}
+
+/// How many replicas there are, where no autoscaler says so: each time the file is applied, that number would overrule it.
+fn replicas(s: &Scenario, out: &mut Exported) -> String {
+    match autoscalers::least(s) {
+        None => format!("  replicas: {}\n", s.replicas),
+        Some(least) => {
+            if s.replicas != least {
+                out.cannot(format!(
+                    "layout.replicas = {}: the autoscaler has as many as it wants, from {least} on",
+                    s.replicas
+                ));
+            }
+            String::new()
+        }
     }
 }
 
@@ -112,6 +145,7 @@ pub fn deployment(s: &Scenario, role: Role, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 80,
+            ready: Some("/health"),
             moves_kv: false,
         },
         EngineKind::Sglang => Container {
@@ -130,6 +164,7 @@ pub fn deployment(s: &Scenario, role: Role, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 30_000,
+            ready: Some("/health"),
             moves_kv: false,
         },
         _ => Container {
@@ -144,36 +179,24 @@ pub fn deployment(s: &Scenario, role: Role, out: &mut Exported) {
             resource: resource(s),
             devices,
             port: 8000,
+            ready: Some("/health"),
             moves_kv: role != Role::Both,
         },
     };
     let mut text = format!(
-        "# {}\napiVersion: apps/v1\nkind: Deployment\n{}",
+        "# {}\n{}apiVersion: apps/v1\nkind: Deployment\n{}",
         printable(&s.description),
+        serving::secret_comment(s),
         metadata(s)
     );
     let _ = write!(
         text,
-        "spec:\n  replicas: {}\n  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}{}}}\n    spec:\n{}",
-        s.replicas,
-        role_label(role),
-        selector(s, 6)
+        "spec:\n{}  selector:\n    matchLabels: {{app: {name}}}\n  template:\n    metadata:\n      labels: {{app: {name}{}}}\n    spec:\n",
+        replicas(s, out),
+        role_label(role)
     );
-    let _ = write!(
-        text,
-        "      tolerations:\n      - {{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}\n"
-    );
-    let _ = write!(
-        text,
-        "      containers:\n      - name: engine\n{}",
-        container.yaml(8)
-    );
-    let _ = write!(text, "---\napiVersion: v1\nkind: Service\n{}", metadata(s));
-    let _ = write!(
-        text,
-        "spec:\n  selector: {{app: {name}}}\n  ports:\n  - {{port: 80, targetPort: {}}}\n",
-        container.port
-    );
+    text += &container.pod(s, 6);
+    text += &service(&name, &format!("app: {name}"), container.port);
     text += &autoscalers::document(s, "apps/v1", "Deployment", out);
     out.file("deployment.yaml", text);
     own_machine(s, out);
@@ -202,6 +225,7 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
             resource: resource(s),
             devices: node,
             port: 8000,
+            ready: Some("/v2/health/ready"),
             moves_kv: false,
         },
         false => Container {
@@ -217,6 +241,7 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
             resource: resource(s),
             devices: node,
             port: 8000,
+            ready: Some("/health"),
             moves_kv: role != Role::Both,
         },
     };
@@ -239,32 +264,35 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
         resource: resource(s),
         devices: node,
         port: 8000,
+        ready: None,
         moves_kv: role != Role::Both,
     };
     let mut text = format!(
-        "# {}\napiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\n{}",
+        "# {}\n{}apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\n{}",
         printable(&s.description),
+        serving::secret_comment(s),
         metadata(s)
     );
     let _ = write!(
         text,
-        "spec:\n  replicas: {}\n  leaderWorkerTemplate:\n    size: {size}\n    restartPolicy: RecreateGroupOnPodRestart\n",
-        s.replicas
+        "spec:\n{}  leaderWorkerTemplate:\n    size: {size}\n    restartPolicy: RecreateGroupOnPodRestart\n",
+        replicas(s, out)
     );
     for (template, container) in [("leaderTemplate", &leader), ("workerTemplate", &worker)] {
         let _ = write!(
             text,
-            "    {template}:\n      metadata:\n        labels: {{app: {}{}}}\n      spec:\n{}",
+            "    {template}:\n      metadata:\n        labels: {{app: {}{}}}\n      spec:\n",
             label(s),
-            role_label(role),
-            selector(s, 8)
+            role_label(role)
         );
-        let _ = write!(
-            text,
-            "        containers:\n        - name: engine\n{}",
-            container.yaml(10)
-        );
+        text += &container.pod(s, 8);
     }
+    let leaders = format!(
+        "leaderworkerset.sigs.k8s.io/name: {}, leaderworkerset.sigs.k8s.io/worker-index: \"0\"",
+        label(s)
+    );
+    // The set's own name is that of the headless Service that its controller makes.
+    text += &service(&format!("{}-serve", label(s)), &leaders, leader.port);
     let api = "leaderworkerset.x-k8s.io/v1";
     text += &autoscalers::document(s, api, "LeaderWorkerSet", out);
     out.file("leaderworkerset.yaml", text);
@@ -273,6 +301,13 @@ pub fn leader_worker_set(s: &Scenario, role: Role, out: &mut Exported) {
     if trt {
         triton::engine_files(s, out);
     }
+}
+
+/// A Service in front of the pods with these labels.
+fn service(name: &str, labels: &str, port: u16) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector: {{{labels}}}\n  ports:\n  - {{port: 80, targetPort: {port}}}\n"
+    )
 }
 
 fn multi_node(size: u32, rank: &str) -> Vec<String> {
@@ -298,6 +333,9 @@ fn dynamo_worker(
         format!("    {service}:\n      componentType: worker\n      dynamoNamespace: {name}\n");
     if let Some(role) = role {
         let _ = writeln!(text, "      subComponentType: {role}");
+    }
+    if serving::is_gated(s) {
+        let _ = writeln!(text, "      envFromSecret: {}", serving::SECRET);
     }
     let _ = write!(
         text,
@@ -326,8 +364,9 @@ pub fn dynamo(s: &Scenario, sides: Option<&Sides>, out: &mut Exported) {
     let image = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest";
     let name = label(s);
     let mut text = format!(
-        "# {}\napiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata:\n  name: {name}\nspec:\n  services:\n",
-        printable(&s.description)
+        "# {}\n{}apiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata:\n  name: {name}\nspec:\n  services:\n",
+        printable(&s.description),
+        serving::secret_comment(s)
     );
     let _ = write!(
         text,

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use sim::scenario::{RouterPolicy, Scenario};
 
 use super::apart::Sides;
-use super::shared::{Exported, model_id, own_machine, ranks, selector, yaml};
+use super::serving::{self, model_id};
+use super::shared::{Exported, own_machine, ranks, selector, yaml};
 use super::vllm;
 use crate::place::printable;
 
@@ -18,22 +19,30 @@ pub const CONNECTOR: &str = "{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"k
 pub fn values(s: &Scenario, sides: Option<&Sides>, out: &mut Exported) {
     let id = model_id(s);
     let mut text = format!(
-        "# {}\nmodelArtifacts:\n  name: {}\n  uri: {}\n",
+        "# {}\n{}modelArtifacts:\n  name: {}\n  uri: {}\n",
         printable(&s.description),
+        serving::secret_comment(s),
         yaml(&id),
         yaml(&format!("hf://{id}"))
     );
+    if serving::is_gated(s) {
+        let _ = writeln!(text, "  authSecretName: {}", serving::SECRET);
+    }
+    // The chart's own volume has room for 5 MiB.
+    if let Some(size) = serving::disk(s) {
+        let _ = writeln!(text, "  size: {size}");
+    }
     match sides {
         None => {
             text += "routing:\n  servicePort: 8000\n  proxy:\n    enabled: false\n";
-            text += &side("decode", s, false, out);
+            text += &side("decode", s, (false, 8000), out);
             text += "prefill:\n  create: false\n  replicas: 0\n";
         }
         Some(sides) => {
             // The sidecar of a pod that decodes has its prompts computed first.
             text += "routing:\n  servicePort: 8000\n  proxy:\n    enabled: true\n    targetPort: 8200\n    connector: nixlv2\n";
-            text += &side("decode", &sides.decode, true, out);
-            text += &side("prefill", &sides.prefill, true, out);
+            text += &side("decode", &sides.decode, (true, 8200), out);
+            text += &side("prefill", &sides.prefill, (true, 8000), out);
         }
     }
     out.file("values.yaml", text);
@@ -53,8 +62,8 @@ pub fn side_channel(pad: &str) -> String {
     )
 }
 
-/// The pods of a side.
-fn side(name: &str, s: &Scenario, apart: bool, out: &mut Exported) -> String {
+/// The pods of a side, whose engine listens on `port`; `apart`: KV goes from one side to the other.
+fn side(name: &str, s: &Scenario, (apart, port): (bool, u16), out: &mut Exported) -> String {
     let mut text = format!(
         "{name}:\n  create: true\n  replicas: {}\n  parallelism:\n    tensor: {}\n{}",
         s.replicas,
@@ -88,5 +97,10 @@ fn side(name: &str, s: &Scenario, apart: bool, out: &mut Exported) -> String {
         "    resources:\n      limits:\n        nvidia.com/gpu: \"{}\"\n    mountModelVolume: true\n",
         ranks(s)
     );
+    text += &serving::probes(s, "/health", port, "    ");
+    if serving::shares_memory(ranks(s)) {
+        text += &serving::memory_mount("    ");
+        text += &serving::memory_volume("  ");
+    }
     text
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use sim::scenario::Scenario;
 use sim::workload::{Arrival, Length, Lengths, StreamSpec};
 
-use super::shared::{Exported, model_id};
+use super::serving::{chats, model_id};
+use super::shared::Exported;
 use crate::text::shell::quoted;
 
 /// `bench.sh`, and what it cannot say.
@@ -17,9 +18,11 @@ pub fn files(s: &Scenario, out: &mut Exported) {
     let Some(words) = command(s, stream, out) else {
         return;
     };
+    let id = model_id(s);
+    let kind = if chats(&id) { "chat" } else { "completions" };
     let mut text = format!(
-        "#!/bin/sh\naiperf profile --model {} --url http://localhost:8000 --endpoint-type chat --streaming",
-        quoted(&model_id(s))
+        "#!/bin/sh\naiperf profile --model {} --url http://localhost:8000 --endpoint-type {kind} --streaming",
+        quoted(&id)
     );
     for word in words {
         let _ = write!(text, " \\\n  {word}");

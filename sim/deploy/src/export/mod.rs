@@ -10,6 +10,7 @@ mod kubernetes;
 mod llm_d;
 mod load;
 mod options;
+mod serving;
 mod sglang;
 mod shared;
 mod target;
@@ -50,7 +51,13 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
                     Target::LeaderWorkerSet.name()
                 )));
             }
-            for Part { name, role, own } in &pools {
+            for part in &pools {
+                let Part {
+                    name,
+                    file,
+                    role,
+                    own,
+                } = part;
                 let mut part = Exported::default();
                 if *role != Role::Both && own.engine.params.kind() != EngineKind::VllmV1 {
                     return Err(fault(format!(
@@ -59,7 +66,7 @@ pub fn export(scenario: &Scenario, target: Target) -> Result<Exported, Error> {
                     )));
                 }
                 replicas(own, (None, *role), target, &mut part)?;
-                out.pool(name, part);
+                out.pool((name, file), part);
             }
             out.cannot("[[pool]]: which pool gets a request is your gateway's to say");
             if (scenario.kv_transfer).is_some_and(|t| t != Default::default()) {

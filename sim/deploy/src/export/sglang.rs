@@ -5,7 +5,8 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options;
-use super::shared::{Exported, continued, machine, model_id, router, weights};
+use super::serving::{model_id, token_comment};
+use super::shared::{Exported, continued, machine, router, weights};
 use crate::import::sglang_table;
 use crate::text::shell::quoted;
 
@@ -82,8 +83,9 @@ pub fn image(s: &Scenario) -> String {
 /// `serve.sh`.
 pub fn script(s: &Scenario, out: &mut Exported) {
     let mut text = format!(
-        "#!/bin/sh\n# One replica of {}.\npip install 'sglang=={}'\npython -m sglang.launch_server --model-path={}",
+        "#!/bin/sh\n# One replica of {}.\n{}pip install 'sglang=={}'\npython -m sglang.launch_server --model-path={}",
         crate::place::printable(&s.name),
+        token_comment(s),
         release(s),
         quoted(&model_id(s))
     );

@@ -36,10 +36,10 @@ impl Exported {
         self.not_said.push(what.into());
     }
 
-    /// Adds the files of the pool `name`, which stands in their names.
-    pub(super) fn pool(&mut self, name: &str, own: Exported) {
+    /// Adds the files of the pool `name`, which begin with `start`.
+    pub(super) fn pool(&mut self, (name, start): (&str, &str), own: Exported) {
         for file in own.files {
-            self.file(&format!("{name}-{}", file.name), file.text);
+            self.file(&format!("{start}-{}", file.name), file.text);
         }
         let not_said = (own.not_said.into_iter()).map(|what| format!("pool {name}: {what}"));
         self.not_said.extend(not_said);
@@ -97,39 +97,40 @@ pub fn machine(s: &Scenario, out: &mut Exported) {
     }
 }
 
-/// The model's name on the Hugging Face hub where the catalog knows it.
-pub fn model_id(s: &Scenario) -> String {
-    match s.model.as_ref().map(|m| &m.source) {
-        Some(ModelSource::Catalog(name)) => {
-            let catalog = Catalog::builtin();
-            let arch = catalog.model(name).ok();
-            let hub = arch.and_then(|a| a.aliases.iter().find(|alias| alias.contains('/')));
-            hub.unwrap_or(name).clone()
-        }
-        Some(ModelSource::Config(path)) => {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-            folder.map_or_else(|| "./model".to_owned(), |p| p.display().to_string())
-        }
-        None => String::new(),
-    }
+/// Longest name of an object: Services take 63 characters, and what is made of them adds some.
+const LABEL_CHARS: usize = 50;
+
+/// The scenario's name as Kubernetes takes one.
+pub fn label(s: &Scenario) -> String {
+    label_of(&s.name)
 }
 
-/// The scenario's name as Kubernetes takes one: lower case letters, digits and dashes.
-pub fn label(s: &Scenario) -> String {
+/// A name as Kubernetes takes one: lower case letters, digits and dashes. What is longer than may be ends in six digits of its hash, so that names stay
+/// distinct.
+pub fn label_of(name: &str) -> String {
     let mut out = String::new();
-    for c in s.name.to_ascii_lowercase().chars().take(50) {
+    for c in name.to_ascii_lowercase().chars() {
         match c {
             'a'..='z' | '0'..='9' => out.push(c),
             _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
             _ => {}
         }
     }
-    let out = out.trim_matches('-').to_owned();
-    match out.chars().next() {
-        Some('a'..='z') => out,
+    let out = out.trim_matches('-');
+    let out = match out.chars().next() {
+        Some('a'..='z') => out.to_owned(),
         Some(_) => format!("llm-{out}"),
         None => "llm".to_owned(),
+    };
+    if out.len() <= LABEL_CHARS {
+        return out;
     }
+    // FNV-1a.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let start = out[..LABEL_CHARS - 7].trim_end_matches('-');
+    format!("{start}-{:06x}", hash & 0xff_ffff)
 }
 
 /// Devices of a replica.

@@ -7,9 +7,8 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options::{self, Setting};
-use super::shared::{
-    Exported, accelerator, devices_of_node, machine, model_id, ranks, router, yaml,
-};
+use super::serving::model_id;
+use super::shared::{Exported, accelerator, devices_of_node, machine, ranks, router, yaml};
 use crate::import::{pbtxt_table, trtllm_build_table, trtllm_convert_table};
 use crate::place::printable;
 use crate::text::shell::quoted;

@@ -5,7 +5,8 @@ use sim::scenario::Scenario;
 use toml::Value;
 
 use super::options;
-use super::shared::{Exported, continued, machine, model_id, router, weights};
+use super::serving::{model_id, token_comment};
+use super::shared::{Exported, continued, machine, router, weights};
 use crate::import::vllm_table;
 use crate::text::shell::quoted;
 
@@ -97,8 +98,9 @@ pub fn release(s: &Scenario) -> String {
 /// `serve.sh`.
 pub fn script(s: &Scenario, out: &mut Exported) {
     let mut text = format!(
-        "#!/bin/sh\n# One replica of {}.\npip install 'vllm=={}.*'\nvllm serve {}",
+        "#!/bin/sh\n# One replica of {}.\n{}pip install 'vllm=={}.*'\nvllm serve {}",
         crate::place::printable(&s.name),
+        token_comment(s),
         release(s),
         quoted(&model_id(s))
     );

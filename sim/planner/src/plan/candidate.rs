@@ -149,7 +149,21 @@ impl Candidate {
     /// # Errors
     /// A combination that no scenario can have.
     pub fn scenario(&self, question: &Question, counts: &[u32]) -> Result<Scenario, Error> {
+        self.scenario_with(question, counts, None)
+    }
+
+    /// The same with a further override.
+    ///
+    /// # Errors
+    /// As [`Candidate::scenario`].
+    pub fn scenario_with(
+        &self,
+        question: &Question,
+        counts: &[u32],
+        more: Option<String>,
+    ) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
+        overrides.extend(more);
         match &self.apart {
             None => overrides.push(format!(
                 "layout.replicas={}",

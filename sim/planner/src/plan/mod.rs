@@ -17,6 +17,7 @@ pub mod detail;
 pub mod doubt;
 pub mod energy;
 mod headline;
+mod lengths;
 mod options;
 pub mod part;
 mod pattern;
@@ -480,7 +481,7 @@ fn scenario_of(
 ) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
     let counts = ready.candidate.counts(winner.units);
-    let mut scenario = ready.candidate.scenario(question, &counts)?;
+    let mut scenario = lengths::roomy(question, &ready.candidate, &counts)?;
     scenario.description = format!(
         "{} on {} x {}, {replicas} replicas of {}: the answer to the planning question {}.",
         question::model_name(&scenario),

@@ -40,6 +40,13 @@ impl<T> OneOrMany<T> {
             OneOrMany::Many(all) => all,
         }
     }
+
+    fn all(&self) -> &[T] {
+        match self {
+            OneOrMany::One(t) => std::slice::from_ref(t),
+            OneOrMany::Many(all) => all,
+        }
+    }
 }
 
 /// What must still hold the load when it is lost.
@@ -160,6 +167,8 @@ pub struct Question {
     pub own_layouts: bool,
     /// Alternatives of `[engine]`.
     pub engines: Vec<Vec<Axis>>,
+    /// Whether the longest request that engines take is the planner's own.
+    pub own_lengths: bool,
     /// Instance types that are allowed, as written; with `*` for any text.
     pub instances: Vec<String>,
     /// Prices by region.
@@ -286,6 +295,8 @@ impl Question {
                 requests.len()
             ));
         }
+        let gives_length = |t: &Table| t.contains_key("max_model_len");
+        let own_lengths = !(engine.iter().flat_map(OneOrMany::all)).any(gives_length);
         let engines = engines(engine, &moments).map_err(|(key, message)| at(&key, message))?;
         Ok(Question {
             name,
@@ -300,6 +311,7 @@ impl Question {
             axes,
             own_layouts,
             engines,
+            own_lengths,
             instances,
             prices,
             disaggregated: plan.disaggregated,

@@ -96,6 +96,13 @@ impl Shard {
     pub fn journal(&self) -> String {
         format!("journal-{}-of-{}.jsonl", self.index, self.count)
     }
+
+    /// The shard whose journal the file is called.
+    fn of_journal(file: &Path) -> Option<Shard> {
+        let name = file.file_name()?.to_str()?.strip_prefix("journal-")?;
+        let (index, count) = name.strip_suffix(".jsonl")?.split_once("-of-")?;
+        Shard::parse(&format!("{index}/{count}")).ok()
+    }
 }
 
 fn head(sweep: &Sweep, shard: Shard) -> Head {
@@ -106,7 +113,8 @@ fn head(sweep: &Sweep, shard: Shard) -> Head {
     }
 }
 
-/// Makes the runs of `shard` that the journal in `dir` does not hold yet; `progress` is told how many of how many are done. Gives all rows of the shard.
+/// Makes the runs of `shard` that the journal in `dir` does not hold yet; `progress` is told how many of how many are done, `say` of lines of the journal
+/// that were damaged. Gives all rows of the shard.
 ///
 /// # Errors
 /// The journal's; defects of the simulator. A point that cannot be run is a row with its error.
@@ -115,12 +123,17 @@ pub fn run(
     shard: Shard,
     dir: &Path,
     progress: &(dyn Fn(u64, u64) + Sync),
+    say: &dyn Fn(&str),
 ) -> Result<Vec<Row>, Error> {
     std::fs::create_dir_all(dir)
         .map_err(|e| Error::input(format!("cannot create {}: {e}", dir.display())))?;
-    let (journal, rows) = Journal::open(&dir.join(shard.journal()), &head(sweep, shard))?;
+    let path = dir.join(shard.journal());
+    let (journal, held) = Journal::open(&path, &head(sweep, shard))?;
+    if let Some(damage) = held.damage(&path) {
+        say(&format!("{damage}; what is missing now is made anew"));
+    }
     let mut done: BTreeMap<u64, Row> = BTreeMap::new();
-    for row in rows {
+    for row in held.rows {
         if !shard.holds(row.run) || row.run >= sweep.runs() || done.insert(row.run, row).is_some() {
             return Err(Error::input(format!(
                 "{}: a run is there twice, or is none of the shard's; remove it to start over",
@@ -166,31 +179,26 @@ fn one(sweep: &Sweep, i: u64) -> Result<Row, Error> {
 /// The finished sweep from the journals in `dirs`.
 ///
 /// # Errors
-/// Journals of another sweep, damaged ones; runs that are missing, or there twice with different results.
+/// Journals of another sweep; runs that are missing, or there twice with different results.
 pub fn merge(sweep: &Sweep, dirs: &[&Path]) -> Result<SweepResult, Error> {
     let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
-    let own = sweep.fingerprint();
+    let mut damage = Vec::new();
     let mut journals = 0;
     for dir in dirs {
         let entries = std::fs::read_dir(dir)
             .map_err(|e| Error::input(format!("cannot read {}: {e}", dir.display())))?;
         let mut files: Vec<_> = entries
             .filter_map(|e| Some(e.ok()?.path()))
-            .filter(|p| {
-                p.file_name()
-                    .is_some_and(|n| n.to_string_lossy().starts_with("journal-"))
-            })
+            .filter(|p| Shard::of_journal(p).is_some())
             .collect();
         files.sort();
         for file in files {
             journals += 1;
-            let contents = Journal::read(&file)?;
-            if contents.head.is_none_or(|h| h.sweep != own) {
-                return Err(Error::input(format!(
-                    "{} belongs to another sweep",
-                    file.display()
-                )));
-            }
+            let Some(shard) = Shard::of_journal(&file) else {
+                continue;
+            };
+            let contents = Journal::read(&file, &head(sweep, shard))?;
+            damage.extend(contents.damage(&file));
             for row in contents.rows {
                 let run = row.run;
                 if let Some(before) = rows.insert(run, row)
@@ -210,10 +218,11 @@ pub fn merge(sweep: &Sweep, dirs: &[&Path]) -> Result<SweepResult, Error> {
     if !missing.is_empty() {
         let some: Vec<String> = missing.iter().take(5).map(u64::to_string).collect();
         return Err(Error::input(format!(
-            "{} of {} runs are missing in {journals} journals (first: {}); run the shards that hold them again",
+            "{} of {} runs are missing in {journals} journals (first: {}); run the shards that hold them again{}",
             missing.len(),
             sweep.runs(),
-            some.join(", ")
+            some.join(", "),
+            damage.iter().map(|d| format!("\n{d}")).collect::<String>()
         )));
     }
     Ok(SweepResult::new(sweep, rows.into_values().collect()))

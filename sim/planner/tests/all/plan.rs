@@ -13,14 +13,17 @@ use planner::sweep::Shard;
 
 /// A question of 3 instance types, their layouts and engine limits, under `rate` req/s.
 fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
-    let text = format!(
+    Question::parse(&written(rate, slo, redundancy), "question.toml", &[]).unwrap()
+}
+
+fn written(rate: f64, slo: &str, redundancy: &str) -> String {
+    format!(
         "slo = [{slo}]\n[plan]\nredundancy = \"{redundancy}\"\nmax_instances = 24\n[model]\nname = \"llama-3.1-8b\"\nkv_cache = [\"bf16\", \"fp8\"]\n\
          [hardware]\ninstance = [\"g5.2xlarge\", \"g6e.xlarge\", \"p4d.24xlarge\"]\n[layout]\ntp = [1, 2]\n[engine]\nkind = \"vllm\"\nmax_model_len = \
          4096\nmax_num_seqs = [16, 128]\nmax_num_batched_tokens = [1024, 4096]\n[[workload]]\nname = \"chat\"\narrival = {{ kind = \"poisson\", rate = \
          \"{rate} req/s\" }}\nprompt = {{ kind = \"lognormal\", mean = 500, std = 400, max = 3000 }}\noutput = {{ kind = \"lognormal\", mean = 120, std = \
          80, max = 600 }}\n[run]\nrequests = 500\nwarmup = \"3 s\"\n"
-    );
-    Question::parse(&text, "question.toml", &[]).unwrap()
+    )
 }
 
 const CHAT: &str = "\"ttft.p99 < 1 s\", \"tpot.p95 < 40 ms\"";
@@ -127,24 +130,23 @@ fn no_replica_carries_more_than_its_bound() {
 
 #[test]
 fn the_winner_as_a_scenario_gives_the_figures_of_the_plan() {
-    let q = question(8.0, CHAT, "none");
-    let found = answer(
-        &q,
-        Options {
-            exhaustive: false,
-            draws: 0,
-        },
-        &|_| {},
-    )
-    .unwrap();
-    let scenario =
-        sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
-    let record = scenario.run(&Default::default()).unwrap();
-    let standing = planner::conditions::Standing::of(&record, &q.conditions, q.steady);
-    assert_eq!(
-        Some(standing.values_ms),
-        found.report.detail.map(|d| d.standing.values_ms)
-    );
+    let text = written(8.0, CHAT, "none");
+    // Without a longest request of the question's own the winner takes longer ones than the load's, 3600 tokens.
+    let without = text.replace("max_model_len = 4096\n", "");
+    for (text, lengths) in [(text, 4096..=4096), (without, 32_768..=131_072)] {
+        let q = Question::parse(&text, "question.toml", &[]).unwrap();
+        let found = answer(&q, NO_DRAWS, &|_| {}).unwrap();
+        let scenario =
+            sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
+        let record = scenario.run(&Default::default()).unwrap();
+        let standing = planner::conditions::Standing::of(&record, &q.conditions, q.steady);
+        assert_eq!(
+            Some(standing.values_ms),
+            found.report.detail.map(|d| d.standing.values_ms)
+        );
+        let length = scenario.engine.params.to_table()["max_model_len"].as_integer();
+        assert!(lengths.contains(&length.unwrap()), "{length:?}");
+    }
 }
 
 #[test]

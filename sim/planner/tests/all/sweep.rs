@@ -29,7 +29,7 @@ fn written(dir: &Path) -> PathBuf {
 fn swept(file: &Path, out: &Path) -> String {
     let sweep = Sweep::load(file, &[]).unwrap();
     assert_eq!(sweep.runs(), RUNS as u64);
-    let rows = sweep::run(&sweep, Shard::WHOLE, out, &|_, _| {}).unwrap();
+    let rows = sweep::run(&sweep, Shard::WHOLE, out, &|_, _| {}, &|_| {}).unwrap();
     SweepResult::new(&sweep, rows).csv().unwrap()
 }
 
@@ -110,9 +110,15 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
     let parts = dir.path().join("parts");
     let sweep = Sweep::load(&file, &[]).unwrap();
     let shard = |index| {
-        sweep::run(&sweep, Shard { index, count: 3 }, &parts, &|_, _| {})
-            .unwrap()
-            .len()
+        sweep::run(
+            &sweep,
+            Shard { index, count: 3 },
+            &parts,
+            &|_, _| {},
+            &|_| {},
+        )
+        .unwrap()
+        .len()
     };
     assert_eq!((shard(1), shard(3)), (96, 96));
     let e = sweep::merge(&sweep, &[&parts]).unwrap_err().to_string();
@@ -123,6 +129,21 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
     shard(2);
     let merged = sweep::merge(&sweep, &[&parts]).unwrap().csv().unwrap();
     assert!(merged == whole, "the merged table differs");
+    // A flipped byte costs its run, which the same command makes anew.
+    let journal = parts.join("journal-2-of-3.jsonl");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&journal, &bytes).unwrap();
+    let e = sweep::merge(&sweep, &[&parts]).unwrap_err().to_string();
+    assert!(e.contains("1 of 288 runs") && e.contains("checksum"), "{e}");
+    let said = std::cell::RefCell::new(Vec::new());
+    let say = |text: &str| said.borrow_mut().push(text.to_owned());
+    let second = Shard { index: 2, count: 3 };
+    sweep::run(&sweep, second, &parts, &|_, _| {}, &say).unwrap();
+    assert!(said.borrow()[0].contains("made anew"), "{said:?}");
+    let mended = sweep::merge(&sweep, &[&parts]).unwrap().csv().unwrap();
+    assert!(mended == whole, "the mended table differs");
     // Another sweep does not go on there.
     std::fs::write(
         dir.path().join("small.toml"),
@@ -137,10 +158,16 @@ fn shards_merge_to_the_table_of_the_whole_and_missing_ones_are_named() {
             .contains("another sweep")
     );
     assert!(
-        sweep::run(&other, Shard { index: 1, count: 3 }, &parts, &|_, _| {})
-            .unwrap_err()
-            .to_string()
-            .contains("another sweep")
+        sweep::run(
+            &other,
+            Shard { index: 1, count: 3 },
+            &parts,
+            &|_, _| {},
+            &|_| {}
+        )
+        .unwrap_err()
+        .to_string()
+        .contains("another sweep")
     );
 }
 
@@ -154,7 +181,14 @@ fn the_parquet_file_holds_what_the_csv_file_holds() {
     let file = dir.path().join("sweep.toml");
     std::fs::write(&file, text).unwrap();
     let sweep = Sweep::load(&file, &[]).unwrap();
-    let rows = sweep::run(&sweep, Shard::WHOLE, &dir.path().join("out"), &|_, _| {}).unwrap();
+    let rows = sweep::run(
+        &sweep,
+        Shard::WHOLE,
+        &dir.path().join("out"),
+        &|_, _| {},
+        &|_| {},
+    )
+    .unwrap();
     let result = SweepResult::new(&sweep, rows);
     assert!(result.failed() > 0 && result.failed() < result.runs.len());
     let bytes = result.parquet().unwrap();
@@ -207,7 +241,14 @@ fn a_point_that_cannot_be_run_is_a_row_with_its_reason_and_a_misspelt_key_is_ref
     let text = "scenario = \"small.toml\"\n[[axis]]\nkey = \"engine.max_num_batched_tokens\"\nvalues = [0, 512]\n";
     std::fs::write(&file, text).unwrap();
     let sweep = Sweep::load(&file, &[]).unwrap();
-    let rows = sweep::run(&sweep, Shard::WHOLE, &dir.path().join("out"), &|_, _| {}).unwrap();
+    let rows = sweep::run(
+        &sweep,
+        Shard::WHOLE,
+        &dir.path().join("out"),
+        &|_, _| {},
+        &|_| {},
+    )
+    .unwrap();
     let result = SweepResult::new(&sweep, rows);
     assert_eq!(result.failed(), 1);
     assert!(
@@ -242,6 +283,7 @@ fn the_shipped_sweep_runs() {
         },
         dir.path(),
         &|_, _| {},
+        &|_| {},
     )
     .unwrap();
     assert!(rows.len() == 1 && rows[0].error.is_none(), "{rows:?}");

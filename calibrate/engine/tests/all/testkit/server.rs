@@ -54,6 +54,7 @@ pub async fn serve_with(
         api_key,
         max_body_bytes: 100_000,
         created: 0,
+        ignored: Default::default(),
     });
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), service)
         .await
