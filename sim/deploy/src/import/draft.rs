@@ -108,6 +108,37 @@ pub struct Facts {
     pub attention_dp: Option<Origin>,
     /// Whether experts are spread whole over the ranks.
     pub expert_parallel: Option<Origin>,
+    /// What the engine was told of prefill and decode apart.
+    pub mode: Option<(Mode, Origin)>,
+    /// Pods or machines that hold one replica, as the engine was told (`--nnodes`).
+    pub machines: Option<(i64, Origin)>,
+    /// Whether replicas are groups of pods (LeaderWorkerSet), and no pods.
+    pub is_grouped: bool,
+    /// Devices of a replica in pods beside those of its engine, and how many pods that is (Ray's workers).
+    pub more_devices: i64,
+    /// As above.
+    pub more_pods: i64,
+    /// Whether this is a further machine of a replica whose first one stands elsewhere (`--node-rank 1`).
+    pub is_further: bool,
+    /// Whether the engine takes all devices of its pod, where it is not told how many.
+    pub fills_pod: bool,
+    /// Files of ConfigMaps, which a container may read: key is their name.
+    pub mounted: Vec<Origin>,
+    /// Variables that the platform gives to every container.
+    pub given: Vec<(String, String)>,
+    /// The machines that a pool of nodes may have, where the workload says none: label, values.
+    pub node_pool: Option<(String, Vec<String>, Origin)>,
+}
+
+/// What an engine was told of prefill and decode apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It prefills alone.
+    Prefill,
+    /// It decodes alone.
+    Decode,
+    /// It has a connector, and does either.
+    Either,
 }
 
 /// What is one side's own where prefill and decode are apart: keys of `[layout]` and `[engine]`, and what settles them.
@@ -116,6 +147,8 @@ pub struct Side {
     values: BTreeMap<String, Said>,
     replicas: Vec<(i64, Origin)>,
     pod_devices: Option<(i64, Origin)>,
+    group_size: Option<(i64, Origin)>,
+    machines: Option<(i64, Origin)>,
     data_parallel: Option<(i64, Origin)>,
     expert_parallel: Option<Origin>,
 }
@@ -339,6 +372,8 @@ impl Draft {
         let facts = &mut self.facts;
         std::mem::swap(&mut facts.replicas, &mut side.replicas);
         std::mem::swap(&mut facts.pod_devices, &mut side.pod_devices);
+        std::mem::swap(&mut facts.group_size, &mut side.group_size);
+        std::mem::swap(&mut facts.machines, &mut side.machines);
         std::mem::swap(&mut facts.data_parallel, &mut side.data_parallel);
         std::mem::swap(&mut facts.expert_parallel, &mut side.expert_parallel);
     }
