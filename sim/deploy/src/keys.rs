@@ -155,7 +155,8 @@ impl Table {
 
     /// The known name nearest to one that is not known.
     pub fn nearest(&self, name: &str) -> Option<&'static str> {
-        self.names().map(|known| (strsim::jaro_winkler(known, name), known))
+        self.names()
+            .map(|known| (strsim::jaro_winkler(known, name), known))
             .filter(|(likeness, _)| *likeness > 0.9)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, known)| known)

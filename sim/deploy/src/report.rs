@@ -164,13 +164,37 @@ fn secret(key: &str, value: &str) -> Option<&'static str> {
         .map(str::to_ascii_lowercase)
         .collect();
     let is = |word: &str| words.iter().any(|w| w == word);
-    let names = is("token") || is("secret") || is("password") || is("passwd") || is("credential") || is("credentials");
+    let names = is("token")
+        || is("secret")
+        || is("password")
+        || is("passwd")
+        || is("credential")
+        || is("credentials");
     let keys = (is("api") || is("access") || is("private") || is("auth")) && is("key");
     // HF_TOKEN_PATH, TOKEN_SECRET_NAME: where a secret is, not what.
-    let place = ["path", "file", "dir", "name", "url", "id", "secretname", "ref"];
+    let place = [
+        "path",
+        "file",
+        "dir",
+        "name",
+        "url",
+        "id",
+        "secretname",
+        "ref",
+    ];
     let is_place = words.last().is_some_and(|w| place.contains(&w.as_str()));
-    let plain = value.is_empty() || value.parse::<f64>().is_ok() || matches!(value, "true" | "false" | "True" | "False");
-    let joined = ["apikey", "accesskey", "secretkey", "authtoken", "accesstoken", "hftoken", "secretaccesskey"];
+    let plain = value.is_empty()
+        || value.parse::<f64>().is_ok()
+        || matches!(value, "true" | "false" | "True" | "False");
+    let joined = [
+        "apikey",
+        "accesskey",
+        "secretkey",
+        "authtoken",
+        "accesstoken",
+        "hftoken",
+        "secretaccesskey",
+    ];
     let camel = joined.contains(&last.to_ascii_lowercase().as_str());
     ((names || keys || camel) && !is_place && !plain).then_some("(hidden)")
 }
@@ -202,7 +226,19 @@ mod tests {
         let hidden = "(hidden)";
         assert_eq!(
             values,
-            [hidden, hidden, "1024", hidden, hidden, "512", "true", "/run/token", "registry", "hf", hidden]
+            [
+                hidden,
+                hidden,
+                "1024",
+                hidden,
+                hidden,
+                "512",
+                "true",
+                "/run/token",
+                "registry",
+                "hf",
+                hidden
+            ]
         );
     }
 }

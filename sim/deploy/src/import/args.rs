@@ -229,7 +229,9 @@ fn abbreviated(table: &Table, name: &str) -> Option<Key> {
     if !by_argparse || plain.len() < 6 || !plain.starts_with("--") {
         return None;
     }
-    let mut found = table.names().filter(|n| !n.ends_with('*') && n.starts_with(&plain));
+    let mut found = table
+        .names()
+        .filter(|n| !n.ends_with('*') && n.starts_with(&plain));
     let first = found.next()?;
     let key = table.find(first)?;
     // Two names of one key are one.

@@ -189,13 +189,22 @@ pub fn aibrix(tree: Tree<'_>, draft: &mut Draft) {
         scaler.whole(tree, &["spec", key], draft);
     }
     // Zero is for strategies that wake up.
-    scaler.keys.retain(|(key, n, _)| *key != "minReplicas" || n.as_integer() != Some(0));
+    scaler
+        .keys
+        .retain(|(key, n, _)| *key != "minReplicas" || n.as_integer() != Some(0));
     let strategy = tree.text("", &["spec", "scalingStrategy"]);
     let is_hpa = strategy.as_ref().is_some_and(|(name, _)| name == "HPA");
     if let Some((name, origin)) = strategy {
         match is_hpa {
             true => draft.used(&origin, "a HorizontalPodAutoscaler"),
-            false => draft.fate(&origin, Fate::NotModelled, format!("AIBrix' {} is not simulated: replicas stay as many as the run starts with", crate::place::shown(&name))),
+            false => draft.fate(
+                &origin,
+                Fate::NotModelled,
+                format!(
+                    "AIBrix' {} is not simulated: replicas stay as many as the run starts with",
+                    crate::place::shown(&name)
+                ),
+            ),
         }
     }
     let list = tree.node.at(&["spec", "metricsSources"]);
@@ -208,7 +217,9 @@ pub fn aibrix(tree: Tree<'_>, draft: &mut Draft) {
         for (key, raw) in [("targetMetric", name), ("targetValue", value)] {
             let line = item.entry(key).map_or(item.line, |e| e.line);
             let path = format!("spec.metricsSources[].{key}");
-            scaler.leaves.push(Origin::new(Place::new(tree.file, line), path, raw));
+            scaler
+                .leaves
+                .push(Origin::new(Place::new(tree.file, line), path, raw));
         }
         let mut keys = Keys::new();
         keys.insert("type".into(), "Pods".into());
@@ -217,7 +228,11 @@ pub fn aibrix(tree: Tree<'_>, draft: &mut Draft) {
         metrics.push(keys);
     }
     if is_hpa {
-        scaler.list("metrics", tree.find("", &["spec", "metricsSources"]), metrics);
+        scaler.list(
+            "metrics",
+            tree.find("", &["spec", "metricsSources"]),
+            metrics,
+        );
     }
     keep(scaler, "metrics", draft);
     sweep(tree, &[(String::new(), &AIBRIX)], draft);
@@ -363,7 +378,9 @@ fn metric(item: &Node) -> Result<Keys, &'static str> {
 /// A series' name as its exporter has it: prometheus-adapter's rules put `_` for vLLM's `:`, since names of the custom metrics API take none, and Google's
 /// adapter has `prometheus.googleapis.com|NAME|gauge`.
 fn series(name: &str) -> String {
-    let parts = name.strip_prefix("prometheus.googleapis.com").map(|r| r.trim_start_matches(['|', '/']));
+    let parts = name
+        .strip_prefix("prometheus.googleapis.com")
+        .map(|r| r.trim_start_matches(['|', '/']));
     let name = parts.map_or(name, |rest| rest.split(['|', '/']).next().unwrap_or(rest));
     match name.strip_prefix("vllm_") {
         Some(rest) => format!("vllm:{rest}"),

@@ -317,7 +317,9 @@ pub const OPTIONS: Table = Table {
 /// Imports the options that a worker reads from a file: of a ConfigMap among the files, by the file's name.
 pub fn mounted(path: &Origin, draft: &mut Draft) {
     let name = path.raw.rsplit('/').next().unwrap_or("");
-    let found = (draft.facts.mounted.iter()).find(|o| o.key == name).cloned();
+    let found = (draft.facts.mounted.iter())
+        .find(|o| o.key == name)
+        .cloned();
     let docs = found.as_ref().map(|o| yaml::documents(&o.raw));
     let (Some(from), Some(Ok(docs))) = (found, docs) else {
         let why = "the file is not among the ConfigMaps of these files: import it beside them (kind trtllm-options)";

@@ -155,7 +155,10 @@ pub fn content(name: &str, text: &str, kind: Option<Kind>) -> Result<Content, Wr
         return Ok(Content::Python(text.to_owned()));
     }
     if let Some(line) = template(text) {
-        return Err(Wrong::new(line, "is a template of a Helm chart, which its values fill in: import the chart's folder where helm is installed, or what `helm template FOLDER --values FILE` writes"));
+        return Err(Wrong::new(
+            line,
+            "is a template of a Helm chart, which its values fill in: import the chart's folder where helm is installed, or what `helm template FOLDER --values FILE` writes",
+        ));
     }
     let documents = yaml::documents(text);
     if let Ok(docs) = &documents
@@ -208,7 +211,9 @@ pub fn content(name: &str, text: &str, kind: Option<Kind>) -> Result<Content, Wr
 /// The line on which a text first has an action of Helm's templates.
 fn template(text: &str) -> Option<u32> {
     // What other languages put into such brackets is text: chat templates, KServe's {{.Name}}.
-    let words = [".Values", ".Release", ".Chart", "include ", "toYaml ", "define "];
+    let words = [
+        ".Values", ".Release", ".Chart", "include ", "toYaml ", "define ",
+    ];
     let is_action = |row: &str| {
         row.split("{{").skip(1).any(|rest| {
             let inner = rest.split("}}").next().unwrap_or(rest);
@@ -285,13 +290,26 @@ fn kind_of(doc: &Node) -> Option<Kind> {
     if doc.get("services").is_some_and(|s| s.is_map()) {
         return Some(Kind::Compose);
     }
-    if doc.get("applications").is_some_and(|a| !a.items().is_empty()) {
+    if doc
+        .get("applications")
+        .is_some_and(|a| !a.items().is_empty())
+    {
         return Some(Kind::RayServe);
     }
     if has("run") && any(&["resources", "setup", "envs", "service", "num_nodes"]) {
         return Some(Kind::SkyPilot);
     }
-    if has("resources") && any(&["patches", "components", "namePrefix", "images", "replicas", "namespace", "patchesStrategicMerge", "labels"])
+    if has("resources")
+        && any(&[
+            "patches",
+            "components",
+            "namePrefix",
+            "images",
+            "replicas",
+            "namespace",
+            "patchesStrategicMerge",
+            "labels",
+        ])
         || has("kind") && doc.get("kind").and_then(|k| k.text()) == Some("Kustomization")
     {
         return Some(Kind::Manifests);

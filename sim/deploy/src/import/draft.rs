@@ -122,6 +122,8 @@ pub struct Facts {
     pub is_further: bool,
     /// Whether the engine takes all devices of its pod, where it is not told how many.
     pub fills_pod: bool,
+    /// Keys of `[cluster.pod]` that the workload says.
+    pub pod: Vec<(&'static str, Value, Origin)>,
     /// Files of ConfigMaps, which a container may read: key is their name.
     pub mounted: Vec<Origin>,
     /// Variables that the platform gives to every container.
@@ -229,11 +231,15 @@ impl Draft {
             return;
         }
         let value = value.into();
-        self.report.defaults.push(Assumed {
+        let assumed = Assumed {
             key: path.to_owned(),
             value: value.to_string(),
             note: why.to_owned(),
-        });
+        };
+        // Both sides of a deployment may take the same.
+        if !self.report.defaults.contains(&assumed) {
+            self.report.defaults.push(assumed);
+        }
         let said = Said {
             value,
             origin: Err(why.to_owned()),
@@ -382,7 +388,11 @@ impl Draft {
     pub fn prefill<T>(&mut self, read: impl FnOnce(&mut Draft) -> T) -> T {
         let mut side = self.facts.prefill.take().unwrap_or_default();
         self.swap(&mut side);
+        let others = std::mem::take(&mut self.later);
         let out = read(self);
+        // What holds unless a file says otherwise is this side's own too.
+        self.settle();
+        self.later = others;
         self.swap(&mut side);
         self.facts.prefill = Some(side);
         out
@@ -427,6 +437,12 @@ impl Draft {
     pub fn has_seen(&self, origin: &Origin) -> bool {
         let place = &origin.place;
         (self.seen).contains(&(place.file.to_string(), place.line, origin.key.clone()))
+    }
+
+    /// Takes a key for reported, since its fate is told later.
+    pub fn later_told(&mut self, origin: &Origin) {
+        let place = &origin.place;
+        (self.seen).insert((place.file.to_string(), place.line, origin.key.clone()));
     }
 
     /// Reports a key.

@@ -132,7 +132,7 @@ fn words(spec: Option<&Node>) -> Vec<Word> {
 fn nodes(part: Tree<'_>, prefix: &str, draft: &mut Draft) {
     if let Some(found) = part.whole(prefix, &["multinode", "nodeCount"], draft) {
         draft.facts.group_size = Some(found);
-    draft.facts.is_grouped = true;
+        draft.facts.is_grouped = true;
     }
 }
 
@@ -140,7 +140,10 @@ fn nodes(part: Tree<'_>, prefix: &str, draft: &mut Draft) {
 fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft) {
     let mut any = false;
     let prefix = "spec.components[].podTemplate.spec";
-    let is_apart = list.items().iter().any(|c| prefills(c, &words(c.at(&["podTemplate", "spec"]))));
+    let is_apart = list
+        .items()
+        .iter()
+        .any(|c| prefills(c, &words(c.at(&["podTemplate", "spec"]))));
     draft.facts.is_apart |= is_apart;
     for component in list.items() {
         let Some(spec) = component.at(&["podTemplate", "spec"]) else {
@@ -218,7 +221,16 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
     let all = services.map_or(&[][..], Node::entries);
     draft.facts.is_apart |= all.iter().any(|e| {
         let container = e.value.at(&["extraPodSpec", "mainContainer"]);
-        let process = container.map(|node| process_of(Tree { node, file: tree.file }, maps, draft));
+        let process = container.map(|node| {
+            process_of(
+                Tree {
+                    node,
+                    file: tree.file,
+                },
+                maps,
+                draft,
+            )
+        });
         prefills(&e.value, &process.map_or_else(Vec::new, |p| p.words))
     });
     for entry in all {

@@ -123,10 +123,12 @@ pub fn pools(mut draft: Draft, mut pools: Vec<Pool>, options: &Options) -> Resul
     let models = models(&pools);
     let groups = super::scaling::groups(&pools);
     let parted = pools.iter().filter(|p| p.role.is_some());
-    let link = parted.map(|p| own_machine(&p.draft)).reduce(|a, b| match (a, b) {
-        (Some(a), Some(b)) => Some(if a.1 <= b.1 { a } else { b }),
-        _ => None,
-    });
+    let link = parted
+        .map(|p| own_machine(&p.draft))
+        .reduce(|a, b| match (a, b) {
+            (Some(a), Some(b)) => Some(if a.1 <= b.1 { a } else { b }),
+            _ => None,
+        });
     super::pools::place(&mut draft, &mut pools);
     kv_link(&mut draft, link.flatten());
     load(&mut draft, &models);
@@ -248,7 +250,10 @@ fn guessed(draft: &mut Draft, id: &str, origin: &Origin, guess: &super::guess::G
         true => "in family and size",
         false => "in size",
     };
-    draft.used(origin, "a model that the catalog does not have: see the defaults");
+    draft.used(
+        origin,
+        "a model that the catalog does not have: see the defaults",
+    );
     draft.assume(
         "model.name",
         guess.name.clone(),
@@ -268,7 +273,11 @@ fn guessed(draft: &mut Draft, id: &str, origin: &Origin, guess: &super::guess::G
     if let Some(format) = super::names::format_of(id)
         && draft.get("model.weights").is_none()
     {
-        draft.assume("model.weights", format, "the format that the model's name tells");
+        draft.assume(
+            "model.weights",
+            format,
+            "the format that the model's name tells",
+        );
     }
 }
 
@@ -306,7 +315,8 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
         draft.set("layout.dp", ranks, &origin);
     }
     if draft.get("layout.tp").is_none()
-        && (draft.facts.fills_pod || draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi"))
+        && (draft.facts.fills_pod
+            || draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi"))
         && let Some((devices, origin)) = draft.facts.pod_devices.clone()
     {
         draft.set("layout.tp", devices, &origin);
@@ -332,7 +342,9 @@ fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
         } else if let Some(name) = accelerator_of(&product, catalog) {
             draft.set("hardware.accelerator", name, &origin);
             let ranks = ["layout.tp", "layout.pp", "layout.dp"];
-            let ranks = ranks.iter().fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
+            let ranks = ranks
+                .iter()
+                .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
             let devices = draft.facts.pod_devices.as_ref().map_or(ranks, |(n, _)| *n);
             draft.assume(
                 "hardware.count",
@@ -354,8 +366,51 @@ fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
              your own",
         ));
     }
+    neuron(draft, catalog);
     several_machines(draft, catalog);
     devices(draft, catalog);
+}
+
+/// TGI on a Neuron chip is a server of its own, compiled for one batch and one length.
+fn neuron(draft: &mut Draft, catalog: &Catalog) {
+    let is_tgi = draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi");
+    let instance = draft.get("hardware.instance").and_then(|n| n.as_str());
+    let chip = instance.and_then(|n| {
+        catalog
+            .accelerator(&catalog.instance(n).ok()?.accelerator)
+            .ok()
+    });
+    if !is_tgi || !chip.is_some_and(|c| c.vendor == "AWS") {
+        return;
+    }
+    // Keys that both have, or that are renamed below.
+    const KEPT: [&str; 8] = [
+        "kind",
+        "max_batch_size",
+        "max_total_tokens",
+        "max_input_tokens",
+        "max_batch_prefill_tokens",
+        "max_concurrent_requests",
+        "waiting_served_ratio",
+        "max_waiting_tokens",
+    ];
+    let kept = |key: &String| KEPT.iter().any(|k| key.strip_prefix("engine.") == Some(k));
+    for key in draft.keys("engine.").into_iter().filter(|k| !kept(k)) {
+        if let Some((_, Some(origin))) = draft.take(&key) {
+            draft.fate(&origin, crate::report::Fate::NotModelled, "TGI on Neuron is compiled for a batch and a length, and has nothing else to set here");
+        }
+    }
+    for (from, to) in [
+        ("engine.max_batch_size", "engine.batch_size"),
+        ("engine.max_total_tokens", "engine.sequence_length"),
+    ] {
+        if let Some((n, Some(origin))) = draft.take(from) {
+            draft.set(to, n, &origin);
+        }
+    }
+    if let Some((_, Some(origin))) = draft.take("engine.kind") {
+        draft.set("engine.kind", "tgi_neuron", &origin);
+    }
 }
 
 /// The machine that a pool of nodes may have, where no workload says one: the first that the catalog knows.
@@ -392,7 +447,10 @@ fn node_pool(draft: &mut Draft, catalog: &Catalog) {
 
 /// Machines of no catalog have no network between them: a replica over several stands on an instance type with the same devices.
 fn several_machines(draft: &mut Draft, catalog: &Catalog) {
-    let name = draft.get("hardware.accelerator").and_then(|n| n.as_str()).map(str::to_owned);
+    let name = draft
+        .get("hardware.accelerator")
+        .and_then(|n| n.as_str())
+        .map(str::to_owned);
     let count = draft.whole("hardware.count", 1);
     let ranks = ["layout.tp", "layout.pp", "layout.dp"]
         .iter()
@@ -400,10 +458,15 @@ fn several_machines(draft: &mut Draft, catalog: &Catalog) {
     let (Some(name), true) = (name, ranks > count) else {
         return;
     };
-    if draft.origin("hardware.accelerator").is_some_and(|o| o.place.line == 0) {
+    if draft
+        .origin("hardware.accelerator")
+        .is_some_and(|o| o.place.line == 0)
+    {
         return;
     }
-    let of_it = |i: &&Instance| i.accelerator == name && i64::from(i.devices) >= count && i.network_bandwidth > 0.0;
+    let of_it = |i: &&Instance| {
+        i.accelerator == name && i64::from(i.devices) >= count && i.network_bandwidth > 0.0
+    };
     let best = catalog.instances().filter(of_it).min_by_key(|i| i.devices);
     if let Some(instance) = best {
         draft.take("hardware.accelerator");
@@ -423,8 +486,8 @@ pub fn kv_link(draft: &mut Draft, own: Option<(String, i64)>) {
     };
     let catalog = Catalog::builtin();
     let share = |i: &Instance| i.network_bandwidth / f64::from(i.devices.max(1));
-    let alike = (catalog.instances())
-        .filter(|i| i.accelerator == accelerator && i.network_bandwidth > 0.0);
+    let alike =
+        (catalog.instances()).filter(|i| i.accelerator == accelerator && i.network_bandwidth > 0.0);
     let Some(best) = alike.max_by(|a, b| share(a).total_cmp(&share(b))) else {
         return;
     };
@@ -440,7 +503,12 @@ pub fn kv_link(draft: &mut Draft, own: Option<(String, i64)>) {
 fn own_machine(draft: &Draft) -> Option<(String, i64)> {
     let name = draft.get("hardware.accelerator")?.as_str()?.to_owned();
     let ranks = ["layout.tp", "layout.pp", "layout.dp"];
-    Some((name, ranks.iter().fold(1, |all: i64, key| all.saturating_mul(draft.whole(key, 1)))))
+    Some((
+        name,
+        ranks
+            .iter()
+            .fold(1, |all: i64, key| all.saturating_mul(draft.whole(key, 1))),
+    ))
 }
 
 /// Holds the devices of a pod against what the layout takes.
@@ -496,7 +564,9 @@ fn cores(draft: &Draft, origin: &Origin, catalog: &Catalog) -> i64 {
         return 1;
     }
     let instance = draft.get("hardware.instance").and_then(|n| n.as_str());
-    let chip = instance.and_then(|n| catalog.instance(n).ok()).map(|i| i.accelerator.clone());
+    let chip = instance
+        .and_then(|n| catalog.instance(n).ok())
+        .map(|i| i.accelerator.clone());
     let named = draft.get("hardware.accelerator").and_then(|n| n.as_str());
     let chip = chip.or_else(|| named.map(str::to_owned));
     let chip = chip.and_then(|n| catalog.accelerator(&n).ok());
@@ -512,10 +582,21 @@ fn machines(draft: &mut Draft) {
     if draft.facts.is_grouped {
         return;
     }
-    if let Some((n, origin)) = draft.facts.replicas.iter_mut().find(|(n, _)| *n >= machines) {
+    if let Some((n, origin)) = draft
+        .facts
+        .replicas
+        .iter_mut()
+        .find(|(n, _)| *n >= machines)
+    {
         *n /= machines;
         let (n, origin) = (*n, origin.clone());
-        draft.used(&origin, format!("pods, of which {machines} hold one replica ({}): {n}", from.place));
+        draft.used(
+            &origin,
+            format!(
+                "pods, of which {machines} hold one replica ({}): {n}",
+                from.place
+            ),
+        );
     }
 }
 

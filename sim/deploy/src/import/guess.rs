@@ -7,6 +7,9 @@ const FARTHEST: f64 = 1.35;
 /// What another family costs, as a factor between sizes.
 const STRANGE: f64 = 1.12;
 
+/// Context of a model of today [tokens].
+const LONG: u32 = 16_384;
+
 /// Words by which names tell a family, and how the catalog's names of it begin; the first that fits.
 const FAMILIES: [(&str, &str); 20] = [
     ("llama", "llama-3"),
@@ -44,9 +47,16 @@ pub struct Guess {
 
 /// The model of the catalog that is nearest to `id` in family and in the parameters that its name counts; none where it counts none, or where nothing is near.
 pub fn nearest(id: &str, catalog: &Catalog) -> Option<Guess> {
-    let base = id.trim_end_matches('/').rsplit('/').next()?.to_ascii_lowercase();
+    let base = id
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()?
+        .to_ascii_lowercase();
     let (billions, active) = sizes(&base)?;
-    let family = FAMILIES.iter().find(|(word, _)| base.contains(word)).map(|(_, start)| *start);
+    let family = FAMILIES
+        .iter()
+        .find(|(word, _)| base.contains(word))
+        .map(|(_, start)| *start);
     let far = |a: f64, b: f64| (a / b).max(b / a);
     let found = catalog.models().filter_map(|m| {
         let size = m.arch.parameters() as f64 / 1e9;
@@ -59,9 +69,21 @@ pub fn nearest(id: &str, catalog: &Catalog) -> Option<Guess> {
         // Without a family a plain decoder of today is as good a guess as any.
         let plain = family.is_none() && m.arch.name.starts_with("llama-3");
         let strange = if is_family || plain { 1.0 } else { STRANGE };
-        Some((far(size, billions) * of_active.sqrt() * strange, is_family, m.arch.name.clone()))
+        // Models of today take long prompts; the context of an old one would refuse what its stand-in is asked for.
+        let short = if m.arch.max_positions >= LONG || is_family {
+            1.0
+        } else {
+            STRANGE
+        };
+        let strange = strange * short;
+        Some((
+            far(size, billions) * of_active.sqrt() * strange,
+            is_family,
+            m.arch.name.clone(),
+        ))
     });
-    let (_, is_family, name) = found.min_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.2.cmp(&b.2)))?;
+    let (_, is_family, name) =
+        found.min_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.2.cmp(&b.2)))?;
     Some(Guess {
         name,
         billions,
@@ -77,7 +99,10 @@ fn sizes(name: &str) -> Option<(f64, Option<f64>)> {
     for word in words {
         let of = |text: &str| -> Option<f64> {
             let (digits, unit) = text.split_at(text.len().checked_sub(1)?);
-            let n: f64 = digits.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0)?;
+            let n: f64 = digits
+                .parse()
+                .ok()
+                .filter(|n: &f64| n.is_finite() && *n > 0.0)?;
             match unit {
                 "b" => Some(n),
                 "m" => Some(n / 1e3),

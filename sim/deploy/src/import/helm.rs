@@ -246,13 +246,11 @@ pub const STACK: Table = Table {
 pub const STACK_ROUTER: Table = Table {
     kind: "production-stack",
     title: "the chart's other keys",
-    keys: &[
-        says(
-            "routerSpec.routingLogic",
-            "`router.policy`: roundrobin, session; prefixaware and kvaware as prefix_aware; disaggregated_prefill of models with a kvRole",
-            Text,
-        ),
-    ],
+    keys: &[says(
+        "routerSpec.routingLogic",
+        "`router.policy`: roundrobin, session; prefixaware and kvaware as prefix_aware; disaggregated_prefill of models with a kvRole",
+        Text,
+    )],
     idle: &[
         "servingEngineSpec.*",
         "routerSpec.*",
@@ -298,7 +296,11 @@ pub fn production_stack(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
     }
     router(doc, file, draft);
     // The models have been dealt with one by one.
-    sweep(Tree { node: doc, file }, &[(String::new(), &STACK_ROUTER)], draft);
+    sweep(
+        Tree { node: doc, file },
+        &[(String::new(), &STACK_ROUTER)],
+        draft,
+    );
 }
 
 /// Imports values of production-stack that deploy several models, each as a pool.
@@ -330,7 +332,11 @@ pub fn production_stack_pools(
         stack_model(Tree { node: spec, file }, own);
         router(doc, file, own);
     }
-    sweep(Tree { node: doc, file }, &[(String::new(), &STACK_ROUTER)], draft);
+    sweep(
+        Tree { node: doc, file },
+        &[(String::new(), &STACK_ROUTER)],
+        draft,
+    );
 }
 
 /// How the chart's router chooses a server.
@@ -344,7 +350,10 @@ fn router(doc: &Node, file: &Arc<str>, draft: &mut Draft) {
         "session" => "session",
         "prefixaware" | "kvaware" => "prefix_aware",
         "disaggregated_prefill" => {
-            return draft.used(&origin, "prompts go to one pool, and from there to the other");
+            return draft.used(
+                &origin,
+                "prompts go to one pool, and from there to the other",
+            );
         }
         "ttft" | "priority" | "sleep_mode_aware" => {
             let why = "this choice of a server is not simulated; set router.policy";

@@ -89,7 +89,11 @@ pub const LLM_INFERENCE_SERVICE: Table = Table {
     keys: &[
         says("kind", "what the document is", Text),
         says("spec.model.uri", "the model", Text),
-        says("spec.model.name", "the model, where its uri is a volume or bucket", Text),
+        says(
+            "spec.model.name",
+            "the model, where its uri is a volume or bucket",
+            Text,
+        ),
         says("spec.replicas", "`layout.replicas`", Whole),
         says("spec.parallelism.tensor", "`layout.tp`", Whole),
         says("spec.parallelism.pipeline", "`layout.pp`", Whole),
@@ -165,7 +169,9 @@ pub fn inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         let mut words = runtime_words(tree, maps);
         words.extend(process.words.clone());
         let sglang = words.iter().any(|w| w.text.contains("sglang"));
-        let at = words.iter().position(|w| w.text.ends_with("api_server") || w.text.ends_with("launch_server") || w.text == "serve");
+        let at = words.iter().position(|w| {
+            w.text.ends_with("api_server") || w.text.ends_with("launch_server") || w.text == "serve"
+        });
         words.drain(..at.map_or(0, |i| i + 1));
         let hugging_face = |w: &Word| {
             !w.text.starts_with("--model_name")
@@ -272,7 +278,12 @@ pub fn llm_inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draf
     }
     side(tree, &["spec"], maps, draft);
     if let Some((uri, origin)) = tree.text("", &["spec", "model", "uri"]) {
-        served(&uri, &origin, tree.text("", &["spec", "model", "name"]), draft);
+        served(
+            &uri,
+            &origin,
+            tree.text("", &["spec", "model", "name"]),
+            draft,
+        );
     }
     let tables: [(String, &Table); 3] = [
         ("spec.template.".to_owned(), &POD),
@@ -285,12 +296,19 @@ pub fn llm_inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draf
 /// The model that a resource names by where its weights lie, and maybe by `name`, where its engine is not told of it.
 pub fn served(uri: &str, origin: &Origin, name: Option<(String, Origin)>, draft: &mut Draft) {
     let mounted = |id: &str| id.starts_with("/mnt/") || id.starts_with("/models/model");
-    if draft.facts.model.as_ref().is_some_and(|(id, _)| !mounted(id)) {
+    if draft
+        .facts
+        .model
+        .as_ref()
+        .is_some_and(|(id, _)| !mounted(id))
+    {
         return;
     }
     draft.facts.model = None;
     // A volume is called as its owner likes; the model's own name says more.
-    let is_opaque = ["pvc:", "s3:", "gs:", "hdfs:", "https:"].iter().any(|s| uri.starts_with(s));
+    let is_opaque = ["pvc:", "s3:", "gs:", "hdfs:", "https:"]
+        .iter()
+        .any(|s| uri.starts_with(s));
     match name {
         Some((name, from)) if is_opaque && !name.is_empty() => {
             draft.used(origin, "where the weights lie");

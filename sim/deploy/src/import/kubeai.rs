@@ -20,7 +20,11 @@ pub const MODEL: Table = Table {
     keys: &[
         says("kind", "what the document is", Text),
         says("spec.url", "the model (hf://...)", Text),
-        says("spec.engine", "VLLM; others serve no token by token or are not modelled", Text),
+        says(
+            "spec.engine",
+            "VLLM; others serve no token by token or are not modelled",
+            Text,
+        ),
         says("spec.args[]", "vLLM's arguments", Text),
         says("spec.image", "vLLM's release, by the tag", Text),
         says(
@@ -29,14 +33,24 @@ pub const MODEL: Table = Table {
             Text,
         ),
         says("spec.replicas", "`layout.replicas`", Whole),
-        says("spec.minReplicas", "`layout.replicas`, where `replicas` is not there", Whole),
+        says(
+            "spec.minReplicas",
+            "`layout.replicas`, where `replicas` is not there",
+            Whole,
+        ),
         says("spec.env*", "variables", Text),
         not_modelled(
             "spec.maxReplicas",
             "KubeAI's autoscaler is not simulated: replicas stay at their minimum",
         ),
-        not_modelled("spec.targetRequests", "KubeAI's autoscaler is not simulated"),
-        not_modelled("spec.scaleDownDelaySeconds", "KubeAI's autoscaler is not simulated"),
+        not_modelled(
+            "spec.targetRequests",
+            "KubeAI's autoscaler is not simulated",
+        ),
+        not_modelled(
+            "spec.scaleDownDelaySeconds",
+            "KubeAI's autoscaler is not simulated",
+        ),
         not_modelled("spec.adapters*", "LoRA adapters are not simulated"),
         says(
             "spec.loadBalancing.strategy",
@@ -66,13 +80,24 @@ pub const NIM: Table = Table {
     title: "NVIDIA's NIMService",
     keys: &[
         says("kind", "what the document is", Text),
-        says("spec.image.repository", "the model, by the image's name", Text),
+        says(
+            "spec.image.repository",
+            "the model, by the image's name",
+            Text,
+        ),
         says("spec.image.tag", "the image's", Text),
         says("spec.replicas", "`layout.replicas`", Whole),
         says("spec.resources*", "devices of a pod", Whole),
         says("spec.nodeSelector*", "the machine, as of a pod", Text),
-        says("spec.env*", "variables: NIM_MAX_MODEL_LEN, NIM_TENSOR_PARALLEL_SIZE", Text),
-        not_modelled("spec.scale*", "replicas stay as many as the run starts with"),
+        says(
+            "spec.env*",
+            "variables: NIM_MAX_MODEL_LEN, NIM_TENSOR_PARALLEL_SIZE",
+            Text,
+        ),
+        not_modelled(
+            "spec.scale*",
+            "replicas stay as many as the run starts with",
+        ),
     ],
     idle: &["apiVersion", "metadata*", "status*", "spec.*"],
     idle_flags: &[],

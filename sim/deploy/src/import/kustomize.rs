@@ -33,7 +33,9 @@ fn text<'a>(node: &'a Node, keys: &[&str]) -> &'a str {
 
 fn is_kustomization(doc: &Node) -> bool {
     let kind = text(doc, &["kind"]);
-    let bare = kind.is_empty() && doc.get("containers").is_none() && doc.get("resources").is_some_and(|r| !r.items().is_empty());
+    let bare = kind.is_empty()
+        && doc.get("containers").is_none()
+        && doc.get("resources").is_some_and(|r| !r.items().is_empty());
     matches!(kind, "Kustomization" | "Component") || bare
 }
 
@@ -48,12 +50,16 @@ pub fn references(of: &str) -> Vec<String> {
         }
         for key in ["patches", "patchesJson6902"] {
             let items = doc.get(key).map_or(&[][..], |l| l.items());
-            let paths = items.iter().filter_map(|i| i.get("path")?.text().map(str::to_owned));
+            let paths = items
+                .iter()
+                .filter_map(|i| i.get("path")?.text().map(str::to_owned));
             out.extend(paths);
         }
     }
     // What is not here cannot be read: a repository's address, or a patch written in place.
-    out.retain(|path| !path.contains("://") && !path.contains("github.com/") && !path.contains('\n'));
+    out.retain(|path| {
+        !path.contains("://") && !path.contains("github.com/") && !path.contains('\n')
+    });
     out
 }
 
@@ -107,11 +113,16 @@ impl Files {
         let spots: Vec<Spot> = self.docs.keys().copied().collect();
         for spot in spots {
             let doc = Rc::clone(&self.docs[&spot]);
-            if text(&doc, &["metadata", "name"]).is_empty() || !has_containers(&doc) || has_image(&doc) {
+            if text(&doc, &["metadata", "name"]).is_empty()
+                || !has_containers(&doc)
+                || has_image(&doc)
+            {
                 continue;
             }
             let base = (self.docs.iter())
-                .find(|(s, d)| s.0 != spot.0 && same(d, &doc) && !self.gone.contains(s) && has_image(d))
+                .find(|(s, d)| {
+                    s.0 != spot.0 && same(d, &doc) && !self.gone.contains(s) && has_image(d)
+                })
                 .map(|(s, _)| *s);
             if let Some(base) = base {
                 self.patch(base, spot, &doc, draft);
@@ -121,13 +132,18 @@ impl Files {
 
     /// Merges the patch `doc` of `from` into the resource at `base`.
     fn patch(&mut self, base: Spot, from: Spot, doc: &Node, draft: &mut Draft) {
-        let Some(old) = self.docs.get(&base) else { return };
+        let Some(old) = self.docs.get(&base) else {
+            return;
+        };
         let new = merged(old, doc, "");
         let place = Place::new(&self.files[from.0], doc.line);
         let name = text(doc, &["metadata", "name"]);
         let origin = Origin::new(place, "patch", name);
         let to = Place::new(&self.files[base.0], old.line);
-        draft.used(&origin, format!("merged into {to}: lines of that file stand for both"));
+        draft.used(
+            &origin,
+            format!("merged into {to}: lines of that file stand for both"),
+        );
         self.docs.insert(base, Rc::new(new));
         self.gone.push(from);
     }
@@ -147,19 +163,33 @@ impl Files {
                     continue;
                 };
                 for d in docs {
-                    self.apply(&d.on_line(patch.line), patch.get("target"), None, &origin, draft);
+                    self.apply(
+                        &d.on_line(patch.line),
+                        patch.get("target"),
+                        None,
+                        &origin,
+                        draft,
+                    );
                 }
                 continue;
             }
             let found = path.and_then(|path| self.at(&file, path));
             match found {
                 Some(spots) => {
-                    for from in spots.into_iter().filter(|s| !self.gone.contains(s)).collect::<Vec<_>>() {
+                    for from in spots
+                        .into_iter()
+                        .filter(|s| !self.gone.contains(s))
+                        .collect::<Vec<_>>()
+                    {
                         let d = Rc::clone(&self.docs[&from]);
                         self.apply(&d, patch.get("target"), Some(from), &origin, draft);
                     }
                 }
-                None => draft.warn(format!("{}: the patch {} is not among the files", origin.place, shown(path.unwrap_or("")))),
+                None => draft.warn(format!(
+                    "{}: the patch {} is not among the files",
+                    origin.place,
+                    shown(path.unwrap_or(""))
+                )),
             }
         }
         self.images(doc, &file, draft);
@@ -177,7 +207,14 @@ impl Files {
     }
 
     /// Applies a patch, of either sort, to what it is for.
-    fn apply(&mut self, patch: &Node, target: Option<&Rc<Node>>, from: Option<Spot>, origin: &Origin, draft: &mut Draft) {
+    fn apply(
+        &mut self,
+        patch: &Node,
+        target: Option<&Rc<Node>>,
+        from: Option<Spot>,
+        origin: &Origin,
+        draft: &mut Draft,
+    ) {
         let is_ops = !patch.items().is_empty();
         let wanted = |d: &Node| match target {
             Some(t) => {
@@ -190,14 +227,24 @@ impl Files {
             None => !is_ops && same(d, patch),
         };
         let spots: Vec<Spot> = (self.docs.iter())
-            .filter(|(s, d)| from.is_none_or(|f| f.0 != s.0) && !self.gone.contains(s) && !is_kustomization(d) && wanted(d))
+            .filter(|(s, d)| {
+                from.is_none_or(|f| f.0 != s.0)
+                    && !self.gone.contains(s)
+                    && !is_kustomization(d)
+                    && wanted(d)
+            })
             .map(|(s, _)| *s)
             .collect();
         if spots.is_empty() {
-            draft.warn(format!("{}: the patch is for no resource among the files", origin.place));
+            draft.warn(format!(
+                "{}: the patch is for no resource among the files",
+                origin.place
+            ));
         }
         for spot in spots {
-            let Some(old) = self.docs.get(&spot) else { continue };
+            let Some(old) = self.docs.get(&spot) else {
+                continue;
+            };
             let new = match is_ops {
                 false => Ok(merged(old, patch, "")),
                 true => operations(old, patch),
@@ -205,7 +252,10 @@ impl Files {
             match new {
                 Ok(new) => {
                     let to = Place::new(&self.files[spot.0], old.line);
-                    draft.used(origin, format!("merged into {to}: lines of that file stand for both"));
+                    draft.used(
+                        origin,
+                        format!("merged into {to}: lines of that file stand for both"),
+                    );
                     self.docs.insert(spot, Rc::new(new));
                 }
                 Err(why) => draft.fault(Fault::new(origin.place.clone(), "patches", why)),
@@ -218,7 +268,11 @@ impl Files {
     fn images(&mut self, doc: &Node, file: &Arc<str>, draft: &mut Draft) {
         for item in doc.get("images").map_or(&[][..], |l| l.items()) {
             let name = text(item, &["name"]);
-            let (new, tag, digest) = (text(item, &["newName"]), text(item, &["newTag"]), text(item, &["digest"]));
+            let (new, tag, digest) = (
+                text(item, &["newName"]),
+                text(item, &["newTag"]),
+                text(item, &["digest"]),
+            );
             let change = |image: &str| {
                 let bare = image.split('@').next().unwrap_or(image);
                 let bare = match bare.rsplit_once(':') {
@@ -237,7 +291,10 @@ impl Files {
                 })
             };
             let origin = Origin::new(Place::new(file, item.line), "images", name);
-            draft.used(&origin, format!("the image {} of its containers", shown(name)));
+            draft.used(
+                &origin,
+                format!("the image {} of its containers", shown(name)),
+            );
             for doc in self.docs.values_mut() {
                 *doc = Rc::new(with_images(doc, &change));
             }
@@ -280,12 +337,16 @@ fn same(a: &Node, b: &Node) -> bool {
     let space = |d: &Node| of(d, &["metadata", "namespace"]);
     let either = space(a) == space(b) || space(a).is_empty() || space(b).is_empty();
     let name = ["metadata", "name"];
-    of(a, &["kind"]) == of(b, &["kind"]) && of(a, &name) == of(b, &name) && either && !of(a, &name).is_empty()
+    of(a, &["kind"]) == of(b, &["kind"])
+        && of(a, &name) == of(b, &name)
+        && either
+        && !of(a, &name).is_empty()
 }
 
 /// Whether a container stands anywhere in the resource.
 fn has_containers(node: &Node) -> bool {
-    node.get("containers").is_some_and(|c| !c.items().is_empty())
+    node.get("containers")
+        .is_some_and(|c| !c.items().is_empty())
         || node.entries().iter().any(|e| has_containers(&e.value))
         || node.items().iter().any(|i| has_containers(i))
 }
@@ -303,9 +364,9 @@ fn with_images(node: &Node, change: &dyn Fn(&str) -> Option<String>) -> Node {
         Value::Map(entries) => {
             let entries = entries.iter().map(|e| {
                 let new = match (e.key.as_str(), e.value.text()) {
-                    ("image", Some(image)) => change(image).map(|text| {
-                        e.value.with(Value::Scalar { text, quoted: true })
-                    }),
+                    ("image", Some(image)) => {
+                        change(image).map(|text| e.value.with(Value::Scalar { text, quoted: true }))
+                    }
                     _ => None,
                 };
                 let value = new.unwrap_or_else(|| with_images(&e.value, change));
@@ -355,7 +416,9 @@ fn merged(base: &Node, patch: &Node, key: &str) -> Node {
             let mut items = old.clone();
             for item in new {
                 let name = text(item, &[by]);
-                let at = items.iter().position(|o| !name.is_empty() && text(o, &[by]) == name);
+                let at = items
+                    .iter()
+                    .position(|o| !name.is_empty() && text(o, &[by]) == name);
                 let gone = text(item, &["$patch"]) == "delete";
                 match at {
                     Some(i) if gone => drop(items.remove(i)),
@@ -383,7 +446,10 @@ fn operations(base: &Node, patch: &Node) -> Result<Node, String> {
             if what == "test" {
                 continue;
             }
-            return Err(format!("`{}` is no operation that is read: add, replace or remove", shown(what)));
+            return Err(format!(
+                "`{}` is no operation that is read: add, replace or remove",
+                shown(what)
+            ));
         }
         node = set(&node, &way, what, op.get("value"))
             .map_err(|()| format!("`{}` is not in what it patches", shown(path)))?;

@@ -60,7 +60,11 @@ pub fn model_of(id: &str, catalog: &Catalog) -> Result<Model, String> {
         };
         let exact = catalog.models().find(|m| of(m, &is_it));
         // A model that was tuned has its base's shape.
-        let tuned = || catalog.models().find(|m| of(m, &|a| self::bare(&plain(a)) == bare));
+        let tuned = || {
+            catalog
+                .models()
+                .find(|m| of(m, &|a| self::bare(&plain(a)) == bare))
+        };
         exact.or_else(tuned).map(|m| m.arch.name.clone())
     };
     if let Some(name) = found(trimmed).or_else(|| found(base)) {
@@ -211,11 +215,19 @@ mod tests {
                 "falcon-40b",
                 None,
             ),
-            ("oci://quay.io/x/granite-3.3-8b-instruct:1.5", "granite-3.3-8b", None),
+            (
+                "oci://quay.io/x/granite-3.3-8b-instruct:1.5",
+                "granite-3.3-8b",
+                None,
+            ),
             ("meta/llama3-8b-instruct", "llama-3-8b", None),
             ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3", None),
             ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b", None),
-            ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.1-70b", Some("fp8")),
+            (
+                "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
+                "llama-3.1-70b",
+                Some("fp8"),
+            ),
         ] {
             let expected = Model {
                 name: name.into(),

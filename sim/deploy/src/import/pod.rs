@@ -91,6 +91,21 @@ pub const POD: Table = Table {
             Whole,
         ),
         says(
+            "terminationGracePeriodSeconds",
+            "`cluster.pod.terminationGracePeriodSeconds`, where an autoscaler makes a [cluster]",
+            Whole,
+        ),
+        says(
+            "containers[].readinessProbe.initialDelaySeconds",
+            "`cluster.pod.initialDelaySeconds`, likewise",
+            Whole,
+        ),
+        says(
+            "containers[].readinessProbe.periodSeconds",
+            "`cluster.pod.periodSeconds`, likewise",
+            Whole,
+        ),
+        says(
             "nodeSelector[\"node.kubernetes.io/instance-type\"]",
             "`hardware.instance`",
             Text,
@@ -170,7 +185,6 @@ pub const POD: Table = Table {
         "automountServiceAccountToken",
         "imagePullSecrets*",
         "restartPolicy",
-        "terminationGracePeriodSeconds",
         "securityContext*",
         "hostIPC",
         "hostNetwork",
@@ -252,12 +266,14 @@ pub fn names_instance(label: &str) -> Option<bool> {
 pub fn asked(container: &Node) -> i64 {
     let of = |kind: &str| -> Option<i64> {
         let list = container.at(&["resources", kind])?;
-        let is_device =
-            |key: &str| DEVICES.contains(&key) || key.starts_with(MIG);
+        let is_device = |key: &str| DEVICES.contains(&key) || key.starts_with(MIG);
         let found = list.entries().iter().find(|e| is_device(&e.key))?;
         found.value.text()?.parse().ok()
     };
-    of("limits").or_else(|| of("requests")).unwrap_or(0).clamp(0, 1 << 20)
+    of("limits")
+        .or_else(|| of("requests"))
+        .unwrap_or(0)
+        .clamp(0, 1 << 20)
 }
 
 /// Imports a pod's containers and where it runs.
@@ -511,7 +527,11 @@ pub fn placement(tree: Tree<'_>, prefix: &str, draft: &mut Draft) {
                 .filter_map(|v| v.text())
                 .collect();
             if let (Some(key), Some("In")) = (text("key"), text("operator")) {
-                let origin = Origin::new(Place::new(tree.file, expression.line), key, values.join(", "));
+                let origin = Origin::new(
+                    Place::new(tree.file, expression.line),
+                    key,
+                    values.join(", "),
+                );
                 match values.as_slice() {
                     [value] => labels.push((key.to_owned(), (*value).to_owned(), origin)),
                     _ if names_instance(key).is_some() => {

@@ -67,7 +67,14 @@ pub fn program(words: &[Word]) -> Option<(Program, &[Word])> {
         let name = text(0).rsplit('/').next().unwrap_or("");
         let (found, skip) = match name {
             // Words of the shell before a command, and programs that run another.
-            "sudo" | "exec" | "nohup" | "time" | "trtllm-llmapi-launch" | "then" | "do" | "else"
+            "sudo"
+            | "exec"
+            | "nohup"
+            | "time"
+            | "trtllm-llmapi-launch"
+            | "then"
+            | "do"
+            | "else"
             | "!" => (None, 1),
             "env" => {
                 let settings = words[1..]
@@ -77,8 +84,8 @@ pub fn program(words: &[Word]) -> Option<(Program, &[Word])> {
                 (None, 1 + settings)
             }
             "uv" | "poetry" | "pipenv" if text(1) == "run" => (None, 2),
-            "mpirun" | "mpiexec" | "torchrun" | "srun" | "numactl" | "timeout" | "stdbuf" | "tini"
-            | "dumb-init" => {
+            "mpirun" | "mpiexec" | "torchrun" | "srun" | "numactl" | "timeout" | "stdbuf"
+            | "tini" | "dumb-init" => {
                 return (1..words.len())
                     .find_map(|i| program(&words[i..]).filter(|_| !text(i).starts_with('-')));
             }
@@ -179,7 +186,10 @@ fn of_image(image: &str) -> Option<Program> {
         return Some(Program::Tgi);
     }
     // Routers and front ends stand before engines.
-    if ["router", "frontend", "gateway"].iter().any(|w| base.contains(w)) {
+    if ["router", "frontend", "gateway"]
+        .iter()
+        .any(|w| base.contains(w))
+    {
         return None;
     }
     let engine = |name: &str| base.contains(name);
@@ -291,7 +301,12 @@ fn nested(
     }
     let given = draft.facts.given.clone();
     let known: BTreeMap<String, String> = (given.into_iter())
-        .chain(process.variables.iter().map(|(n, o)| (n.clone(), o.raw.clone())))
+        .chain(
+            process
+                .variables
+                .iter()
+                .map(|(n, o)| (n.clone(), o.raw.clone())),
+        )
         .collect();
     match shell::commands(&script.text, script.line, &known) {
         Ok(all) => {

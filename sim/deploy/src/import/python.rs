@@ -36,8 +36,14 @@ enum Kind {
 
 /// Whether a text is such a file.
 pub fn is_one(text: &str) -> bool {
-    let starts = ["import modal", "from modal ", "import bentoml", "from bentoml "];
-    text.lines().any(|row| starts.iter().any(|s| row.starts_with(s)))
+    let starts = [
+        "import modal",
+        "from modal ",
+        "import bentoml",
+        "from bentoml ",
+    ];
+    text.lines()
+        .any(|row| starts.iter().any(|s| row.starts_with(s)))
 }
 
 /// Imports a file.
@@ -88,7 +94,13 @@ pub fn import(text: &str, file: &Arc<str>, draft: &mut Draft) {
 }
 
 /// The words of the list that starts at `i`, and where it ends.
-fn items(tokens: &[Token], mut i: usize, known: &BTreeMap<String, String>, file: &Arc<str>, draft: &mut Draft) -> (Vec<Word>, usize) {
+fn items(
+    tokens: &[Token],
+    mut i: usize,
+    known: &BTreeMap<String, String>,
+    file: &Arc<str>,
+    draft: &mut Draft,
+) -> (Vec<Word>, usize) {
     let mut out = Vec::new();
     let mut depth = 0;
     let mut item: Vec<Token> = Vec::new();
@@ -102,9 +114,16 @@ fn items(tokens: &[Token], mut i: usize, known: &BTreeMap<String, String>, file:
                 None if item.is_empty() => {}
                 None => {
                     let origin = Origin::new(Place::new(file, line), "command", spelled(&item));
-                    draft.fate(&origin, Fate::NotUnderstood, "what the file computes is not known");
+                    draft.fate(
+                        &origin,
+                        Fate::NotUnderstood,
+                        "what the file computes is not known",
+                    );
                     // The option before it stands without its value, so it goes too.
-                    if out.last().is_some_and(|w: &Word| w.text.starts_with("--") && !w.text.contains('=')) {
+                    if out
+                        .last()
+                        .is_some_and(|w: &Word| w.text.starts_with("--") && !w.text.contains('='))
+                    {
                         out.pop();
                     }
                 }
@@ -175,7 +194,9 @@ fn constants(tokens: &[Token]) -> BTreeMap<String, String> {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let ends = |t: &Token| t.kind == Kind::End;
     for line in tokens.split(ends) {
-        let [name, equals, rest @ ..] = line else { continue };
+        let [name, equals, rest @ ..] = line else {
+            continue;
+        };
         let (Kind::Word(name), Kind::Sign('=')) = (&name.kind, &equals.kind) else {
             continue;
         };
@@ -194,10 +215,19 @@ fn constants(tokens: &[Token]) -> BTreeMap<String, String> {
 /// The machine and replicas that decorators ask for.
 fn machine(tokens: &[Token], known: &BTreeMap<String, String>, file: &Arc<str>, draft: &mut Draft) {
     for (i, token) in tokens.iter().enumerate() {
-        let (Kind::Word(name) | Kind::Text(name, _)) = &token.kind else { continue };
-        let is_key = matches!(tokens.get(i + 1).map(|t| &t.kind), Some(Kind::Sign('=' | ':')));
-        let Some(found) = tokens.get(i + 2).filter(|_| is_key) else { continue };
-        let Some(text) = value(std::slice::from_ref(found), known) else { continue };
+        let (Kind::Word(name) | Kind::Text(name, _)) = &token.kind else {
+            continue;
+        };
+        let is_key = matches!(
+            tokens.get(i + 1).map(|t| &t.kind),
+            Some(Kind::Sign('=' | ':'))
+        );
+        let Some(found) = tokens.get(i + 2).filter(|_| is_key) else {
+            continue;
+        };
+        let Some(text) = value(std::slice::from_ref(found), known) else {
+            continue;
+        };
         let origin = Origin::new(Place::new(file, found.line), name.clone(), text.clone());
         match name.as_str() {
             "gpu" if text.parse::<i64>().is_err() => {
@@ -234,7 +264,10 @@ fn tokens(text: &str) -> Vec<Token> {
         match c {
             '\n' => {
                 if depth <= 0 {
-                    out.push(Token { line, kind: Kind::End });
+                    out.push(Token {
+                        line,
+                        kind: Kind::End,
+                    });
                 }
                 line += 1;
             }
@@ -247,7 +280,10 @@ fn tokens(text: &str) -> Vec<Token> {
             '"' | '\'' => {
                 let start = line;
                 let text = string(c, &mut chars, &mut line);
-                out.push(Token { line: start, kind: Kind::Text(text, false) });
+                out.push(Token {
+                    line: start,
+                    kind: Kind::Text(text, false),
+                });
             }
             c if c.is_alphanumeric() || c == '_' => {
                 let mut word = c.to_string();
@@ -262,30 +298,48 @@ fn tokens(text: &str) -> Vec<Token> {
                         let start = line;
                         let text = string(quote, &mut chars, &mut line);
                         let is_f = word.to_ascii_lowercase().contains('f');
-                        out.push(Token { line: start, kind: Kind::Text(text, is_f) });
+                        out.push(Token {
+                            line: start,
+                            kind: Kind::Text(text, is_f),
+                        });
                     }
                     None => {
                         let dot = word.chars().all(|c| c.is_ascii_digit());
-                        while dot && let Some(c) = chars.next_if(|c| *c == '.' || c.is_ascii_digit()) {
+                        while dot
+                            && let Some(c) = chars.next_if(|c| *c == '.' || c.is_ascii_digit())
+                        {
                             word.push(c);
                         }
-                        out.push(Token { line, kind: Kind::Word(word) });
+                        out.push(Token {
+                            line,
+                            kind: Kind::Word(word),
+                        });
                     }
                 }
             }
             c if c.is_whitespace() => {}
             c => {
                 depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
-                out.push(Token { line, kind: Kind::Sign(c) });
+                out.push(Token {
+                    line,
+                    kind: Kind::Sign(c),
+                });
             }
         }
     }
-    out.push(Token { line, kind: Kind::End });
+    out.push(Token {
+        line,
+        kind: Kind::End,
+    });
     out
 }
 
 /// The rest of a string that starts with `quote`, three of them or one.
-fn string(quote: char, chars: &mut std::iter::Peekable<std::str::Chars<'_>>, line: &mut u32) -> String {
+fn string(
+    quote: char,
+    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
+    line: &mut u32,
+) -> String {
     let mut out = String::new();
     let long = if chars.next_if_eq(&quote).is_some() {
         if chars.next_if_eq(&quote).is_none() {

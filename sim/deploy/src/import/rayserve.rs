@@ -20,11 +20,31 @@ pub const APPLICATIONS: Table = Table {
     kind: "ray-serve",
     title: "Ray Serve's LLM applications (`applications:`, or `serveConfigV2` of a RayService)",
     keys: &[
-        says("args.llm_configs[].model_loading_config.model_source", "the model", Text),
-        says("args.llm_configs[].model_loading_config.model_id", "the model, where no source is there", Text),
-        says("args.llm_configs[].engine_kwargs.*", "vLLM's arguments", Text),
-        says("args.llm_configs[].accelerator_type", "`hardware.accelerator`", Text),
-        says("args.llm_configs[].deployment_config.num_replicas", "`layout.replicas`", Whole),
+        says(
+            "args.llm_configs[].model_loading_config.model_source",
+            "the model",
+            Text,
+        ),
+        says(
+            "args.llm_configs[].model_loading_config.model_id",
+            "the model, where no source is there",
+            Text,
+        ),
+        says(
+            "args.llm_configs[].engine_kwargs.*",
+            "vLLM's arguments",
+            Text,
+        ),
+        says(
+            "args.llm_configs[].accelerator_type",
+            "`hardware.accelerator`",
+            Text,
+        ),
+        says(
+            "args.llm_configs[].deployment_config.num_replicas",
+            "`layout.replicas`",
+            Whole,
+        ),
         says(
             "args.llm_configs[].deployment_config.autoscaling_config.min_replicas",
             "`layout.replicas`",
@@ -38,8 +58,15 @@ pub const APPLICATIONS: Table = Table {
             "args.llm_configs[].deployment_config.autoscaling_config.*",
             "Ray Serve's autoscaler is not simulated: replicas stay at their minimum",
         ),
-        not_modelled("args.llm_configs[].lora_config*", "LoRA adapters are not simulated"),
-        says("args.llm_configs[].placement_group_config*", "where the ranks stand", Number),
+        not_modelled(
+            "args.llm_configs[].lora_config*",
+            "LoRA adapters are not simulated",
+        ),
+        says(
+            "args.llm_configs[].placement_group_config*",
+            "where the ranks stand",
+            Number,
+        ),
     ],
     idle: &["*"],
     idle_flags: &[],
@@ -55,7 +82,14 @@ pub fn applications(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
             "none of them has `args.llm_configs` with a model, which is how Ray Serve starts vLLM",
         ));
     }
-    sweep(tree, &[("applications[].".to_owned(), &APPLICATIONS), (String::new(), &APPLICATIONS)], draft);
+    sweep(
+        tree,
+        &[
+            ("applications[].".to_owned(), &APPLICATIONS),
+            (String::new(), &APPLICATIONS),
+        ],
+        draft,
+    );
 }
 
 /// Imports a RayService: its applications, or a command of its head.
@@ -72,7 +106,13 @@ pub fn service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         for doc in docs {
             // The text starts on the line below its key.
             let doc = doc.below(origin.place.line);
-            any |= apps(Tree { node: &doc, file: tree.file }, draft);
+            any |= apps(
+                Tree {
+                    node: &doc,
+                    file: tree.file,
+                },
+                draft,
+            );
         }
     }
     if !any {
@@ -81,7 +121,11 @@ pub fn service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         }
     }
     match any {
-        true => sweep(tree, &[(String::new(), &SERVICE), (String::new(), &WORKLOAD)], draft),
+        true => sweep(
+            tree,
+            &[(String::new(), &SERVICE), (String::new(), &WORKLOAD)],
+            draft,
+        ),
         false => nothing(tree, draft),
     }
 }
@@ -90,7 +134,10 @@ pub fn service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
 const SERVICE: Table = Table {
     kind: "ray-serve",
     title: "",
-    keys: &[says("kind", "what the document is", Text), says("spec.serveConfigV2", "", Text)],
+    keys: &[
+        says("kind", "what the document is", Text),
+        says("spec.serveConfigV2", "", Text),
+    ],
     idle: &["*"],
     idle_flags: &[],
 };
@@ -99,9 +146,17 @@ const SERVICE: Table = Table {
 fn apps(tree: Tree<'_>, draft: &mut Draft) -> bool {
     let mut any = false;
     for app in tree.node.get("applications").map_or(&[][..], |a| a.items()) {
-        let configs = app.at(&["args", "llm_configs"]).map_or(&[][..], Node::items);
+        let configs = app
+            .at(&["args", "llm_configs"])
+            .map_or(&[][..], Node::items);
         for config in configs {
-            any |= llm_config(Tree { node: config, file: tree.file }, draft);
+            any |= llm_config(
+                Tree {
+                    node: config,
+                    file: tree.file,
+                },
+                draft,
+            );
         }
     }
     any
@@ -114,14 +169,18 @@ fn llm_config(config: Tree<'_>, draft: &mut Draft) -> bool {
         .text(prefix, &[loading, "model_source"])
         .or_else(|| config.text(prefix, &[loading, "model_source", "bucket_uri"]))
         .or_else(|| config.text(prefix, &[loading, "model_id"]));
-    let Some((id, origin)) = found else { return false };
+    let Some((id, origin)) = found else {
+        return false;
+    };
     let mut words = vec![Word {
         text: format!("--model={id}"),
         line: origin.place.line,
     }];
     let given = config.node.get("engine_kwargs");
     for entry in given.map_or(&[][..], |k| k.entries()) {
-        let Some(value) = entry.value.text() else { continue };
+        let Some(value) = entry.value.text() else {
+            continue;
+        };
         let name = entry.key.replace('_', "-");
         let text = match value {
             "true" | "True" => format!("--{name}"),

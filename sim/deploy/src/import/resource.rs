@@ -85,7 +85,12 @@ pub fn pods(doc: &Node) -> Vec<Template<'_>> {
 }
 
 /// Imports a pod template; whether it runs an engine or a load.
-pub fn import_pod(template: &Template<'_>, file: &Arc<str>, maps: &ConfigMaps, draft: &mut Draft) -> bool {
+pub fn import_pod(
+    template: &Template<'_>,
+    file: &Arc<str>,
+    maps: &ConfigMaps,
+    draft: &mut Draft,
+) -> bool {
     template.import(file, maps, draft) != Runs::Nothing
 }
 
@@ -167,11 +172,60 @@ impl<'a> Template<'a> {
             min_scale(tree, path, draft);
             ray_workers(tree, path, draft);
         }
+        self.rollout(file, draft);
         if let Some(found) = size {
             draft.facts.group_size = Some(found);
-    draft.facts.is_grouped = true;
+            draft.facts.is_grouped = true;
         }
         runs
+    }
+
+    /// What the pod and what keeps it say of starts, ends and rollouts.
+    fn rollout(&self, file: &Arc<str>, draft: &mut Draft) {
+        let mut found: Vec<(&'static str, String, Origin)> = Vec::new();
+        for (node, path) in &self.around {
+            let tree = Tree { node, file };
+            let name = tree.text(path, &["metadata", "name"]);
+            found.extend(
+                name.filter(|_| path.is_empty())
+                    .map(|(n, o)| ("name", n, o)),
+            );
+            for key in ["maxSurge", "maxUnavailable"] {
+                for way in [
+                    ["strategy", "rollingUpdate"],
+                    ["rolloutStrategy", "rollingUpdateConfiguration"],
+                ] {
+                    let said = tree.text(path, &[way[0], way[1], key]);
+                    found.extend(said.map(|(text, origin)| (key, text, origin)));
+                }
+            }
+        }
+        let pod = Tree {
+            node: self.node,
+            file,
+        };
+        let grace = "terminationGracePeriodSeconds";
+        found.extend(pod.text(&self.prefix, &[grace]).map(|(n, o)| (grace, n, o)));
+        let containers = self.node.get("containers").map_or(&[][..], |c| c.items());
+        let probed = |c: &&Rc<Node>| c.get("readinessProbe").is_some();
+        let engine = containers.iter().filter(probed).max_by_key(|c| asked(c));
+        for key in ["initialDelaySeconds", "periodSeconds"] {
+            let said = engine.and_then(|node| {
+                let prefix = format!("{}.containers[]", self.prefix);
+                Tree { node, file }.text(&prefix, &["readinessProbe", key])
+            });
+            found.extend(said.map(|(text, origin)| (key, text, origin)));
+        }
+        for (key, text, origin) in found {
+            let is_number = key.ends_with("Seconds");
+            let value = match text.parse::<u32>() {
+                Ok(n) if is_number => toml::Value::from(n),
+                Err(_) if is_number => continue,
+                _ => toml::Value::from(text),
+            };
+            draft.later_told(&origin);
+            draft.facts.pod.push((key, value, origin));
+        }
     }
 
     /// Pods of one replica, by the keys around the template.
@@ -200,10 +254,16 @@ fn min_scale(tree: Tree<'_>, path: &str, draft: &mut Draft) {
 
 /// The devices of Ray's worker groups beside a head that runs the engine: one replica has them all.
 fn ray_workers(tree: Tree<'_>, path: &str, draft: &mut Draft) {
-    let groups = tree.node.get("workerGroupSpecs").map_or(&[][..], |g| g.items());
+    let groups = tree
+        .node
+        .get("workerGroupSpecs")
+        .map_or(&[][..], |g| g.items());
     let prefix = join(path, "workerGroupSpecs[]");
     for group in groups {
-        let group = Tree { node: group, file: tree.file };
+        let group = Tree {
+            node: group,
+            file: tree.file,
+        };
         let count = ["replicas", "minReplicas"]
             .iter()
             .find_map(|key| group.whole(&prefix, &[key], draft));
@@ -230,7 +290,9 @@ pub fn role(
     file: &Arc<str>,
     tried: &Draft,
 ) -> Option<(&'static str, Result<Origin, String>)> {
-    let Unit::Pod(template) = unit else { return None };
+    let Unit::Pod(template) = unit else {
+        return None;
+    };
     let known = |word: &str| match word {
         "prefill" => Some("prefill"),
         "decode" => Some("decode"),
@@ -252,7 +314,10 @@ pub fn role(
     if mode.is_none() && kind != "DisaggregatedSet" {
         return None;
     }
-    let own = doc.at(&["metadata", "name"]).and_then(Node::text).unwrap_or("");
+    let own = doc
+        .at(&["metadata", "name"])
+        .and_then(Node::text)
+        .unwrap_or("");
     let name = template.name.unwrap_or(own);
     let by_name = name.split(['-', '_', '.']).find_map(known)?;
     if kind == "DisaggregatedSet" {

@@ -33,7 +33,11 @@ pub const TABLE: Table = Table {
         says("resources.ordered[].accelerators*", "the same", Text),
         says("resources.instance_type", "`hardware.instance`", Text),
         says("service.replicas", "`layout.replicas`", Whole),
-        says("service.replica_policy.min_replicas", "`layout.replicas`", Whole),
+        says(
+            "service.replica_policy.min_replicas",
+            "`layout.replicas`",
+            Whole,
+        ),
         says("num_nodes", "machines of a replica", Whole),
         not_modelled(
             "service.replica_policy.*",
@@ -44,7 +48,10 @@ pub const TABLE: Table = Table {
             "`router.policy`: round_robin or least_load",
             Text,
         ),
-        not_modelled("resources.use_spot", "set [[fault]] for instances that are taken back"),
+        not_modelled(
+            "resources.use_spot",
+            "set [[fault]] for instances that are taken back",
+        ),
     ],
     idle: &[
         "name",
@@ -81,7 +88,9 @@ pub fn import(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
     known.insert("SKYPILOT_NUM_NODES".to_owned(), count);
     let mut any = 0;
     for key in ["setup", "run"] {
-        let Some(found) = tree.find("", &[key]) else { continue };
+        let Some(found) = tree.find("", &[key]) else {
+            continue;
+        };
         let line = found.node.line;
         match shell::commands(found.node.text().unwrap_or(""), line, &known) {
             Ok(commands) => any += program::script_of(&commands, file, draft),
@@ -123,7 +132,9 @@ fn machine(tree: Tree<'_>, draft: &mut Draft) -> Option<i64> {
     let choices = lists.into_iter().flatten().flat_map(|l| l.items());
     let mut all: Vec<(String, i64, u32)> = Vec::new();
     for part in std::iter::once(resources).chain(choices) {
-        let Some(entry) = part.entry("accelerators") else { continue };
+        let Some(entry) = part.entry("accelerators") else {
+            continue;
+        };
         let mut add = |text: &str, count: Option<&str>, line| {
             let (name, own) = text.split_once(':').unwrap_or((text, "1"));
             let n = count.unwrap_or(own).parse().unwrap_or(1);

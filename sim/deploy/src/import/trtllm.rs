@@ -304,9 +304,20 @@ pub fn dynamo(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (word.text.as_str(), None),
         };
-        let mut value = || given.clone().or_else(|| words.next().map(|w| w.text.clone())).unwrap_or_default();
+        let mut value = || {
+            given
+                .clone()
+                .or_else(|| words.next().map(|w| w.text.clone()))
+                .unwrap_or_default()
+        };
         match name {
-            "--model-path" | "--model" => own.insert(0, Word { text: value(), line: word.line }),
+            "--model-path" | "--model" => own.insert(
+                0,
+                Word {
+                    text: value(),
+                    line: word.line,
+                },
+            ),
             "--extra-engine-args" => options = Some((value(), word.line)),
             "--disaggregation-mode" => {
                 let value = value();
@@ -319,14 +330,26 @@ pub fn dynamo(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
                 draft.used(&origin, "whether the worker prefills or decodes alone");
                 draft.facts.mode = mode.map(|m| (m, origin));
             }
-            "--served-model-name" | "--modality" | "--disaggregation-strategy" | "--publish-events-and-metrics" => {
+            "--served-model-name"
+            | "--modality"
+            | "--disaggregation-strategy"
+            | "--publish-events-and-metrics" => {
                 if name != "--publish-events-and-metrics" {
                     value();
                 }
             }
-            "--free-gpu-memory-fraction" | "--max-num-tokens" | "--max-batch-size" | "--max-seq-len" | "--tensor-parallel-size"
-            | "--pipeline-parallel-size" | "--expert-parallel-size" => own.push(Word {
-                text: format!("--{}={}", name[2..].replace('-', "_").replace("expert_parallel", "ep"), value()),
+            "--free-gpu-memory-fraction"
+            | "--max-num-tokens"
+            | "--max-batch-size"
+            | "--max-seq-len"
+            | "--tensor-parallel-size"
+            | "--pipeline-parallel-size"
+            | "--expert-parallel-size" => own.push(Word {
+                text: format!(
+                    "--{}={}",
+                    name[2..].replace('-', "_").replace("expert_parallel", "ep"),
+                    value()
+                ),
                 line: word.line,
             }),
             _ => own.push(word.clone()),

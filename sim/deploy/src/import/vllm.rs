@@ -339,7 +339,9 @@ pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, dra
     if let Some((n, origin)) = args::whole(args.get("--block-size"), draft)
         && !BLOCK_SIZES.contains(&n)
     {
-        draft.fault(origin.fault(format!("vLLM takes blocks of 1, 8, 16, 32, 64, 128 or 256 tokens, got {n}")));
+        draft.fault(origin.fault(format!(
+            "vLLM takes blocks of 1, 8, 16, 32, 64, 128 or 256 tokens, got {n}"
+        )));
     }
     args::apply(args.given.values(), draft);
     layout(&args, draft);
@@ -369,15 +371,24 @@ pub fn is_further(words: &[Word], file: &Arc<str>, draft: &mut Draft) -> bool {
     let further = words.iter().enumerate().find_map(|(i, w)| {
         let (name, value) = match w.text.split_once('=') {
             Some((name, value)) => (name, value),
-            None => (w.text.as_str(), words.get(i + 1).map_or("", |v| v.text.as_str())),
+            None => (
+                w.text.as_str(),
+                words.get(i + 1).map_or("", |v| v.text.as_str()),
+            ),
         };
-        let rank = matches!(name, "--node-rank" | "--node_rank" | "--data-parallel-start-rank" | "-dpr");
+        let rank = matches!(
+            name,
+            "--node-rank" | "--node_rank" | "--data-parallel-start-rank" | "-dpr"
+        );
         let is_later = rank && value.parse::<u32>().is_ok_and(|n| n > 0);
         (is_later || name == "--headless").then_some((name, w.line))
     });
     if let Some((name, line)) = further {
         let origin = super::draft::Origin::new(Place::new(file, line), name, "");
-        draft.used(&origin, "a further machine of a replica, whose first one says what it serves");
+        draft.used(
+            &origin,
+            "a further machine of a replica, whose first one says what it serves",
+        );
         draft.facts.is_further = true;
     }
     further.is_some()
@@ -402,7 +413,15 @@ fn machines(args: &Args, draft: &mut Draft) {
 
 /// What vLLM's connector does by its `kv_role`; none where it hands nothing to another server.
 pub fn connector(config: &str) -> Option<Mode> {
-    let hands_on = ["Nixl", "P2p", "PyNccl", "Mooncake", "LMCache", "MultiConnector", "Moriio"];
+    let hands_on = [
+        "Nixl",
+        "P2p",
+        "PyNccl",
+        "Mooncake",
+        "LMCache",
+        "MultiConnector",
+        "Moriio",
+    ];
     if !hands_on.iter().any(|name| config.contains(name)) {
         return None;
     }
@@ -491,7 +510,12 @@ fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mu
         None => (None, None),
     };
     let newest = VllmRelease::NEWEST.to_string();
-    let is_modelled = |minor: u32| newest.split_once('.').and_then(|(_, n)| n.parse::<u32>().ok()).is_none_or(|n| minor <= n);
+    let is_modelled = |minor: u32| {
+        newest
+            .split_once('.')
+            .and_then(|(_, n)| n.parse::<u32>().ok())
+            .is_none_or(|n| minor <= n)
+    };
     match tagged.or(installed) {
         Some((minor, origin)) if minor < 8 => draft.set("engine.kind", "vllm_v0", &origin),
         Some((minor, origin)) if is_modelled(minor) => {
@@ -500,12 +524,16 @@ fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mu
         }
         other => {
             let why = match (&other, &unknown) {
-                (Some((minor, _)), _) => format!("0.{minor} is newer than what is modelled: the newest that is"),
+                (Some((minor, _)), _) => {
+                    format!("0.{minor} is newer than what is modelled: the newest that is")
+                }
                 (None, Some(origin)) => format!(
                     "the tag of {} is no release of vLLM, which the image may hold in any: the newest that is modelled",
                     shown(&origin.raw)
                 ),
-                (None, None) => "no image with a release's tag: the newest that is modelled".to_owned(),
+                (None, None) => {
+                    "no image with a release's tag: the newest that is modelled".to_owned()
+                }
             };
             draft.set("engine.kind", "vllm_v1", start);
             draft.assume("engine.version", newest, &why);
@@ -534,7 +562,11 @@ pub fn release_of(image: &str) -> Option<u32> {
     let (name, tag) = image.rsplit('/').next()?.split_once(':')?;
     let minor = |text: &str| -> Option<u32> {
         let digits = text.strip_prefix('v').unwrap_or(text).strip_prefix("0.")?;
-        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        digits
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     };
     // A tag that names vLLM is about vLLM, whoever has built it.
     if let Some(at) = tag.find("vllm") {
@@ -767,7 +799,10 @@ mod tests {
             ("vllm/vllm-openai:latest", None),
             ("vllm/vllm-openai", None),
             ("aibrix/vllm-openai:v0.9.2-cu128-nixl-v0.4.1", Some(9)),
-            ("public.ecr.aws/deep-learning-containers/vllm:0.11.2-gpu-py312", Some(11)),
+            (
+                "public.ecr.aws/deep-learning-containers/vllm:0.11.2-gpu-py312",
+                Some(11),
+            ),
             ("rocm/vllm-dev:rocm6.4.1_vllm_0.10.1", Some(10)),
             ("ghcr.io/llm-d/llm-d-cuda:v0.5.0", None),
             ("lmcache/vllm-openai:v0.3.9", None),

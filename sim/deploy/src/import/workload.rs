@@ -22,7 +22,31 @@ pub const WORKLOAD: Table = Table {
     title: "any resource with a pod template: Deployment, StatefulSet, LeaderWorkerSet, DisaggregatedSet, StormService, RayClusterFleet, Rollout, Pod ... (several documents in a file)",
     keys: &[
         says("kind", "what the document is", Text),
-        says("spec.replicas", "a factor of `layout.replicas`", Whole),
+        says(
+            "spec.replicas",
+            "a factor of `layout.replicas`; so at every level around a pod template",
+            Whole,
+        ),
+        says(
+            "metadata.name",
+            "`cluster.pod.name`, where an autoscaler makes a [cluster]",
+            Text,
+        ),
+        says(
+            "spec.strategy.rollingUpdate.maxSurge spec.rolloutStrategy.rollingUpdateConfiguration.maxSurge",
+            "`cluster.pod.maxSurge`, likewise",
+            Text,
+        ),
+        says(
+            "spec.strategy.rollingUpdate.maxUnavailable spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable",
+            "`cluster.pod.maxUnavailable`, likewise",
+            Text,
+        ),
+        says(
+            "spec.slices",
+            "a factor of `layout.replicas` (DisaggregatedSet)",
+            Whole,
+        ),
         says(
             "spec.leaderWorkerTemplate.size",
             "pods that hold one replica",
@@ -69,7 +93,9 @@ pub fn config_maps(docs: &[Rc<Node>], file: &Arc<str>, maps: &mut ConfigMaps) {
     for doc in docs {
         let kind = doc.get("kind").and_then(|k| k.text().map(str::to_owned));
         let name = doc.at(&["metadata", "name"]).and_then(Node::text);
-        if let (Some("ServingRuntime" | "ClusterServingRuntime"), Some(name)) = (kind.as_deref(), name) {
+        if let (Some("ServingRuntime" | "ClusterServingRuntime"), Some(name)) =
+            (kind.as_deref(), name)
+        {
             let words = runtime(doc, file);
             maps.insert(format!("{RUNTIME}{name}"), words);
         }

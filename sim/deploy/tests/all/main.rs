@@ -5,3 +5,4 @@
 mod imports;
 mod pools;
 mod properties;
+mod shapes;
