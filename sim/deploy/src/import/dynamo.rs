@@ -149,12 +149,21 @@ fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft)
         let Some(spec) = component.at(&["podTemplate", "spec"]) else {
             continue;
         };
+        let kind = component.get("type").or(component.get("componentType"));
+        let serves = !matches!(
+            kind.and_then(|k| k.text()),
+            Some("frontend" | "planner" | "epp")
+        );
         let containers = spec.get("containers").map_or(&[][..], |c| c.items());
         for item in containers
             .iter()
             .flat_map(|c| c.get("env").map_or(&[][..], |e| e.items()))
         {
             router_mode(item, tree.file, draft);
+        }
+        // Front ends run the same image as workers, and no engine.
+        if !serves {
+            continue;
         }
         let at = |node| Tree {
             node,

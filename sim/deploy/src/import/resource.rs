@@ -355,6 +355,10 @@ pub fn import(
 
 /// Reports what is left of a resource whose parts were imported.
 pub fn rest(units: &[Unit<'_>], doc: &Node, file: &Arc<str>, draft: &mut Draft) {
+    // Readers of whole resources have tables of their own.
+    if units.iter().any(|u| matches!(u, Unit::Whole)) {
+        return;
+    }
     let mut tables: Vec<(String, &crate::keys::Table)> = vec![(String::new(), &WORKLOAD)];
     for unit in units {
         if let Unit::Pod(template) = unit {

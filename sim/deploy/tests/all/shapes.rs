@@ -274,18 +274,18 @@ const SHAPES: &[Shape] = &[
     (
         &["unknown-family.sh"],
         P5,
-        "1 x tp1 pp1 dp1 llama-3-8b | vllm_v1 0.33 | p5.48xlarge",
+        "1 x tp1 pp1 dp1 llama-3.1-8b | vllm_v1 0.33 | p5.48xlarge",
     ),
     (
         &["unknown-model.sh"],
         P5,
-        "1 x tp1 pp1 dp1 llama-2-13b | vllm_v1 0.33 | p5.48xlarge",
+        "1 x tp1 pp1 dp1 codellama-13b | vllm_v1 0.33 | p5.48xlarge",
     ),
     (
         &[
-            "kustomize/base.yaml",
-            "kustomize/kustomization.yaml",
-            "kustomize/patch.yaml",
+            "kustomize-base.yaml",
+            "kustomization.yaml",
+            "kustomize-patch.yaml",
         ],
         P5,
         "5 x tp2 pp1 dp1 qwen3-32b | vllm_v1 0.11 | p5.48xlarge",
@@ -372,7 +372,7 @@ fn roles_need_both_sides_and_a_link() {
         .map(|l| format!("{l}\n"))
         .collect();
     let s = Scenario::parse(&without, "x.toml", &[]).unwrap_or_else(|e| panic!("{e}"));
-    let e = s.build().expect_err("no link").to_string();
+    let e = s.build().err().expect("no link").to_string();
     assert!(e.contains("kv_transfer") && e.contains("bandwidth"), "{e}");
 }
 
