@@ -79,6 +79,7 @@ const BUILTIN: &[(&str, &str)] = &[
         include_str!("../data/models/mistral.toml"),
     ),
     ("models/moe.toml", include_str!("../data/models/moe.toml")),
+    ("models/opt.toml", include_str!("../data/models/opt.toml")),
     ("models/phi.toml", include_str!("../data/models/phi.toml")),
     ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
     (

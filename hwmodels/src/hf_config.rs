@@ -177,7 +177,7 @@ fn read(name: &str, value: &Value) -> Result<Parsed, String> {
 struct Family<'a> {
     name: &'a str,
     falcon: bool,
-    /// Ungated feed-forward with layer norm: Falcon, BLOOM, GPT-NeoX.
+    /// Ungated feed-forward with layer norm: Falcon, BLOOM, GPT-NeoX, OPT, GPT-2.
     classic: bool,
     /// Falcon's decoder of the 40B and 180B models.
     new_decoder: bool,
@@ -190,7 +190,7 @@ impl<'a> Family<'a> {
         Ok(Family {
             name,
             falcon,
-            classic: falcon || matches!(name, "bloom" | "gpt_neox"),
+            classic: falcon || matches!(name, "bloom" | "gpt_neox" | "opt" | "gpt2"),
             new_decoder: falcon && f.bool("new_decoder_architecture", name == "RefinedWeb")?,
         })
     }
@@ -242,7 +242,7 @@ impl<'a> Family<'a> {
             // Without experts the shared block is the only one.
             &["shared_intermediate_size", "intermediate_size"]
         } else {
-            &["intermediate_size", "ffn_hidden_size", "n_inner"]
+            &["intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"]
         };
         match (f.opt_u32(names)?, moe) {
             (Some(v), _) => Ok(v),
@@ -280,7 +280,7 @@ impl<'a> Family<'a> {
         let attention =
             || Ok::<_, String>(f.bool("attention_bias", false)? || f.bool("qkv_bias", false)?);
         Ok(match self.name {
-            "bloom" | "gpt_neox" => (true, true),
+            "bloom" | "gpt_neox" | "opt" | "gpt2" => (true, true),
             "qwen2" | "qwen2_moe" => (true, f.bool("mlp_bias", false)?),
             "gpt_oss" => (attention()?, true),
             _ => (attention()?, f.bool("mlp_bias", false)?),
@@ -357,7 +357,7 @@ fn read_rotary_dim(
     }
     let usual = match family {
         // BLOOM adds a bias by distance instead.
-        "bloom" => 0.0,
+        "bloom" | "opt" | "gpt2" => 0.0,
         "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => 0.25,
         "glm4" | "glm4_moe" => 0.5,
         "gpt_neox" => 0.25,
@@ -405,7 +405,9 @@ fn read_fields(name: &str, f: &Fields, mut warnings: Vec<String>) -> Result<Pars
     let (recurrence, blocks) = states::read(f, layers, moe)?;
     let parallel_block = family.parallel_block(f)?;
     let (qkv_bias, linear_bias) = family.biases(f)?;
-    let tied = family.name.starts_with("gemma") || family.falcon || family.name == "bloom";
+    let tied = family.name.starts_with("gemma")
+        || family.falcon
+        || matches!(family.name, "bloom" | "opt" | "gpt2");
     let positions = f.opt_u32(&[
         "max_position_embeddings",
         "seq_length",

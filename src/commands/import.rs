@@ -13,20 +13,27 @@ use crate::bad_input::BadInput;
 use crate::exit_code;
 use crate::output::{self, print, print_json, write_text};
 
+mod files;
+
+use files::Input;
+
 /// Make a scenario of deployment files, and say what became of every key.
 ///
 /// Each FILE is a shell script or command line (vllm serve, text-generation-launcher, trtllm-serve, trtllm-build, vllm bench serve, guidellm, aiperf, genai-perf),
 /// a Kubernetes manifest, a docker compose file, a .env file, an nginx configuration, Helm values, Triton's config.pbtxt, SageMaker's environment, or a
-/// model's config.json. Its kind is told by its content. Several files make one scenario: a Deployment, its autoscaler, the benchmark's command.
+/// model's config.json, a SkyPilot task, Ray Serve's applications, or a Python file of Modal or BentoML. Its kind is told by its content. Several files make one
+/// scenario: a Deployment, its autoscaler, the benchmark's command. A folder stands for its files, a folder with a kustomization.yaml for all it builds on, one
+/// with a Chart.yaml for what `helm template` makes of it where helm is installed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   servetwin import serve.sh --instance p5.48xlarge
   servetwin import deployment.yaml bench.sh -o scenario.toml
+  servetwin import overlays/prod/ -o scenario.toml
   servetwin import compose.yaml .env nginx.conf --instance g5.12xlarge -o scenario.toml --report json
 
 The scenario goes to standard output, or into the file of -o; the report to standard error, or with -o to standard output. What no file says is a marked default.")]
 pub struct Args {
-    /// Files to import; - is standard input.
+    /// Files or folders to import; - is standard input.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Write the scenario into FILE.
@@ -81,8 +88,11 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(path) = &args.output {
         output::check(path)?;
     }
-    let sources = (args.files.iter())
-        .map(|path| read(path, args.output.as_deref()))
+    let sources = (files::of(&args.files)?.into_iter())
+        .map(|input| match input {
+            Input::File(path) => read(&path, args.output.as_deref()),
+            Input::Rendered(chart, text) => Ok(Source::new(chart.display().to_string(), text)),
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let options = Options {
         kind: args.kind,

@@ -146,12 +146,17 @@ impl Table {
             .or_else(|| idle(self.idle_flags, Takes::Nothing))
     }
 
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        (self.keys.iter().flat_map(|k| k.names.split(' ')))
+            .chain(self.idle.iter().copied())
+            .chain(self.idle_flags.iter().copied())
+    }
+
     /// The known name nearest to one that is not known.
     pub fn nearest(&self, name: &str) -> Option<&'static str> {
-        let all = (self.keys.iter().flat_map(|k| k.names.split(' ')))
-            .chain(self.idle.iter().copied())
-            .chain(self.idle_flags.iter().copied());
-        all.map(|known| (strsim::jaro_winkler(known, name), known))
+        self.names()
+            .map(|known| (strsim::jaro_winkler(known, name), known))
             .filter(|(likeness, _)| *likeness > 0.9)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, known)| known)

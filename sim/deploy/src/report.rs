@@ -84,7 +84,7 @@ impl Report {
             file: place.file.to_string(),
             line: place.line,
             key: printable(key),
-            value: secret(key).map_or_else(|| shown(value), str::to_owned),
+            value: secret(key, value).map_or_else(|| shown(value), str::to_owned),
             fate,
             note: note.into(),
         });
@@ -172,23 +172,49 @@ impl Report {
     }
 }
 
-/// What stands in a report in place of a value that is nobody's business.
-fn secret(key: &str) -> Option<&'static str> {
-    let key = key.to_ascii_uppercase();
-    let secret = [
-        "TOKEN",
-        "SECRET",
-        "PASSWORD",
-        "API_KEY",
-        "API-KEY",
-        "CREDENTIAL",
+/// What stands in a report in place of a value that is nobody's business: one whose key names a secret, and that is no switch, number, path or name of one.
+fn secret(key: &str, value: &str) -> Option<&'static str> {
+    // The way to a key is not the key: spec.tokenSecret.name names a Secret.
+    let last = key.rsplit(['.', '"']).find(|part| part.len() > 1)?;
+    let words: Vec<String> = last
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|w| !w.is_empty())
+        .map(str::to_ascii_lowercase)
+        .collect();
+    let is = |word: &str| words.iter().any(|w| w == word);
+    let names = is("token")
+        || is("secret")
+        || is("password")
+        || is("passwd")
+        || is("credential")
+        || is("credentials");
+    let keys = (is("api") || is("access") || is("private") || is("auth")) && is("key");
+    // HF_TOKEN_PATH, TOKEN_SECRET_NAME: where a secret is, not what.
+    let place = [
+        "path",
+        "file",
+        "dir",
+        "name",
+        "url",
+        "id",
+        "secretname",
+        "ref",
     ];
-    let counts = ["TOKENS", "TOKENIZER"];
-    let plain = counts.iter().fold(key, |k, word| k.replace(word, ""));
-    secret
-        .iter()
-        .any(|s| plain.contains(s))
-        .then_some("(hidden)")
+    let is_place = words.last().is_some_and(|w| place.contains(&w.as_str()));
+    let plain = value.is_empty()
+        || value.parse::<f64>().is_ok()
+        || matches!(value, "true" | "false" | "True" | "False");
+    let joined = [
+        "apikey",
+        "accesskey",
+        "secretkey",
+        "authtoken",
+        "accesstoken",
+        "hftoken",
+        "secretaccesskey",
+    ];
+    let camel = joined.contains(&last.to_ascii_lowercase().as_str());
+    ((names || keys || camel) && !is_place && !plain).then_some("(hidden)")
 }
 
 #[cfg(test)]
@@ -203,15 +229,39 @@ mod tests {
             ("HF_TOKEN", "hf_abc"),
             ("--api-key", "k"),
             ("MAX_INPUT_TOKENS", "1024"),
+            ("AWS_SECRET_ACCESS_KEY", "wJalr"),
+            ("OPENAI_APIKEY", "k"),
+            ("--long-prefill-token-threshold", "512"),
+            ("--trust-token", "true"),
+            ("HF_TOKEN_PATH", "/run/token"),
+            ("spec.imagePullSecrets[].name", "registry"),
+            ("containers[].env[].valueFrom.secretKeyRef.name", "hf"),
+            ("kv-secret", "s3cr3t"),
         ] {
             report.add(&place, key, value, Fate::NoEffect, "");
         }
         let values: Vec<&str> = report.keys.iter().map(|k| k.value.as_str()).collect();
-        assert_eq!(values, ["(hidden)", "(hidden)", "1024"]);
+        let hidden = "(hidden)";
+        assert_eq!(
+            values,
+            [
+                hidden,
+                hidden,
+                "1024",
+                hidden,
+                hidden,
+                "512",
+                "true",
+                "/run/token",
+                "registry",
+                "hf",
+                hidden
+            ]
+        );
         assert_eq!(
             report.render().lines().last(),
             Some(
-                "Import: 0 keys used, 0 not simulated, 0 not understood, 3 without effect; 0 defaults taken, 0 warnings."
+                "Import: 0 keys used, 0 not simulated, 0 not understood, 11 without effect; 0 defaults taken, 0 warnings."
             )
         );
     }

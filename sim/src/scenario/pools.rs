@@ -312,6 +312,13 @@ impl Scenario {
             (None, Some(link)) => link.0.clone(),
             (None, None) => return Err(missing("bandwidth", "\"50 GB/s\"")),
         };
+        // Machines of the user's own have no network that the catalog knows.
+        if choice.bandwidth.is_none() && bandwidth.iter().any(|b| *b <= 0.0) {
+            return Err(self.places.error(
+                "kv_transfer",
+                "`bandwidth` is missing: pools on several machines of one's own have no network that the catalog knows, and KV would never arrive; write what a replica sends and receives, e.g. bandwidth = \"50 GB/s\"".to_owned(),
+            ));
+        }
         let latency = match (choice.latency, &link) {
             (Some(t), _) => t.secs(),
             (None, Some(link)) => link.1,

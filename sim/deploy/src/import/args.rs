@@ -210,6 +210,9 @@ fn find(table: &Table, name: &str) -> (Option<Key>, bool) {
     {
         return (Some(key), true);
     }
+    if let Some(key) = abbreviated(table, name) {
+        return (Some(key), false);
+    }
     match name.split_once('.') {
         Some((start, _)) => (
             plain(start).filter(|k| !matches!(k.meaning, Meaning::Sets(..) | Meaning::Says(..))),
@@ -217,6 +220,23 @@ fn find(table: &Table, name: &str) -> (Option<Key>, bool) {
         ),
         None => (None, false),
     }
+}
+
+/// The key of which `name` is the beginning, as Python's argparse takes it where there is but one.
+fn abbreviated(table: &Table, name: &str) -> Option<Key> {
+    let by_argparse = matches!(table.kind, "vllm" | "sglang" | "vllm-bench");
+    let plain = name.replace('_', "-");
+    if !by_argparse || plain.len() < 6 || !plain.starts_with("--") {
+        return None;
+    }
+    let mut found = table
+        .names()
+        .filter(|n| !n.ends_with('*') && n.starts_with(&plain));
+    let first = found.next()?;
+    let key = table.find(first)?;
+    // Two names of one key are one.
+    let same = |n: &str| key.names.split(' ').any(|own| own == n);
+    found.all(same).then_some(key)
 }
 
 /// The next word, where it is no option.

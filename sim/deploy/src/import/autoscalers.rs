@@ -142,6 +142,102 @@ pub const KEDA: Table = Table {
     idle_flags: &[],
 };
 
+/// AIBrix' PodAutoscaler.
+pub const AIBRIX: Table = Table {
+    kind: "podautoscaler",
+    title: "AIBrix' PodAutoscaler (autoscaling.aibrix.ai/v1alpha1)",
+    keys: &[
+        says("kind", "what the document is", Text),
+        says(
+            "spec.minReplicas",
+            "`autoscaler.hpa.minReplicas`, and `layout.replicas` where the workload says fewer or nothing",
+            Whole,
+        ),
+        says("spec.maxReplicas", "`autoscaler.hpa.maxReplicas`", Whole),
+        says(
+            "spec.scalingStrategy",
+            "HPA: a HorizontalPodAutoscaler of the same metric; of KPA and APA the minimum counts",
+            Text,
+        ),
+        says(
+            "spec.metricsSources[].targetMetric",
+            "`autoscaler.hpa.metrics[].metric`",
+            Text,
+        ),
+        says(
+            "spec.metricsSources[].targetValue",
+            "`autoscaler.hpa.metrics[].averageValue`",
+            Number,
+        ),
+    ],
+    idle: &[
+        "apiVersion",
+        "metadata*",
+        "status*",
+        "spec.scaleTargetRef.*",
+        "spec.metricsSources[].*",
+        "spec.subTargetSelector*",
+    ],
+    idle_flags: &[],
+};
+
+/// Imports a PodAutoscaler: with the strategy HPA it makes a HorizontalPodAutoscaler.
+pub fn aibrix(tree: Tree<'_>, draft: &mut Draft) {
+    least(tree, "minReplicas", draft);
+    let mut scaler = Scaler::new("hpa");
+    for key in ["minReplicas", "maxReplicas"] {
+        scaler.whole(tree, &["spec", key], draft);
+    }
+    // Zero is for strategies that wake up.
+    scaler
+        .keys
+        .retain(|(key, n, _)| *key != "minReplicas" || n.as_integer() != Some(0));
+    let strategy = tree.text("", &["spec", "scalingStrategy"]);
+    let is_hpa = strategy.as_ref().is_some_and(|(name, _)| name == "HPA");
+    if let Some((name, origin)) = strategy {
+        match is_hpa {
+            true => draft.used(&origin, "a HorizontalPodAutoscaler"),
+            false => draft.fate(
+                &origin,
+                Fate::NotModelled,
+                format!(
+                    "AIBrix' {} is not simulated: replicas stay as many as the run starts with",
+                    crate::place::shown(&name)
+                ),
+            ),
+        }
+    }
+    let list = tree.node.at(&["spec", "metricsSources"]);
+    let mut metrics = Vec::new();
+    for item in list.map_or(&[][..], Node::items) {
+        let text = |key: &str| item.get(key).and_then(|n| n.text());
+        let (Some(name), Some(value)) = (text("targetMetric"), text("targetValue")) else {
+            continue;
+        };
+        for (key, raw) in [("targetMetric", name), ("targetValue", value)] {
+            let line = item.entry(key).map_or(item.line, |e| e.line);
+            let path = format!("spec.metricsSources[].{key}");
+            scaler
+                .leaves
+                .push(Origin::new(Place::new(tree.file, line), path, raw));
+        }
+        let mut keys = Keys::new();
+        keys.insert("type".into(), "Pods".into());
+        keys.insert("metric".into(), series(name).into());
+        keys.insert("averageValue".into(), scalar(value));
+        metrics.push(keys);
+    }
+    if is_hpa {
+        scaler.list(
+            "metrics",
+            tree.find("", &["spec", "metricsSources"]),
+            metrics,
+        );
+    }
+    keep(scaler, "metrics", draft);
+    sweep(tree, &[(String::new(), &AIBRIX)], draft);
+}
+
 impl Scaler {
     fn new(section: &'static str) -> Scaler {
         Scaler {
@@ -279,8 +375,13 @@ fn metric(item: &Node) -> Result<Keys, &'static str> {
     Ok(keys)
 }
 
-/// A series' name as its exporter has it: prometheus-adapter's rules put `_` for vLLM's `:`, since names of the custom metrics API take none.
+/// A series' name as its exporter has it: prometheus-adapter's rules put `_` for vLLM's `:`, since names of the custom metrics API take none, and Google's
+/// adapter has `prometheus.googleapis.com|NAME|gauge`.
 fn series(name: &str) -> String {
+    let parts = name
+        .strip_prefix("prometheus.googleapis.com")
+        .map(|r| r.trim_start_matches(['|', '/']));
+    let name = parts.map_or(name, |rest| rest.split(['|', '/']).next().unwrap_or(rest));
     match name.strip_prefix("vllm_") {
         Some(rest) => format!("vllm:{rest}"),
         None => name.to_owned(),

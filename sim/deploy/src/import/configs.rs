@@ -15,7 +15,7 @@ use crate::keys::{Table, not_modelled, says, sets};
 use crate::place::{Place, shown};
 use crate::report::Fate;
 use crate::text::prototext::{Field, Value};
-use crate::text::yaml::Node;
+use crate::text::yaml::{self, Node};
 
 /// `config.pbtxt`: parameters and fields.
 pub const PBTXT: Table = Table {
@@ -313,6 +313,24 @@ pub const OPTIONS: Table = Table {
     ],
     idle_flags: &[],
 };
+
+/// Imports the options that a worker reads from a file: of a ConfigMap among the files, by the file's name.
+pub fn mounted(path: &Origin, draft: &mut Draft) {
+    let name = path.raw.rsplit('/').next().unwrap_or("");
+    let found = (draft.facts.mounted.iter())
+        .find(|o| o.key == name)
+        .cloned();
+    let docs = found.as_ref().map(|o| yaml::documents(&o.raw));
+    let (Some(from), Some(Ok(docs))) = (found, docs) else {
+        let why = "the file is not among the ConfigMaps of these files: import it beside them (kind trtllm-options)";
+        return draft.fate(path, Fate::NotModelled, why);
+    };
+    draft.used(path, format!("{} of {}", shown(name), from.place));
+    for doc in docs {
+        let lines = from.place.line;
+        options(&Rc::new(doc.below(lines)), &from.place.file, draft);
+    }
+}
 
 /// Imports options of the LLM API.
 pub fn options(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {

@@ -13,6 +13,7 @@ use crate::text::{MAX_BYTES, Wrong};
 use super::accesslog::{self, Log};
 use super::configs::is_variable;
 use super::program;
+use super::python;
 
 /// Gives the kinds with their names and titles.
 macro_rules! kinds {
@@ -55,6 +56,9 @@ kinds! {
     LlmD: "llm-d", "Helm values of llm-d's model service";
     TritonConfig: "triton-config", "Triton's config.pbtxt";
     TrtllmOptions: "trtllm-options", "options of TensorRT-LLM's LLM API";
+    RayServe: "ray-serve", "Ray Serve's LLM applications";
+    SkyPilot: "skypilot", "a SkyPilot task or service";
+    Python: "python", "a Python file of Modal or BentoML that starts vLLM or SGLang";
     SageMaker: "sagemaker", "SageMaker's environment or requests as JSON";
     Prometheus: "prometheus", "the answer to a range query of Prometheus for a rate of requests";
     AccessLog: "access-log", "an access log: nginx's combined format, or JSON lines";
@@ -77,6 +81,12 @@ pub enum Content {
     LlmD(Vec<Rc<Node>>),
     /// As above.
     TrtllmOptions(Vec<Rc<Node>>),
+    /// As above.
+    RayServe(Vec<Rc<Node>>),
+    /// As above.
+    SkyPilot(Vec<Rc<Node>>),
+    /// A Python file.
+    Python(String),
     /// As above.
     SageMaker(Vec<Rc<Node>>),
     /// As above.
@@ -104,6 +114,9 @@ impl Content {
             Content::ProductionStack(_) => Kind::ProductionStack,
             Content::LlmD(_) => Kind::LlmD,
             Content::TrtllmOptions(_) => Kind::TrtllmOptions,
+            Content::RayServe(_) => Kind::RayServe,
+            Content::SkyPilot(_) => Kind::SkyPilot,
+            Content::Python(_) => Kind::Python,
             Content::SageMaker(_) => Kind::SageMaker,
             Content::Prometheus(_) => Kind::Prometheus,
             Content::AccessLog(_) => Kind::AccessLog,
@@ -137,6 +150,15 @@ pub fn content(name: &str, text: &str, kind: Option<Kind>) -> Result<Content, Wr
     }
     if let Some(log) = accesslog::read(text) {
         return Ok(Content::AccessLog(log?));
+    }
+    if python::is_one(text) {
+        return Ok(Content::Python(text.to_owned()));
+    }
+    if let Some(line) = template(text) {
+        return Err(Wrong::new(
+            line,
+            "is a template of a Helm chart, which its values fill in: import the chart's folder where helm is installed, or what `helm template FOLDER --values FILE` writes",
+        ));
     }
     let documents = yaml::documents(text);
     if let Ok(docs) = &documents
@@ -186,6 +208,22 @@ pub fn content(name: &str, text: &str, kind: Option<Kind>) -> Result<Content, Wr
     }
 }
 
+/// The line on which a text first has an action of Helm's templates.
+fn template(text: &str) -> Option<u32> {
+    // What other languages put into such brackets is text: chat templates, KServe's {{.Name}}.
+    let words = [
+        ".Values", ".Release", ".Chart", "include ", "toYaml ", "define ",
+    ];
+    let is_action = |row: &str| {
+        row.split("{{").skip(1).any(|rest| {
+            let inner = rest.split("}}").next().unwrap_or(rest);
+            words.iter().any(|w| inner.contains(w))
+        })
+    };
+    let at = text.lines().position(is_action)?;
+    u32::try_from(at + 1).ok()
+}
+
 fn unknown() -> Wrong {
     let names: Vec<&str> = Kind::ALL.iter().map(|k| k.name()).collect();
     Wrong::new(
@@ -203,6 +241,7 @@ fn as_kind(text: &str, kind: Kind) -> Result<Content, Wrong> {
         Kind::Env => Content::Env(dotenv::variables(text)?),
         Kind::Nginx => Content::Nginx(nginx::directives(text)?),
         Kind::TritonConfig => Content::TritonConfig(prototext::fields(text)?),
+        Kind::Python => Content::Python(text.to_owned()),
         Kind::AccessLog => {
             let none = "is no access log: a line of nginx's combined format, or several JSON objects with a time, one on each line, was expected";
             let log = accesslog::read(text).ok_or_else(|| Wrong::new(1, none))?;
@@ -229,6 +268,8 @@ fn of_documents(docs: Vec<Rc<Node>>, kind: Kind) -> Content {
         Kind::ProductionStack => Content::ProductionStack(docs),
         Kind::LlmD => Content::LlmD(docs),
         Kind::TrtllmOptions => Content::TrtllmOptions(docs),
+        Kind::RayServe => Content::RayServe(docs),
+        Kind::SkyPilot => Content::SkyPilot(docs),
         Kind::SageMaker => Content::SageMaker(docs),
         Kind::Prometheus => Content::Prometheus(docs),
         Kind::HfConfig => match docs.into_iter().next() {
@@ -248,6 +289,30 @@ fn kind_of(doc: &Node) -> Option<Kind> {
     }
     if doc.get("services").is_some_and(|s| s.is_map()) {
         return Some(Kind::Compose);
+    }
+    if doc
+        .get("applications")
+        .is_some_and(|a| !a.items().is_empty())
+    {
+        return Some(Kind::RayServe);
+    }
+    if has("run") && any(&["resources", "setup", "envs", "service", "num_nodes"]) {
+        return Some(Kind::SkyPilot);
+    }
+    if has("resources")
+        && any(&[
+            "patches",
+            "components",
+            "namePrefix",
+            "images",
+            "replicas",
+            "namespace",
+            "patchesStrategicMerge",
+            "labels",
+        ])
+        || has("kind") && doc.get("kind").and_then(|k| k.text()) == Some("Kustomization")
+    {
+        return Some(Kind::Manifests);
     }
     if doc.at(&["data", "resultType"]).is_some() {
         return Some(Kind::Prometheus);

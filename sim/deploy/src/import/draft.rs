@@ -108,6 +108,39 @@ pub struct Facts {
     pub attention_dp: Option<Origin>,
     /// Whether experts are spread whole over the ranks.
     pub expert_parallel: Option<Origin>,
+    /// What the engine was told of prefill and decode apart.
+    pub mode: Option<(Mode, Origin)>,
+    /// Pods or machines that hold one replica, as the engine was told (`--nnodes`).
+    pub machines: Option<(i64, Origin)>,
+    /// Whether replicas are groups of pods (LeaderWorkerSet), and no pods.
+    pub is_grouped: bool,
+    /// Devices of a replica in pods beside those of its engine, and how many pods that is (Ray's workers).
+    pub more_devices: i64,
+    /// As above.
+    pub more_pods: i64,
+    /// Whether this is a further machine of a replica whose first one stands elsewhere (`--node-rank 1`).
+    pub is_further: bool,
+    /// Whether the engine takes all devices of its pod, where it is not told how many.
+    pub fills_pod: bool,
+    /// Keys of `[cluster.pod]` that the workload says.
+    pub pod: Vec<(&'static str, Value, Origin)>,
+    /// Files of ConfigMaps, which a container may read: key is their name.
+    pub mounted: Vec<Origin>,
+    /// Variables that the platform gives to every container.
+    pub given: Vec<(String, String)>,
+    /// The machines that a pool of nodes may have, where the workload says none: label, values.
+    pub node_pool: Option<(String, Vec<String>, Origin)>,
+}
+
+/// What an engine was told of prefill and decode apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It prefills alone.
+    Prefill,
+    /// It decodes alone.
+    Decode,
+    /// It has a connector, and does either.
+    Either,
 }
 
 /// What is one side's own where prefill and decode are apart: keys of `[layout]` and `[engine]`, and what settles them.
@@ -116,6 +149,8 @@ pub struct Side {
     values: BTreeMap<String, Said>,
     replicas: Vec<(i64, Origin)>,
     pod_devices: Option<(i64, Origin)>,
+    group_size: Option<(i64, Origin)>,
+    machines: Option<(i64, Origin)>,
     data_parallel: Option<(i64, Origin)>,
     expert_parallel: Option<Origin>,
 }
@@ -196,11 +231,15 @@ impl Draft {
             return;
         }
         let value = value.into();
-        self.report.defaults.push(Assumed {
+        let assumed = Assumed {
             key: path.to_owned(),
             value: value.to_string(),
             note: why.to_owned(),
-        });
+        };
+        // Both sides of a deployment may take the same.
+        if !self.report.defaults.contains(&assumed) {
+            self.report.defaults.push(assumed);
+        }
         let said = Said {
             value,
             origin: Err(why.to_owned()),
@@ -339,6 +378,8 @@ impl Draft {
         let facts = &mut self.facts;
         std::mem::swap(&mut facts.replicas, &mut side.replicas);
         std::mem::swap(&mut facts.pod_devices, &mut side.pod_devices);
+        std::mem::swap(&mut facts.group_size, &mut side.group_size);
+        std::mem::swap(&mut facts.machines, &mut side.machines);
         std::mem::swap(&mut facts.data_parallel, &mut side.data_parallel);
         std::mem::swap(&mut facts.expert_parallel, &mut side.expert_parallel);
     }
@@ -347,7 +388,11 @@ impl Draft {
     pub fn prefill<T>(&mut self, read: impl FnOnce(&mut Draft) -> T) -> T {
         let mut side = self.facts.prefill.take().unwrap_or_default();
         self.swap(&mut side);
+        let others = std::mem::take(&mut self.later);
         let out = read(self);
+        // What holds unless a file says otherwise is this side's own too.
+        self.settle();
+        self.later = others;
         self.swap(&mut side);
         self.facts.prefill = Some(side);
         out
@@ -392,6 +437,12 @@ impl Draft {
     pub fn has_seen(&self, origin: &Origin) -> bool {
         let place = &origin.place;
         (self.seen).contains(&(place.file.to_string(), place.line, origin.key.clone()))
+    }
+
+    /// Takes a key for reported, since its fate is told later.
+    pub fn later_told(&mut self, origin: &Origin) {
+        let place = &origin.place;
+        (self.seen).insert((place.file.to_string(), place.line, origin.key.clone()));
     }
 
     /// Reports a key.

@@ -5,16 +5,17 @@ use super::pod::{POD, Runs, placement, pod, process_of};
 use super::program::{self, Process};
 use super::tree::{Tree, join, sweep};
 use super::vllm::is_prefill;
-use super::workload::{ConfigMaps, WORKLOAD, nothing};
+use super::workload::{ConfigMaps, MAX_WORDS, WORKLOAD, nothing};
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, says};
 use crate::place::{Place, shown};
+use crate::text::shell::Word;
 use crate::text::yaml::Node;
 
 /// NVIDIA Dynamo's graph.
 pub const DYNAMO: Table = Table {
     kind: "dynamo",
-    title: "NVIDIA Dynamo's DynamoGraphDeployment with vLLM workers; a service's name stands in place of `*`",
+    title: "NVIDIA Dynamo's DynamoGraphDeployment with workers of vLLM, SGLang or TensorRT-LLM; a service's name stands in place of `*`",
     keys: &[
         says(
             "replicas",
@@ -26,6 +27,7 @@ pub const DYNAMO: Table = Table {
             "prefill: the worker prefills alone, in a pool of its own, and the other decodes",
             Text,
         ),
+        says("multinode.nodeCount", "pods that hold one replica", Whole),
         says("resources.limits.gpu", "devices of a pod", Whole),
         says("resources.requests.gpu", "the same", Whole),
         says("extraPodSpec.mainContainer.image", "the runtime", Text),
@@ -72,7 +74,10 @@ pub const DYNAMO: Table = Table {
 pub const COMPONENT: Table = Table {
     kind: "dynamo",
     title: "components of a DynamoGraphDeployment (v1beta1); below `podTemplate.spec` as a pod",
-    keys: &[says("replicas", "`layout.replicas` of the worker", Whole)],
+    keys: &[
+        says("replicas", "`layout.replicas` of the worker", Whole),
+        says("multinode.nodeCount", "pods that hold one replica", Whole),
+    ],
     idle: &[
         "name",
         "type",
@@ -104,20 +109,61 @@ fn router_mode(item: &Node, file: &std::sync::Arc<str>, draft: &mut Draft) {
     }
 }
 
+/// Whether a component or service prefills alone.
+fn prefills(part: &Node, words: &[Word]) -> bool {
+    let is = |key: &str| part.get(key).and_then(|k| k.text()) == Some("prefill");
+    is("type") || is("subComponentType") || is("componentType") || is_prefill(words)
+}
+
+/// The words that the containers of a pod start with.
+fn words(spec: Option<&Node>) -> Vec<Word> {
+    let containers = spec.and_then(|s| s.get("containers"));
+    let lists = (containers.map_or(&[][..], |c| c.items()).iter())
+        .flat_map(|c| ["command", "args"].map(|key| c.get(key)));
+    let items = lists.flatten().flat_map(|l| l.items());
+    items
+        .take(MAX_WORDS)
+        .filter_map(|w| Some((w.text()?.to_owned(), w.line)))
+        .map(|(text, line)| Word { text, line })
+        .collect()
+}
+
+/// Pods that hold one replica.
+fn nodes(part: Tree<'_>, prefix: &str, draft: &mut Draft) {
+    if let Some(found) = part.whole(prefix, &["multinode", "nodeCount"], draft) {
+        draft.facts.group_size = Some(found);
+        draft.facts.is_grouped = true;
+    }
+}
+
 /// Imports the components of a graph.
 fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft) {
     let mut any = false;
     let prefix = "spec.components[].podTemplate.spec";
+    let is_apart = list
+        .items()
+        .iter()
+        .any(|c| prefills(c, &words(c.at(&["podTemplate", "spec"]))));
+    draft.facts.is_apart |= is_apart;
     for component in list.items() {
         let Some(spec) = component.at(&["podTemplate", "spec"]) else {
             continue;
         };
+        let kind = component.get("type").or(component.get("componentType"));
+        let serves = !matches!(
+            kind.and_then(|k| k.text()),
+            Some("frontend" | "planner" | "epp")
+        );
         let containers = spec.get("containers").map_or(&[][..], |c| c.items());
         for item in containers
             .iter()
             .flat_map(|c| c.get("env").map_or(&[][..], |e| e.items()))
         {
             router_mode(item, tree.file, draft);
+        }
+        // Front ends run the same image as workers, and no engine.
+        if !serves {
+            continue;
         }
         let at = |node| Tree {
             node,
@@ -130,11 +176,10 @@ fn components(tree: Tree<'_>, list: &Node, maps: &ConfigMaps, draft: &mut Draft)
             {
                 draft.facts.replicas.push(found);
             }
+            nodes(at(component), "spec.components[]", draft);
             is_engine
         };
-        let text = |key: &str| component.get(key).and_then(|k| k.text());
-        let prefills = [text("type"), text("subComponentType")].contains(&Some("prefill"));
-        let is_engine = if prefills {
+        let is_engine = if prefills(component, &words(Some(spec))) {
             draft.prefill(read)
         } else {
             read(draft)
@@ -160,6 +205,7 @@ fn worker(service: Tree<'_>, prefix: &str, process: &Process, draft: &mut Draft)
     if let Some(found) = service.whole(prefix, &["replicas"], draft) {
         draft.facts.replicas.push(found);
     }
+    nodes(service, prefix, draft);
     if let Some(found) = service.whole(prefix, &["resources", "limits", "gpu"], draft) {
         draft.facts.pod_devices = Some(found);
     }
@@ -180,11 +226,23 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         return components(tree, list, maps, draft);
     }
     let mut any = false;
-    for entry in tree
-        .node
-        .at(&["spec", "services"])
-        .map_or(&[][..], Node::entries)
-    {
+    let services = tree.node.at(&["spec", "services"]);
+    let all = services.map_or(&[][..], Node::entries);
+    draft.facts.is_apart |= all.iter().any(|e| {
+        let container = e.value.at(&["extraPodSpec", "mainContainer"]);
+        let process = container.map(|node| {
+            process_of(
+                Tree {
+                    node,
+                    file: tree.file,
+                },
+                maps,
+                draft,
+            )
+        });
+        prefills(&e.value, &process.map_or_else(Vec::new, |p| p.words))
+    });
+    for entry in all {
         let service = Tree {
             node: &entry.value,
             file: tree.file,
@@ -204,9 +262,8 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         if process.words.is_empty() {
             continue;
         }
-        let role = entry.value.get("subComponentType").and_then(|k| k.text());
         let read = |draft: &mut Draft| worker(service, &prefix, &process, draft);
-        let found = if role == Some("prefill") || is_prefill(&process.words) {
+        let found = if prefills(&entry.value, &process.words) {
             draft.prefill(read)
         } else {
             read(draft)
@@ -216,11 +273,7 @@ pub fn import(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
     if !any {
         return nothing(tree, draft);
     }
-    let services = tree
-        .node
-        .at(&["spec", "services"])
-        .map_or(&[][..], Node::entries);
-    let mut tables: Vec<(String, &Table)> = services
+    let mut tables: Vec<(String, &Table)> = all
         .iter()
         .map(|e| (format!("{}.", join("spec.services", &e.key)), &DYNAMO))
         .collect();

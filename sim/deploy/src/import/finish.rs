@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hwmodels::catalog::Catalog;
+use hwmodels::instance::Instance;
 use sim::scenario::Scenario;
 
 use super::detect::Kind;
@@ -51,12 +52,14 @@ pub fn finish(mut draft: Draft, options: &Options) -> Result<Imported, Error> {
     if let Some(mut prefill) = draft.facts.prefill.take() {
         draft.swap(&mut prefill);
         parallelism(&mut draft, &catalog);
-        devices(&mut draft);
+        devices(&mut draft, &catalog);
         replicas(&mut draft);
         let serves = draft.get("engine.kind").is_some();
         draft.swap(&mut prefill);
         if !draft.has_faults() && serves && draft.get("engine.kind").is_some() {
+            let own = own_machine(&draft);
             super::apart::pools(&mut draft, prefill);
+            kv_link(&mut draft, own);
         } else if clean && !draft.has_faults() {
             draft.fault(Fault::new(
                 first_file(&draft),
@@ -97,6 +100,9 @@ pub fn pools(mut draft: Draft, mut pools: Vec<Pool>, options: &Options) -> Resul
         let own = &mut pool.draft;
         own.report.files.clone_from(&draft.report.files);
         own.facts.config.clone_from(&config);
+        if own.facts.node_pool.is_none() {
+            own.facts.node_pool.clone_from(&draft.facts.node_pool);
+        }
         ids.extend(own.facts.model.as_ref().map(|m| m.0.clone()));
         from_options(own, options, &catalog);
         own.settle();
@@ -116,7 +122,15 @@ pub fn pools(mut draft: Draft, mut pools: Vec<Pool>, options: &Options) -> Resul
     draft.settle();
     let models = models(&pools);
     let groups = super::scaling::groups(&pools);
+    let parted = pools.iter().filter(|p| p.role.is_some());
+    let link = parted
+        .map(|p| own_machine(&p.draft))
+        .reduce(|a, b| match (a, b) {
+            (Some(a), Some(b)) => Some(if a.1 <= b.1 { a } else { b }),
+            _ => None,
+        });
     super::pools::place(&mut draft, &mut pools);
+    kv_link(&mut draft, link.flatten());
     load(&mut draft, &models);
     if !draft.has_faults() {
         super::scaling::place_all(&mut draft, &pools, groups);
@@ -223,7 +237,47 @@ fn model(draft: &mut Draft, catalog: &Catalog, clean: bool) {
                 draft.set("model.weights", format, &origin);
             }
         }
-        Err(why) => draft.fault(origin.fault(why)),
+        Err(why) => match super::guess::nearest(&id, catalog) {
+            Some(guess) => guessed(draft, &id, &origin, &guess),
+            None => draft.fault(origin.fault(why)),
+        },
+    }
+}
+
+/// A model of the catalog in place of one that it does not have.
+fn guessed(draft: &mut Draft, id: &str, origin: &Origin, guess: &super::guess::Guess) {
+    let near = match guess.is_family {
+        true => "in family and size",
+        false => "in size",
+    };
+    draft.used(
+        origin,
+        "a model that the catalog does not have: see the defaults",
+    );
+    draft.assume(
+        "model.name",
+        guess.name.clone(),
+        &format!(
+            "a guess: of the catalog's models the nearest {near} to `{}`, whose name counts {} B parameters; give its Hugging Face config.json beside the files, or the model of the \
+             same shape with --model NAME",
+            shown(id),
+            guess.billions
+        ),
+    );
+    draft.warn(format!(
+        "{}: `{}` is not in the catalog, so {} stands in for it: a guess by its name",
+        origin.place,
+        shown(id),
+        guess.name
+    ));
+    if let Some(format) = super::names::format_of(id)
+        && draft.get("model.weights").is_none()
+    {
+        draft.assume(
+            "model.weights",
+            format,
+            "the format that the model's name tells",
+        );
     }
 }
 
@@ -261,7 +315,8 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
         draft.set("layout.dp", ranks, &origin);
     }
     if draft.get("layout.tp").is_none()
-        && draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi")
+        && (draft.facts.fills_pod
+            || draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi"))
         && let Some((devices, origin)) = draft.facts.pod_devices.clone()
     {
         draft.set("layout.tp", devices, &origin);
@@ -280,12 +335,17 @@ fn parallelism(draft: &mut Draft, catalog: &Catalog) {
 
 /// The machine: as told, by the pod's node selector, or by the accelerator's product name and the devices of a pod.
 fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
+    node_pool(draft, catalog);
     if let Some((product, origin)) = draft.facts.product.clone() {
         if draft.has_section("hardware") {
             draft.used(&origin, "the machine is said otherwise");
         } else if let Some(name) = accelerator_of(&product, catalog) {
             draft.set("hardware.accelerator", name, &origin);
-            let devices = draft.facts.pod_devices.as_ref().map_or(1, |(n, _)| *n);
+            let ranks = ["layout.tp", "layout.pp", "layout.dp"];
+            let ranks = ranks
+                .iter()
+                .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
+            let devices = draft.facts.pod_devices.as_ref().map_or(ranks, |(n, _)| *n);
             draft.assume(
                 "hardware.count",
                 devices,
@@ -306,17 +366,164 @@ fn hardware(draft: &mut Draft, catalog: &Catalog, clean: bool) {
              your own",
         ));
     }
-    devices(draft);
+    neuron(draft, catalog);
+    several_machines(draft, catalog);
+    devices(draft, catalog);
+}
+
+/// TGI on a Neuron chip is a server of its own, compiled for one batch and one length.
+fn neuron(draft: &mut Draft, catalog: &Catalog) {
+    let is_tgi = draft.get("engine.kind").and_then(|k| k.as_str()) == Some("tgi");
+    let instance = draft.get("hardware.instance").and_then(|n| n.as_str());
+    let chip = instance.and_then(|n| {
+        catalog
+            .accelerator(&catalog.instance(n).ok()?.accelerator)
+            .ok()
+    });
+    if !is_tgi || !chip.is_some_and(|c| c.vendor == "AWS") {
+        return;
+    }
+    // Keys that both have, or that are renamed below.
+    const KEPT: [&str; 8] = [
+        "kind",
+        "max_batch_size",
+        "max_total_tokens",
+        "max_input_tokens",
+        "max_batch_prefill_tokens",
+        "max_concurrent_requests",
+        "waiting_served_ratio",
+        "max_waiting_tokens",
+    ];
+    let kept = |key: &String| KEPT.iter().any(|k| key.strip_prefix("engine.") == Some(k));
+    for key in draft.keys("engine.").into_iter().filter(|k| !kept(k)) {
+        if let Some((_, Some(origin))) = draft.take(&key) {
+            draft.fate(&origin, crate::report::Fate::NotModelled, "TGI on Neuron is compiled for a batch and a length, and has nothing else to set here");
+        }
+    }
+    for (from, to) in [
+        ("engine.max_batch_size", "engine.batch_size"),
+        ("engine.max_total_tokens", "engine.sequence_length"),
+    ] {
+        if let Some((n, Some(origin))) = draft.take(from) {
+            draft.set(to, n, &origin);
+        }
+    }
+    if let Some((_, Some(origin))) = draft.take("engine.kind") {
+        draft.set("engine.kind", "tgi_neuron", &origin);
+    }
+}
+
+/// The machine that a pool of nodes may have, where no workload says one: the first that the catalog knows.
+fn node_pool(draft: &mut Draft, catalog: &Catalog) {
+    let Some((label, values, origin)) = draft.facts.node_pool.clone() else {
+        return;
+    };
+    if draft.has_section("hardware") || draft.facts.product.is_some() {
+        return draft.used(&origin, "the machine is said otherwise");
+    }
+    let is_instance = super::pod::names_instance(&label) == Some(true);
+    let known = |v: &&String| match is_instance {
+        true => catalog.instance(v).is_ok(),
+        false => accelerator_of(v, catalog).is_some(),
+    };
+    let Some(first) = values.iter().find(known).or(values.first()) else {
+        return;
+    };
+    if values.len() > 1 {
+        draft.warn(format!(
+            "{}: {}: {} machines may serve ({}); {} is taken, say another with --instance",
+            origin.place,
+            shown(&origin.key),
+            values.len(),
+            shown(&origin.raw),
+            shown(first)
+        ));
+    }
+    match is_instance {
+        true => draft.set("hardware.instance", first.clone(), &origin),
+        false => draft.facts.product = Some((first.clone(), origin)),
+    }
+}
+
+/// Machines of no catalog have no network between them: a replica over several stands on an instance type with the same devices.
+fn several_machines(draft: &mut Draft, catalog: &Catalog) {
+    let name = draft
+        .get("hardware.accelerator")
+        .and_then(|n| n.as_str())
+        .map(str::to_owned);
+    let count = draft.whole("hardware.count", 1);
+    let ranks = ["layout.tp", "layout.pp", "layout.dp"]
+        .iter()
+        .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
+    let (Some(name), true) = (name, ranks > count) else {
+        return;
+    };
+    if draft
+        .origin("hardware.accelerator")
+        .is_some_and(|o| o.place.line == 0)
+    {
+        return;
+    }
+    let of_it = |i: &&Instance| {
+        i.accelerator == name && i64::from(i.devices) >= count && i.network_bandwidth > 0.0
+    };
+    let best = catalog.instances().filter(of_it).min_by_key(|i| i.devices);
+    if let Some(instance) = best {
+        draft.take("hardware.accelerator");
+        draft.take("hardware.count");
+        draft.assume(
+            "hardware.instance",
+            instance.name.clone(),
+            "a replica takes several machines, and no file says the network between them: an instance type with such accelerators; say yours with --instance",
+        );
+    }
+}
+
+/// The link between prefill and decode on machines of no catalog, which have no network that it knows: that of an instance type with such accelerators.
+pub fn kv_link(draft: &mut Draft, own: Option<(String, i64)>) {
+    let Some((accelerator, devices)) = own else {
+        return;
+    };
+    let catalog = Catalog::builtin();
+    let share = |i: &Instance| i.network_bandwidth / f64::from(i.devices.max(1));
+    let alike =
+        (catalog.instances()).filter(|i| i.accelerator == accelerator && i.network_bandwidth > 0.0);
+    let Some(best) = alike.max_by(|a, b| share(a).total_cmp(&share(b))) else {
+        return;
+    };
+    let bandwidth = share(best) * devices as f64 / 1e9;
+    draft.assume(
+        "kv_transfer.bandwidth",
+        format!("{bandwidth:.3} GB/s"),
+        &format!("no file says the network between the machines: that of {}, by a replica's share of the devices", best.name),
+    );
+}
+
+/// Accelerator and devices of a replica on a machine of no catalog.
+fn own_machine(draft: &Draft) -> Option<(String, i64)> {
+    let name = draft.get("hardware.accelerator")?.as_str()?.to_owned();
+    let ranks = ["layout.tp", "layout.pp", "layout.dp"];
+    Some((
+        name,
+        ranks
+            .iter()
+            .fold(1, |all: i64, key| all.saturating_mul(draft.whole(key, 1))),
+    ))
 }
 
 /// Holds the devices of a pod against what the layout takes.
-fn devices(draft: &mut Draft) {
+fn devices(draft: &mut Draft, catalog: &Catalog) {
+    if draft.facts.group_size.is_none() {
+        draft.facts.group_size.clone_from(&draft.facts.machines);
+    }
     let ranks = ["layout.tp", "layout.pp", "layout.dp"]
         .iter()
         .fold(1i64, |all, key| all.saturating_mul(draft.whole(key, 1)));
     let pods = draft.facts.group_size.as_ref().map_or(1, |(n, _)| *n);
     if let Some((devices, origin)) = draft.facts.pod_devices.clone() {
-        let all = devices.saturating_mul(pods);
+        let devices = devices.saturating_mul(cores(draft, &origin, catalog));
+        let (more, beside) = (draft.facts.more_devices, draft.facts.more_pods);
+        let all = devices.saturating_mul(pods).saturating_add(more);
         // Data-parallel copies of a dense model share the pod as replicas.
         let copies = draft.facts.data_parallel.as_ref().map_or(1, |(n, _)| *n);
         let copies = if draft.get("layout.dp").is_some() {
@@ -325,9 +532,10 @@ fn devices(draft: &mut Draft) {
             copies
         };
         let used = ranks.saturating_mul(copies);
-        let of = match pods {
-            1 => String::new(),
-            n => format!(" x {n} pods"),
+        let of = match (pods, more) {
+            (1, 0) => String::new(),
+            (n, 0) => format!(" x {n} pods"),
+            (n, more) => format!(" x {n} pods and {more} in {beside} more"),
         };
         if all != used {
             draft.warn(format!(
@@ -337,7 +545,7 @@ fn devices(draft: &mut Draft) {
                 draft.whole("layout.tp", 1),
                 draft.whole("layout.pp", 1),
                 draft.whole("layout.dp", 1).max(copies),
-                if all > used { "; the others idle" } else { "; it would not start" }
+                if all > used { "; the others idle" } else { "; it would not start unless further pods hold the rest, of which no file says anything" }
             ));
         }
         draft.used(
@@ -350,8 +558,51 @@ fn devices(draft: &mut Draft) {
     }
 }
 
+/// Ranks of what a pod calls a device: the cores of a Neuron chip, where it asks for chips.
+fn cores(draft: &Draft, origin: &Origin, catalog: &Catalog) -> i64 {
+    if origin.key.contains(super::pod::CORES) || !origin.key.contains("neuron") {
+        return 1;
+    }
+    let instance = draft.get("hardware.instance").and_then(|n| n.as_str());
+    let chip = instance
+        .and_then(|n| catalog.instance(n).ok())
+        .map(|i| i.accelerator.clone());
+    let named = draft.get("hardware.accelerator").and_then(|n| n.as_str());
+    let chip = chip.or_else(|| named.map(str::to_owned));
+    let chip = chip.and_then(|n| catalog.accelerator(&n).ok());
+    chip.map_or(1, |c| i64::from(c.ranks_per_device))
+}
+
+/// Pods that the engine counts as machines of one replica: of `replicas` so many hold one.
+fn machines(draft: &mut Draft) {
+    let Some((machines, from)) = draft.facts.machines.clone().filter(|(n, _)| *n > 1) else {
+        return;
+    };
+    // A set that counts groups of pods has divided already.
+    if draft.facts.is_grouped {
+        return;
+    }
+    if let Some((n, origin)) = draft
+        .facts
+        .replicas
+        .iter_mut()
+        .find(|(n, _)| *n >= machines)
+    {
+        *n /= machines;
+        let (n, origin) = (*n, origin.clone());
+        draft.used(
+            &origin,
+            format!(
+                "pods, of which {machines} hold one replica ({}): {n}",
+                from.place
+            ),
+        );
+    }
+}
+
 /// The product of all that multiplies replicas.
 fn replicas(draft: &mut Draft) {
+    machines(draft);
     let factors = draft.facts.replicas.clone();
     let product = factors
         .iter()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
 use super::pod::{self, Runs};
+use super::pools::Pools;
 use super::tree::{Tree, sweep};
 use super::workload::ConfigMaps;
 use crate::keys::Read::{Switch, Text, Whole};
@@ -142,6 +143,17 @@ pub const STACK: Table = Table {
         says("repository", "the image", Text),
         says("tag", "vLLM's release", Text),
         says("requestGPU", "devices of a pod", Whole),
+        says(
+            "raySpec.enabled",
+            "true: `replicaCount` workers and a head hold one replica",
+            Switch,
+        ),
+        says("raySpec.headNode.requestGPU", "devices of that head", Whole),
+        says(
+            "lmcacheConfig.kvRole",
+            "`pool.role`: kv_producer prefills, kv_consumer decodes",
+            Text,
+        ),
         says("vllmConfig.tensorParallelSize", "`layout.tp`", Whole),
         says("vllmConfig.pipelineParallelSize", "`layout.pp`", Whole),
         says("vllmConfig.maxModelLen", "`engine.max_model_len`", Text),
@@ -189,6 +201,7 @@ pub const STACK: Table = Table {
     ],
     idle: &[
         "name",
+        "raySpec.*",
         "requestCPU",
         "requestMemory",
         "limitCPU",
@@ -233,17 +246,11 @@ pub const STACK: Table = Table {
 pub const STACK_ROUTER: Table = Table {
     kind: "production-stack",
     title: "the chart's other keys",
-    keys: &[
-        says(
-            "routerSpec.routingLogic",
-            "`router.policy`: roundrobin, session; prefixaware and kvaware as prefix_aware",
-            Text,
-        ),
-        not_modelled(
-            "routerSpec.enablePD",
-            "prefill and decode on separate pools are not imported",
-        ),
-    ],
+    keys: &[says(
+        "routerSpec.routingLogic",
+        "`router.policy`: roundrobin, session; prefixaware and kvaware as prefix_aware; disaggregated_prefill of models with a kvRole",
+        Text,
+    )],
     idle: &[
         "servingEngineSpec.*",
         "routerSpec.*",
@@ -258,57 +265,130 @@ pub const STACK_ROUTER: Table = Table {
     idle_flags: &[],
 };
 
-/// Imports values of production-stack.
-pub fn production_stack(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
-    let tree = Tree { node: doc, file };
-    let specs = doc
-        .at(&["servingEngineSpec", "modelSpec"])
-        .map_or(&[][..], Node::items);
+/// What stands before a model's keys.
+const SPEC: &str = "servingEngineSpec.modelSpec[]";
+
+/// The models that are deployed; the switch of those that are not is reported.
+fn deployed<'a>(doc: &'a Node, file: &Arc<str>, draft: &mut Draft) -> Vec<&'a Rc<Node>> {
+    let specs = (doc.at(&["servingEngineSpec", "modelSpec"])).map_or(&[][..], Node::items);
+    let mut on = Vec::new();
     for spec in specs {
-        let model = Tree { node: spec, file };
-        let prefix = "servingEngineSpec.modelSpec[]";
-        if let Some((value, origin)) = model.text(prefix, &["enabled"]) {
-            draft.used(&origin, "whether the model is deployed");
-            if value == "false" {
-                continue;
-            }
+        let enabled = Tree { node: spec, file }.text(SPEC, &["enabled"]);
+        if let Some((_, origin)) = &enabled {
+            draft.used(origin, "whether the model is deployed");
         }
-        stack_model(model, draft);
-        let renamed = super::tree::under(spec, "servingEngineSpec.modelSpec[]");
-        let tables = [
-            ("servingEngineSpec.modelSpec[].".to_owned(), &STACK),
-            ("servingEngineSpec[\"modelSpec[]\"].".to_owned(), &STACK),
-        ];
-        sweep(
-            Tree {
-                node: &renamed,
-                file,
-            },
-            &tables,
-            draft,
-        );
-    }
-    if let Some((logic, origin)) = tree.text("", &["routerSpec", "routingLogic"]) {
-        let policy = match logic.as_str() {
-            "roundrobin" => Some("round_robin"),
-            "session" => Some("session"),
-            "prefixaware" | "kvaware" => Some("prefix_aware"),
-            _ => None,
-        };
-        match policy {
-            Some(policy) => draft.set("router.policy", policy, &origin),
-            None => draft.fault(origin.fault(format!(
-                "must be roundrobin, session, prefixaware or kvaware, got `{}`",
-                shown(&logic)
-            ))),
+        if enabled.is_none_or(|(value, _)| value != "false") {
+            on.push(spec);
         }
     }
+    on
+}
+
+/// Whether the values deploy several models, or prefill and decode apart.
+pub fn is_several(doc: &Node) -> bool {
+    deployed(doc, &Arc::from(""), &mut Draft::default()).len() > 1
+}
+
+/// Imports values of production-stack that deploy one model.
+pub fn production_stack(doc: &Rc<Node>, file: &Arc<str>, draft: &mut Draft) {
+    for spec in deployed(doc, file, draft) {
+        stack_model(Tree { node: spec, file }, draft);
+    }
+    router(doc, file, draft);
     // The models have been dealt with one by one.
-    sweep(tree, &[(String::new(), &STACK_ROUTER)], draft);
+    sweep(
+        Tree { node: doc, file },
+        &[(String::new(), &STACK_ROUTER)],
+        draft,
+    );
+}
+
+/// Imports values of production-stack that deploy several models, each as a pool.
+pub fn production_stack_pools(
+    doc: &Rc<Node>,
+    file: &Arc<str>,
+    pools: &mut Pools,
+    draft: &mut Draft,
+) {
+    let specs = deployed(doc, file, draft);
+    let mut at = Vec::new();
+    for spec in &specs {
+        let tree = Tree { node: spec, file };
+        let (name, origin) = tree.text(SPEC, &["name"]).unwrap_or_else(|| {
+            let origin = Origin::new(Place::new(file, spec.line), SPEC, "");
+            ("model".to_owned(), origin)
+        });
+        let role = tree.text(SPEC, &["lmcacheConfig", "kvRole"]);
+        let role = role.and_then(|(value, origin)| match value.as_str() {
+            "kv_producer" => Some(("prefill", Ok(origin))),
+            "kv_consumer" => Some(("decode", Ok(origin))),
+            _ => None,
+        });
+        at.push(pools.found(&name, origin, role));
+    }
+    pools.counterparts();
+    for (spec, i) in specs.into_iter().zip(at) {
+        let own = pools.draft(i);
+        stack_model(Tree { node: spec, file }, own);
+        router(doc, file, own);
+    }
+    sweep(
+        Tree { node: doc, file },
+        &[(String::new(), &STACK_ROUTER)],
+        draft,
+    );
+}
+
+/// How the chart's router chooses a server.
+fn router(doc: &Node, file: &Arc<str>, draft: &mut Draft) {
+    let tree = Tree { node: doc, file };
+    let Some((logic, origin)) = tree.text("", &["routerSpec", "routingLogic"]) else {
+        return;
+    };
+    let policy = match logic.as_str() {
+        "roundrobin" => "round_robin",
+        "session" => "session",
+        "prefixaware" | "kvaware" => "prefix_aware",
+        "disaggregated_prefill" => {
+            return draft.used(
+                &origin,
+                "prompts go to one pool, and from there to the other",
+            );
+        }
+        "ttft" | "priority" | "sleep_mode_aware" => {
+            let why = "this choice of a server is not simulated; set router.policy";
+            return draft.fate(&origin, crate::report::Fate::NotModelled, why);
+        }
+        _ => {
+            return draft.fault(origin.fault(format!(
+                "must be roundrobin, session, prefixaware, kvaware or disaggregated_prefill, got `{}`",
+                shown(&logic)
+            )));
+        }
+    };
+    draft.set("router.policy", policy, &origin);
+}
+
+/// The pods of a model's Ray cluster: `replicaCount` workers beside a head, which hold one replica together.
+fn ray(spec: Tree<'_>, draft: &mut Draft) -> bool {
+    let on = spec.text(SPEC, &["raySpec", "enabled"]);
+    let Some((_, origin)) = on.filter(|(value, _)| value == "true") else {
+        return false;
+    };
+    draft.used(&origin, "the pods of a Ray cluster hold one replica");
+    if let Some(found) = spec.whole(SPEC, &["raySpec", "headNode", "requestGPU"], draft) {
+        draft.facts.more_devices = found.0;
+        draft.facts.more_pods = 1;
+        draft.used(&found.1, "devices of the cluster's head");
+    }
+    if let Some((n, origin)) = spec.whole(SPEC, &["replicaCount"], draft) {
+        draft.facts.group_size = Some((n.max(1), origin));
+    }
+    true
 }
 
 fn stack_model(spec: Tree<'_>, draft: &mut Draft) {
-    let prefix = "servingEngineSpec.modelSpec[]";
+    let prefix = SPEC;
     let mut words = Vec::new();
     let mut add = |option: &str, keys: &[&str]| {
         if let Some((value, origin)) = spec.text(prefix, keys) {
@@ -378,12 +458,24 @@ fn stack_model(spec: Tree<'_>, draft: &mut Draft) {
         image.as_ref().map(|(i, p)| (i.as_str(), p.clone())),
         draft,
     );
-    if let Some(found) = spec.whole(prefix, &["replicaCount"], draft) {
+    if !ray(spec, draft)
+        && let Some(found) = spec.whole(prefix, &["replicaCount"], draft)
+    {
         draft.facts.replicas.push(found);
     }
     if let Some(found) = spec.whole(prefix, &["requestGPU"], draft) {
         draft.facts.pod_devices = Some(found);
     }
+    let renamed = super::tree::under(spec.node, prefix);
+    let tables = [
+        (format!("{prefix}."), &STACK),
+        ("servingEngineSpec[\"modelSpec[]\"].".to_owned(), &STACK),
+    ];
+    let tree = Tree {
+        node: &renamed,
+        file: spec.file,
+    };
+    sweep(tree, &tables, draft);
 }
 
 /// llm-d's model service.

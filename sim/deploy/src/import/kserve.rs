@@ -89,12 +89,22 @@ pub const LLM_INFERENCE_SERVICE: Table = Table {
     keys: &[
         says("kind", "what the document is", Text),
         says("spec.model.uri", "the model", Text),
+        says(
+            "spec.model.name",
+            "the model, where its uri is a volume or bucket",
+            Text,
+        ),
         says("spec.replicas", "`layout.replicas`", Whole),
         says("spec.parallelism.tensor", "`layout.tp`", Whole),
         says("spec.parallelism.pipeline", "`layout.pp`", Whole),
         says(
             "spec.parallelism.data",
             "`layout.dp`, or replicas of a dense model",
+            Whole,
+        ),
+        says(
+            "spec.parallelism.dataLocal spec.prefill.parallelism.dataLocal",
+            "ranks of a pod: data / dataLocal pods hold one replica",
             Whole,
         ),
         says("spec.parallelism.expert", "`layout.ep`", Text),
@@ -128,10 +138,7 @@ pub const LLM_INFERENCE_SERVICE: Table = Table {
         "apiVersion",
         "metadata.*",
         "status*",
-        "spec.model.name",
-        "spec.parallelism.dataLocal",
         "spec.parallelism.dataRPCPort",
-        "spec.prefill.parallelism.dataLocal",
         "spec.prefill.parallelism.dataRPCPort",
         "spec.prefill.worker*",
         "spec.prefill.template.metadata*",
@@ -159,7 +166,13 @@ pub fn inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
             file: tree.file,
         };
         let process = process_of(model, maps, draft);
-        let mut words = process.words.clone();
+        let mut words = runtime_words(tree, maps);
+        words.extend(process.words.clone());
+        let sglang = words.iter().any(|w| w.text.contains("sglang"));
+        let at = words.iter().position(|w| {
+            w.text.ends_with("api_server") || w.text.ends_with("launch_server") || w.text == "serve"
+        });
+        words.drain(..at.map_or(0, |i| i + 1));
         let hugging_face = |w: &Word| {
             !w.text.starts_with("--model_name")
                 && !w.text.starts_with("--model-name")
@@ -174,16 +187,13 @@ pub fn inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
                 }
             }
         }
-        super::vllm::import(
-            &words,
-            tree.file,
-            process.image.as_ref().map(|(i, p)| (i.as_str(), p.clone())),
-            draft,
-        );
-        if let Some((uri, origin)) = tree.text("", &["spec", "predictor", "model", "storageUri"])
-            && draft.facts.model.is_none()
-        {
-            draft.model(uri, origin);
+        let image = process.image.as_ref().map(|(i, p)| (i.as_str(), p.clone()));
+        match sglang {
+            true => super::sglang::import(&words, tree.file, image, draft),
+            false => super::vllm::import(&words, tree.file, image, draft),
+        }
+        if let Some((uri, origin)) = tree.text("", &["spec", "predictor", "model", "storageUri"]) {
+            served(&uri, &origin, None, draft);
         }
         devices(model, "spec.predictor.model", draft);
         placement(inner, "spec.predictor", draft);
@@ -197,10 +207,17 @@ pub fn inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         if let Some((n, origin)) = tree.whole("", &["spec", "predictor", "workerSpec", key], draft)
         {
             draft.set(path, n, &origin);
+            if key == "pipelineParallelSize" {
+                draft.facts.group_size = Some((n, origin));
+            }
         }
     }
-    if let Some(found) = tree.whole("", &["spec", "predictor", "minReplicas"], draft) {
-        draft.facts.replicas.push(found);
+    if let Some((n, origin)) = tree.whole("", &["spec", "predictor", "minReplicas"], draft) {
+        let why = "the autoscaler may leave none; the simulation starts with one";
+        if n == 0 {
+            draft.used(&origin, why);
+        }
+        draft.facts.replicas.push((n.max(1), origin));
     }
     sweep(
         tree,
@@ -211,6 +228,22 @@ pub fn inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) {
         draft,
     );
 }
+
+/// The words of the ServingRuntime among the files that a predictor names.
+fn runtime_words(tree: Tree<'_>, maps: &ConfigMaps) -> Vec<Word> {
+    let name = tree.text("", &["spec", "predictor", "model", "runtime"]);
+    let all = name.and_then(|(name, _)| maps.get(&format!("{RUNTIME}{name}")));
+    let words = all.map_or(&[][..], Vec::as_slice).iter();
+    words
+        .map(|(_, o)| Word {
+            text: o.raw.clone(),
+            line: o.place.line,
+        })
+        .collect()
+}
+
+/// What stands before the name of a ServingRuntime among the maps.
+pub const RUNTIME: &str = "ServingRuntime/";
 
 /// The predictor: its own keys, then a pod's.
 const PREDICTOR: Table = Table {
@@ -244,10 +277,13 @@ pub fn llm_inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draf
         draft.prefill(|draft| side(tree, &["spec", "prefill"], maps, draft));
     }
     side(tree, &["spec"], maps, draft);
-    if let Some((uri, origin)) = tree.text("", &["spec", "model", "uri"])
-        && draft.facts.model.is_none()
-    {
-        draft.model(uri, origin);
+    if let Some((uri, origin)) = tree.text("", &["spec", "model", "uri"]) {
+        served(
+            &uri,
+            &origin,
+            tree.text("", &["spec", "model", "name"]),
+            draft,
+        );
     }
     let tables: [(String, &Table); 3] = [
         ("spec.template.".to_owned(), &POD),
@@ -255,6 +291,31 @@ pub fn llm_inference_service(tree: Tree<'_>, maps: &ConfigMaps, draft: &mut Draf
         (String::new(), &LLM_INFERENCE_SERVICE),
     ];
     sweep(tree, &tables, draft);
+}
+
+/// The model that a resource names by where its weights lie, and maybe by `name`, where its engine is not told of it.
+pub fn served(uri: &str, origin: &Origin, name: Option<(String, Origin)>, draft: &mut Draft) {
+    let mounted = |id: &str| id.starts_with("/mnt/") || id.starts_with("/models/model");
+    if draft
+        .facts
+        .model
+        .as_ref()
+        .is_some_and(|(id, _)| !mounted(id))
+    {
+        return;
+    }
+    draft.facts.model = None;
+    // A volume is called as its owner likes; the model's own name says more.
+    let is_opaque = ["pvc:", "s3:", "gs:", "hdfs:", "https:"]
+        .iter()
+        .any(|s| uri.starts_with(s));
+    match name {
+        Some((name, from)) if is_opaque && !name.is_empty() => {
+            draft.used(origin, "where the weights lie");
+            draft.model(name, from);
+        }
+        _ => draft.model(uri.to_owned(), origin.clone()),
+    }
 }
 
 /// One side of an LLMInferenceService: `spec`, which decodes alone where there is a `spec.prefill`.
@@ -286,6 +347,8 @@ fn side(tree: Tree<'_>, at: &[&str], maps: &ConfigMaps, draft: &mut Draft) {
     if let Some(found) = tree.whole("", &path(&["parallelism", "data"]), draft) {
         draft.facts.data_parallel = Some(found);
     }
+    let worker = tree.node.at(&path(&["worker", "containers"])).is_some();
+    local_ranks(tree, &path, worker, draft);
     if let Some((value, origin)) = tree.text("", &path(&["parallelism", "expert"]))
         && value != "false"
     {
@@ -293,6 +356,26 @@ fn side(tree: Tree<'_>, at: &[&str], maps: &ConfigMaps, draft: &mut Draft) {
     }
     if let Some(found) = tree.whole("", &path(&["replicas"]), draft) {
         draft.facts.replicas.push(found);
+    }
+}
+
+/// How many pods hold a replica: all its data-parallel ranks by those of a pod, or a pod for each pipeline stage beside a worker.
+fn local_ranks<'a>(
+    tree: Tree<'_>,
+    path: &dyn Fn(&[&'static str]) -> Vec<&'a str>,
+    worker: bool,
+    draft: &mut Draft,
+) {
+    let local = tree.whole("", &path(&["parallelism", "dataLocal"]), draft);
+    let all = draft.facts.data_parallel.as_ref().map_or(1, |(n, _)| *n);
+    if let Some((local, origin)) = local.filter(|(n, _)| *n > 0 && all % n == 0) {
+        draft.used(&origin, "data-parallel ranks of a pod");
+        draft.facts.group_size = Some((all / local, origin));
+        draft.facts.is_grouped = true;
+    } else if worker
+        && let Some((stages, origin)) = tree.whole("", &path(&["parallelism", "pipeline"]), draft)
+    {
+        draft.facts.group_size = Some((stages, origin));
     }
 }
 

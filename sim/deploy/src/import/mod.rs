@@ -14,20 +14,28 @@ mod draft;
 mod dynamo;
 mod env;
 mod finish;
+mod guess;
 mod guidellm;
 mod helm;
 mod kserve;
+mod kubeai;
+mod kustomize;
 mod load;
 mod manifests;
 mod names;
+mod nodes;
 mod perf;
 mod pod;
 mod pools;
 mod program;
 mod prometheus;
 mod promql;
+mod python;
+mod rayserve;
+mod resource;
 mod scaling;
 mod sglang;
+mod skypilot;
 mod tgi;
 mod tree;
 mod trtllm;
@@ -89,10 +97,16 @@ pub fn tables() -> Vec<&'static Table> {
         &pod::POD,
         &autoscalers::HPA,
         &autoscalers::KEDA,
+        &autoscalers::AIBRIX,
+        &nodes::NODE_POOL,
         &kserve::INFERENCE_SERVICE,
         &kserve::LLM_INFERENCE_SERVICE,
         &dynamo::DYNAMO,
         &dynamo::COMPONENT,
+        &kubeai::MODEL,
+        &kubeai::NIM,
+        &rayserve::APPLICATIONS,
+        &skypilot::TABLE,
         &compose::TABLE,
         &compose::NGINX,
         &helm::TRITON,
@@ -133,6 +147,7 @@ pub fn import(sources: &[Source], options: &Options) -> Result<Imported, Error> 
             Err(wrong) => draft.fault(Fault::new(Place::new(&file, wrong.line), "", wrong.message)),
         }
     }
+    kustomize::merge(&mut read, &mut draft);
     if draft.has_faults() {
         return finish::finish(draft, options);
     }
@@ -169,8 +184,16 @@ fn all(read: &[(Arc<str>, &Source, Content)], draft: &mut Draft) -> Option<Vec<p
         _ => None,
     });
     let mut pools = pools::Pools::find(manifests, &maps, draft);
+    let stacks = (read.iter()).any(|(_, _, c)| matches!(c, Content::ProductionStack(docs) if docs.iter().any(|d| helm::is_several(d))));
+    if stacks {
+        pools.get_or_insert_default();
+    }
     for (file, source, content) in read {
-        if let (Some(pools), Content::Manifests(docs)) = (&mut pools, content) {
+        if let (Some(pools), Content::ProductionStack(docs)) = (&mut pools, content) {
+            for doc in docs {
+                helm::production_stack_pools(doc, file, pools, draft);
+            }
+        } else if let (Some(pools), Content::Manifests(docs)) = (&mut pools, content) {
             for doc in docs {
                 pools.import(doc, file, &maps, draft);
             }
@@ -226,6 +249,9 @@ fn one(
         Content::ProductionStack(docs) => each(docs, draft, helm::production_stack),
         Content::LlmD(docs) => each(docs, draft, helm::llm_d),
         Content::TrtllmOptions(docs) => each(docs, draft, configs::options),
+        Content::RayServe(docs) => each(docs, draft, rayserve::applications),
+        Content::SkyPilot(docs) => each(docs, draft, skypilot::import),
+        Content::Python(text) => python::import(text, file, draft),
         Content::SageMaker(docs) => each(docs, draft, configs::sagemaker),
         Content::Prometheus(docs) => each(docs, draft, prometheus::import),
         Content::AccessLog(log) => accesslog::import(log, file, &source.reference, draft),
@@ -238,6 +264,11 @@ fn one(
         }
         Content::Env(_) => {}
     }
+}
+
+/// The files on which a file of `text` builds, by their paths from its folder: of a kustomization its resources, components and patches.
+pub fn references(text: &str) -> Vec<String> {
+    kustomize::references(text)
 }
 
 /// vLLM's arguments, for exporters.

@@ -15,7 +15,7 @@ use crate::text::yaml::Node;
 /// A pod.
 pub const POD: Table = Table {
     kind: "pod",
-    title: "the pod of a Deployment, StatefulSet, LeaderWorkerSet, Job or Pod",
+    title: "a pod, wherever its template stands",
     keys: &[
         says(
             "containers[].image",
@@ -91,6 +91,21 @@ pub const POD: Table = Table {
             Whole,
         ),
         says(
+            "terminationGracePeriodSeconds",
+            "`cluster.pod.terminationGracePeriodSeconds`, where an autoscaler makes a [cluster]",
+            Whole,
+        ),
+        says(
+            "containers[].readinessProbe.initialDelaySeconds",
+            "`cluster.pod.initialDelaySeconds`, likewise",
+            Whole,
+        ),
+        says(
+            "containers[].readinessProbe.periodSeconds",
+            "`cluster.pod.periodSeconds`, likewise",
+            Whole,
+        ),
+        says(
             "nodeSelector[\"node.kubernetes.io/instance-type\"]",
             "`hardware.instance`",
             Text,
@@ -112,8 +127,18 @@ pub const POD: Table = Table {
         ),
         says(
             "nodeSelector[\"karpenter.k8s.aws/instance-gpu-name\"]",
-            "`hardware.accelerator`",
+            "`hardware.accelerator`; so with eks.amazonaws.com/instance-gpu-name",
             Text,
+        ),
+        says(
+            "nodeSelector[\"gpu.nvidia.com/model\"]",
+            "`hardware.accelerator`; so with gpu.nvidia.com/class and skypilot.co/accelerator",
+            Text,
+        ),
+        says(
+            "containers[].resources.limits[\"aws.amazon.com/neuroncore\"]",
+            "cores of Neuron chips, each a rank",
+            Whole,
         ),
         says(
             "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].key",
@@ -122,7 +147,7 @@ pub const POD: Table = Table {
         ),
         says(
             "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].operator",
-            "In, with one value",
+            "In, with one value or several, of which the first that the catalog knows counts",
             Text,
         ),
         says(
@@ -160,7 +185,6 @@ pub const POD: Table = Table {
         "automountServiceAccountToken",
         "imagePullSecrets*",
         "restartPolicy",
-        "terminationGracePeriodSeconds",
         "securityContext*",
         "hostIPC",
         "hostNetwork",
@@ -200,18 +224,57 @@ const INSTANCE_LABELS: [&str; 2] = [
     "node.kubernetes.io/instance-type",
     "beta.kubernetes.io/instance-type",
 ];
-/// Labels of nodes that name the accelerator.
-const PRODUCT_LABELS: [&str; 4] = [
+/// Labels of nodes that name the accelerator: of NVIDIA's and AMD's operators, GKE, Karpenter, EKS, CoreWeave and SkyPilot.
+/// NVIDIA's label of nodes that names the accelerator.
+pub const PRODUCT: &str = "nvidia.com/gpu.product";
+const PRODUCT_LABELS: [&str; 10] = [
     "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
     "cloud.google.com/gke-accelerator",
     "karpenter.k8s.aws/instance-gpu-name",
+    "karpenter.k8s.aws/instance-accelerator-name",
     "eks.amazonaws.com/instance-gpu-name",
+    "eks.amazonaws.com/instance-accelerator-name",
+    "gpu.nvidia.com/model",
+    "gpu.nvidia.com/class",
+    "skypilot.co/accelerator",
 ];
-/// Resources that are devices.
 /// How the resource of a MIG profile begins: `nvidia.com/mig-3g.20gb`.
 const MIG: &str = "nvidia.com/mig-";
 
-const DEVICES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron"];
+/// Resources that are devices; of `neuroncore` each is a rank.
+const DEVICES: [&str; 6] = [
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neurondevice",
+    CORES,
+    "gpu",
+];
+/// Cores of Neuron chips.
+pub const CORES: &str = "aws.amazon.com/neuroncore";
+
+/// Whether a label of nodes names an instance type (true) or an accelerator (false).
+pub fn names_instance(label: &str) -> Option<bool> {
+    if INSTANCE_LABELS.contains(&label) {
+        return Some(true);
+    }
+    PRODUCT_LABELS.contains(&label).then_some(false)
+}
+
+/// Devices that a container asks for.
+pub fn asked(container: &Node) -> i64 {
+    let of = |kind: &str| -> Option<i64> {
+        let list = container.at(&["resources", kind])?;
+        let is_device = |key: &str| DEVICES.contains(&key) || key.starts_with(MIG);
+        let found = list.entries().iter().find(|e| is_device(&e.key))?;
+        found.value.text()?.parse().ok()
+    };
+    of("limits")
+        .or_else(|| of("requests"))
+        .unwrap_or(0)
+        .clamp(0, 1 << 20)
+}
 
 /// Imports a pod's containers and where it runs.
 pub fn pod(tree: Tree<'_>, prefix: &str, maps: &ConfigMaps, draft: &mut Draft) -> Runs {
@@ -279,6 +342,10 @@ fn triton_release(process: &Process, draft: &mut Draft) {
 /// A container's image, words and variables.
 pub fn process_of(container: Tree<'_>, maps: &ConfigMaps, draft: &mut Draft) -> Process {
     let file = container.file;
+    if draft.facts.mounted.is_empty() {
+        let files = maps.values().flatten().map(|(_, o)| o);
+        draft.facts.mounted = files.filter(|o| o.key.contains('.')).cloned().collect();
+    }
     for (key, most) in [
         ("env", MAX_WORDS),
         ("envFrom", MAX_CONTAINERS),
@@ -459,22 +526,28 @@ pub fn placement(tree: Tree<'_>, prefix: &str, draft: &mut Draft) {
                 .iter()
                 .filter_map(|v| v.text())
                 .collect();
-            if let (Some(key), Some("In"), [value]) =
-                (text("key"), text("operator"), values.as_slice())
-            {
-                labels.push((
-                    key.to_owned(),
-                    (*value).to_owned(),
-                    Origin::new(Place::new(tree.file, expression.line), key, *value),
-                ));
+            if let (Some(key), Some("In")) = (text("key"), text("operator")) {
+                let origin = Origin::new(
+                    Place::new(tree.file, expression.line),
+                    key,
+                    values.join(", "),
+                );
+                match values.as_slice() {
+                    [value] => labels.push((key.to_owned(), (*value).to_owned(), origin)),
+                    _ if names_instance(key).is_some() => {
+                        let values = values.iter().map(|v| (*v).to_owned()).collect();
+                        draft.facts.node_pool = Some((key.to_owned(), values, origin));
+                    }
+                    _ => {}
+                }
             }
         }
     }
     for (label, value, origin) in labels {
-        if INSTANCE_LABELS.contains(&label.as_str()) {
-            draft.set("hardware.instance", value, &origin);
-        } else if PRODUCT_LABELS.contains(&label.as_str()) {
-            draft.facts.product = Some((value, origin));
+        match names_instance(&label) {
+            Some(true) => draft.set("hardware.instance", value, &origin),
+            Some(false) => draft.facts.product = Some((value, origin)),
+            None => {}
         }
     }
 }

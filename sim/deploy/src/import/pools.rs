@@ -8,18 +8,15 @@ use toml::Value;
 
 use super::draft::{Draft, Origin};
 use super::manifests;
+use super::resource::{self, Unit};
 use super::tree::Tree;
 use super::workload::ConfigMaps;
 use crate::place::{Fault, Place, shown};
 use crate::report::Fate;
 use crate::text::yaml::Node;
 
-/// Resources that keep replicas of a pod.
-const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "ReplicaSet", "LeaderWorkerSet"];
 /// Resources that scale those.
-const SCALERS: [&str; 2] = ["HorizontalPodAutoscaler", "ScaledObject"];
-/// llm-d's label of pods that prefill or decode alone.
-const ROLE_LABEL: &str = "llm-d.ai/role";
+const SCALERS: [&str; 3] = ["HorizontalPodAutoscaler", "ScaledObject", "PodAutoscaler"];
 /// Most deployments of one import.
 const MAX_POOLS: usize = 64;
 
@@ -39,8 +36,8 @@ pub struct Pool {
 #[derive(Default)]
 pub struct Pools {
     list: Vec<Pool>,
-    /// Which of them is called so: kind and name of the resource.
-    index: BTreeMap<(String, String), usize>,
+    /// Which of them are parts of what is called so: kind and name of the resource; the part's number.
+    index: BTreeMap<(String, String), Vec<(usize, usize)>>,
 }
 
 /// The text at a way of keys.
@@ -78,51 +75,112 @@ impl Pools {
         for (file, docs) in files {
             for doc in flat(docs) {
                 let key = identity(&doc);
-                if !WORKLOADS.contains(&key.0.as_str()) || pools.index.contains_key(&key) {
+                if SCALERS.contains(&key.0.as_str()) || pools.index.contains_key(&key) {
                     continue;
                 }
-                let mut tried = Draft::default();
-                manifests::import(&doc, file, maps, &mut tried);
-                if tried.get("engine.kind").is_none() {
-                    continue;
+                let units = resource::units(&doc);
+                for (part, unit) in units.iter().enumerate() {
+                    let mut tried = Draft::default();
+                    resource::import(unit, &doc, file, maps, &mut tried);
+                    // Pods of further machines of a replica are not replicas of their own, and a resource with both sides is pools by itself.
+                    let is_engine = tried.get("engine.kind").is_some();
+                    if !is_engine || tried.facts.is_further || tried.facts.prefill.is_some() {
+                        continue;
+                    }
+                    if pools.list.len() == MAX_POOLS {
+                        let message = format!("more than {MAX_POOLS} deployments");
+                        draft.fault(Fault::new(Place::new(file, doc.line), "kind", message));
+                        return None;
+                    }
+                    let role = resource::role(unit, &doc, file, &tried);
+                    let own = match unit {
+                        Unit::Pod(template) if units.len() > 1 => template.name(),
+                        _ => None,
+                    };
+                    pools.add(Tree { node: &doc, file }, (key.clone(), part), own, role);
                 }
-                if pools.list.len() == MAX_POOLS {
-                    let message = format!("more than {MAX_POOLS} deployments");
-                    draft.fault(Fault::new(Place::new(file, doc.line), "kind", message));
-                    break;
-                }
-                pools.add(&doc, file, key);
             }
         }
+        pools.counterparts();
         (pools.list.len() > 1).then_some(pools)
     }
 
-    fn add(&mut self, doc: &Node, file: &Arc<str>, key: (String, String)) {
-        let line = doc.entry("kind").map_or(doc.line, |e| e.line);
-        let named = |name: &str| self.list.iter().any(|p| p.name == name);
-        let base = match key.1.as_str() {
-            "" => format!("pool-{}", self.list.len()),
-            name => name.to_owned(),
+    /// A side without the other does both.
+    pub fn counterparts(&mut self) {
+        let has = |pools: &Pools, which: &str| {
+            let of = |p: &Pool| p.role.as_ref().is_some_and(|(role, _)| *role == which);
+            pools.list.iter().any(of)
         };
+        if has(self, "prefill") != has(self, "decode") {
+            for pool in &mut self.list {
+                pool.role = None;
+            }
+        }
+        for pool in &mut self.list {
+            pool.draft.facts.is_apart = pool.role.is_some();
+            if let Some((role, Ok(origin))) = &pool.role {
+                (pool.draft).used(origin, format!("pool.role = \"{role}\""));
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        tree: Tree<'_>,
+        (key, part): ((String, String), usize),
+        own: Option<&str>,
+        role: Option<(&'static str, Result<Origin, String>)>,
+    ) {
+        let line = tree.node.entry("kind").map_or(tree.node.line, |e| e.line);
+        let base = match (key.1.as_str(), own) {
+            ("", None) => format!("pool-{}", self.list.len()),
+            ("", Some(own)) => own.to_owned(),
+            (name, None) => name.to_owned(),
+            (name, Some(own)) => format!("{name}-{own}"),
+        };
+        let name = self.unused(base);
+        let at = self.index.entry(key.clone()).or_default();
+        at.push((self.list.len(), part));
+        self.list.push(Pool {
+            name,
+            origin: Origin::new(Place::new(tree.file, line), key.0, key.1),
+            role,
+            draft: Draft::default(),
+        });
+    }
+
+    /// `base`, or with a number behind it where a pool is called so.
+    fn unused(&self, base: String) -> String {
+        let named = |name: &str| self.list.iter().any(|p| p.name == name);
         let mut name = base.clone();
         let mut n = 2;
         while named(&name) {
             name = format!("{base}-{n}");
             n += 1;
         }
-        let mut draft = Draft::default();
-        let role = role(Tree { node: doc, file }, &key.1);
-        draft.facts.is_apart = role.is_some();
-        if let Some((role, Ok(origin))) = &role {
-            draft.used(origin, format!("pool.role = \"{role}\""));
-        }
-        self.index.insert(key.clone(), self.list.len());
+        name
+    }
+
+    /// Adds a deployment that a reader of its own has found; its number.
+    pub fn found(
+        &mut self,
+        name: &str,
+        origin: Origin,
+        role: Option<(&'static str, Result<Origin, String>)>,
+    ) -> usize {
+        let name = self.unused(name.to_owned());
         self.list.push(Pool {
             name,
-            origin: Origin::new(Place::new(file, line), key.0, key.1),
+            origin,
             role,
-            draft,
+            draft: Draft::default(),
         });
+        self.list.len() - 1
+    }
+
+    /// What is said of deployment `i`.
+    pub fn draft(&mut self, i: usize) -> &mut Draft {
+        &mut self.list[i].draft
     }
 
     /// Imports a document; what is said of none of the deployments goes to `draft`.
@@ -147,8 +205,17 @@ impl Pools {
                 }
                 false => (kind.clone(), name.clone()),
             };
-            match self.index.get(&key) {
-                Some(&i) => manifests::import(&doc, file, maps, &mut self.list[i].draft),
+            match self.index.get(&key).cloned().as_deref() {
+                Some(&[(i, _)]) if is_scaler => {
+                    manifests::import(&doc, file, maps, &mut self.list[i].draft);
+                }
+                Some(parts) if !is_scaler => self.import_parts(parts, &doc, file, maps, draft),
+                Some(_) => {
+                    let line = doc.entry("kind").map_or(doc.line, |e| e.line);
+                    let origin = Origin::new(Place::new(file, line), kind, name);
+                    let why = "scales several parts of a resource at once, which is not simulated: replicas stay as many as the run starts with";
+                    draft.fate(&origin, Fate::NotModelled, why);
+                }
                 None if is_scaler => {
                     let line = doc.entry("kind").map_or(doc.line, |e| e.line);
                     let origin = Origin::new(Place::new(file, line), kind, name);
@@ -164,69 +231,32 @@ impl Pools {
         }
     }
 
+    /// Imports the parts of a resource, each into its pool; what belongs to none goes to `draft`.
+    fn import_parts(
+        &mut self,
+        parts: &[(usize, usize)],
+        doc: &Rc<Node>,
+        file: &Arc<str>,
+        maps: &ConfigMaps,
+        draft: &mut Draft,
+    ) {
+        let units = resource::units(doc);
+        for &(i, part) in parts {
+            if let Some(unit) = units.get(part) {
+                resource::import(unit, doc, file, maps, &mut self.list[i].draft);
+                resource::rest(&units, doc, file, &mut self.list[i].draft);
+            }
+        }
+        let other = |part: &usize| parts.iter().all(|(_, p)| p != part);
+        for part in (0..units.len()).filter(other) {
+            resource::import(&units[part], doc, file, maps, draft);
+        }
+    }
+
     /// All of them.
     pub fn into_list(self) -> Vec<Pool> {
         self.list
     }
-}
-
-/// What the replicas of a workload do: by llm-d's label on its pods, by the `kv_role` of vLLM's connector, or by the name of a workload that has a connector.
-fn role(tree: Tree<'_>, name: &str) -> Option<(&'static str, Result<Origin, String>)> {
-    let known = |word: &str| match word {
-        "prefill" | "kv_producer" => Some("prefill"),
-        "decode" | "kv_consumer" => Some("decode"),
-        _ => None,
-    };
-    let templates = [
-        &["spec", "template"][..],
-        &["spec", "leaderWorkerTemplate", "leaderTemplate"],
-        &["spec", "leaderWorkerTemplate", "workerTemplate"],
-    ];
-    for template in templates {
-        let way: Vec<&str> = template
-            .iter()
-            .copied()
-            .chain(["metadata", "labels", ROLE_LABEL])
-            .collect();
-        if let Some((value, origin)) = tree.text("", &way)
-            && let Some(role) = known(&value)
-        {
-            return Some((role, Ok(origin)));
-        }
-    }
-    let mut connector = None;
-    for template in templates {
-        let way: Vec<&str> = (template.iter().copied())
-            .chain(["spec", "containers"])
-            .collect();
-        for container in tree.node.at(&way).map_or(&[][..], Node::items) {
-            for key in ["command", "args"] {
-                let words = container.get(key).map_or(&[][..], |w| w.items());
-                let found = words.iter().find_map(|w| {
-                    let text = w.text()?;
-                    let at = text.find("kv_role")?;
-                    let tail = &text[at + "kv_role".len()..];
-                    let word: String = tail
-                        .chars()
-                        .skip_while(|c| !c.is_ascii_alphabetic())
-                        .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
-                        .collect();
-                    Some((word, w.line))
-                });
-                connector = connector.or(found);
-            }
-        }
-    }
-    let (word, line) = connector?;
-    if let Some(role) = known(&word) {
-        let origin = Origin::new(Place::new(tree.file, line), "kv_role", word);
-        return Some((role, Ok(origin)));
-    }
-    let by_name = name.split(['-', '_', '.']).find_map(known)?;
-    let why = format!(
-        "its name says so, and its connector's kv_role is either; label its pods {ROLE_LABEL} to be sure"
-    );
-    Some((by_name, Err(why)))
 }
 
 /// Keys of a pool that stand at the top of a scenario and have another name in a pool.

@@ -28,12 +28,16 @@ pub enum Program {
     TrtllmConvert,
     /// The launcher of the multi-node Triton chart.
     TritonLauncher,
+    /// TensorRT-LLM as a worker of NVIDIA Dynamo.
+    DynamoTrtllm,
     /// SGLang's server.
     Sglang,
     /// SGLang as a worker of NVIDIA Dynamo.
     DynamoSglang,
     /// vLLM's load generator.
     VllmBench,
+    /// NVIDIA's NIM, whose image is the model's.
+    Nim,
     /// GuideLLM.
     GuideLlm,
     /// AIPerf.
@@ -62,7 +66,16 @@ pub fn program(words: &[Word]) -> Option<(Program, &[Word])> {
         let text = |i: usize| words.get(i).map_or("", |w| w.text.as_str());
         let name = text(0).rsplit('/').next().unwrap_or("");
         let (found, skip) = match name {
-            "sudo" | "exec" | "nohup" | "time" | "trtllm-llmapi-launch" => (None, 1),
+            // Words of the shell before a command, and programs that run another.
+            "sudo"
+            | "exec"
+            | "nohup"
+            | "time"
+            | "trtllm-llmapi-launch"
+            | "then"
+            | "do"
+            | "else"
+            | "!" => (None, 1),
             "env" => {
                 let settings = words[1..]
                     .iter()
@@ -71,7 +84,8 @@ pub fn program(words: &[Word]) -> Option<(Program, &[Word])> {
                 (None, 1 + settings)
             }
             "uv" | "poetry" | "pipenv" if text(1) == "run" => (None, 2),
-            "mpirun" | "mpiexec" | "torchrun" | "srun" | "numactl" => {
+            "mpirun" | "mpiexec" | "torchrun" | "srun" | "numactl" | "timeout" | "stdbuf"
+            | "tini" | "dumb-init" => {
                 return (1..words.len())
                     .find_map(|i| program(&words[i..]).filter(|_| !text(i).starts_with('-')));
             }
@@ -122,6 +136,10 @@ pub fn program(words: &[Word]) -> Option<(Program, &[Word])> {
                 | "uv"
                 | "poetry"
                 | "pipenv"
+                | "then"
+                | "do"
+                | "else"
+                | "!"
         );
         if !wrapper {
             return None;
@@ -135,6 +153,7 @@ fn module(name: &str) -> Option<Program> {
     Some(match name {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Program::Vllm,
         "dynamo.vllm" => Program::DynamoVllm,
+        "dynamo.trtllm" => Program::DynamoTrtllm,
         "sglang.launch_server" => Program::Sglang,
         "dynamo.sglang" => Program::DynamoSglang,
         "tensorrt_llm.commands.build" => Program::TrtllmBuild,
@@ -160,10 +179,21 @@ fn of_image(image: &str) -> Option<Program> {
         .rsplit_once(':')
         .map_or(name, |(n, tag)| if tag.contains('/') { image } else { n });
     let base = name.rsplit('/').next().unwrap_or(name);
+    if name.contains("/nim/") {
+        return Some(Program::Nim);
+    }
     if base.contains("text-generation-inference") || base.contains("tgi-inference") {
         return Some(Program::Tgi);
     }
-    if base.contains("vllm") {
+    // Routers and front ends stand before engines.
+    if ["router", "frontend", "gateway"]
+        .iter()
+        .any(|w| base.contains(w))
+    {
+        return None;
+    }
+    let engine = |name: &str| base.contains(name);
+    if engine("vllm") || base == "llm-d" || base.starts_with("llm-d-cuda") {
         return Some(Program::Vllm);
     }
     base.contains("sglang").then_some(Program::Sglang)
@@ -237,12 +267,14 @@ pub fn run(process: &Process, file: &Arc<str>, draft: &mut Draft, shells: usize)
         Program::DynamoVllm => vllm::dynamo(rest, file, draft),
         Program::Tgi => tgi::import(rest, &process.variables, file, image, draft),
         Program::TrtllmServe => trtllm::serve(rest, file, draft),
+        Program::DynamoTrtllm => trtllm::dynamo(rest, file, draft),
         Program::TrtllmBuild => trtllm::build(rest, file, draft),
         Program::TrtllmConvert => trtllm::convert(rest, file, draft),
         Program::TritonLauncher => return trtllm::launcher(rest, file, draft),
         Program::Sglang => sglang::import(rest, file, image, draft),
         Program::DynamoSglang => sglang::dynamo(rest, file, draft),
         Program::VllmBench => load::vllm_bench(rest, file, draft),
+        Program::Nim => super::kubeai::nim(process, draft),
         Program::GuideLlm => guidellm::guidellm(rest, file, draft),
         Program::AiPerf => perf::aiperf(rest, file, draft),
         Program::GenAiPerf => perf::genai_perf(rest, file, draft),
@@ -267,10 +299,14 @@ fn nested(
         ));
         return true;
     }
-    let known: BTreeMap<String, String> = process
-        .variables
-        .iter()
-        .map(|(n, o)| (n.clone(), o.raw.clone()))
+    let given = draft.facts.given.clone();
+    let known: BTreeMap<String, String> = (given.into_iter())
+        .chain(
+            process
+                .variables
+                .iter()
+                .map(|(n, o)| (n.clone(), o.raw.clone())),
+        )
         .collect();
     match shell::commands(&script.text, script.line, &known) {
         Ok(all) => {

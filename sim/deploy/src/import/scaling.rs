@@ -4,18 +4,28 @@ use hwmodels::catalog::Catalog;
 use sim::scenario::{Scenario, ScenarioError};
 use toml::Value;
 
-use super::draft::{Draft, Scaler};
+use super::draft::{Draft, Origin, Scaler};
 use super::pools::Pool;
 use crate::report::Fate;
 
+/// Tells what becomes of keys of pods where nothing starts or ends any.
+fn without_cluster(facts: Vec<(&'static str, Value, Origin)>, draft: &mut Draft) {
+    for (key, value, origin) in facts {
+        let why = format!(
+            "no pod starts or ends in this scenario; with a [cluster] it is cluster.pod.{key} = {value}"
+        );
+        draft.fate(&origin, Fate::NoEffect, why);
+    }
+}
+
 /// Puts the autoscaler into the scenario.
 pub fn place(draft: &mut Draft) {
-    let Some(scaler) = draft.facts.scaler.take() else {
-        return;
+    let pod = std::mem::take(&mut draft.facts.pod);
+    let scaler = draft.facts.scaler.take().filter(|_| !draft.has_faults());
+    let Some(scaler) = scaler else {
+        return without_cluster(pod, draft);
     };
-    if draft.has_faults() {
-        return;
-    }
+    draft.facts.pod.clone_from(&pod);
     match with(draft, &scaler) {
         Ok(whole) => *draft = whole,
         Err(why) => {
@@ -23,6 +33,7 @@ pub fn place(draft: &mut Draft) {
                 let why = format!("replicas stay as many as the run starts with: {why}");
                 draft.fate(origin, Fate::NotModelled, why);
             }
+            without_cluster(pod, draft);
         }
     }
 }
@@ -36,6 +47,9 @@ fn with(draft: &Draft, scaler: &Scaler) -> Result<Draft, String> {
     }
     for origin in &scaler.leaves {
         whole.used(origin, format!("[autoscaler.{}]", scaler.section));
+    }
+    for (key, value, origin) in &draft.facts.pod {
+        whole.set(&format!("cluster.pod.{key}"), value.clone(), origin);
     }
     let (_, n) = nodes(draft, most(Some(scaler), KEDA_MOST));
     let groups = Value::Array(vec![group("nodes", None, n)]);
@@ -130,6 +144,14 @@ pub fn place_all(draft: &mut Draft, pools: &[Pool], groups: Value) {
         .collect();
     while !left.is_empty() {
         let mut whole = draft.clone();
+        for (i, pool) in pools.iter().enumerate() {
+            // A pool's name is its pods'.
+            for (key, value, origin) in pool.draft.facts.pod.iter().filter(|p| p.0 != "name") {
+                let path = format!("pod.{key}");
+                whole.set_in_pool(i, &path, value.clone(), Ok(origin.clone()));
+                whole.used(origin, format!("pool.{path} = {value}"));
+            }
+        }
         for &i in &left {
             let Some(scaler) = &pools[i].draft.facts.scaler else {
                 continue;
@@ -162,8 +184,11 @@ pub fn place_all(draft: &mut Draft, pools: &[Pool], groups: Value) {
         let before = left.len();
         left.retain(|i| !out(*i));
         if left.len() == before {
-            return;
+            break;
         }
+    }
+    for pool in pools {
+        without_cluster(pool.draft.facts.pod.clone(), draft);
     }
 }
 

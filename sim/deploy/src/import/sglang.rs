@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sim::policy::sglang::SglangRelease;
 
 use super::args::{self, Args};
-use super::draft::{Draft, Origin};
+use super::draft::{Draft, Mode, Origin};
 use crate::keys::Read::{Number, Switch, Text, Whole, Wholes};
 use crate::keys::{Key, Meaning, Table, Takes, not_modelled, not_modelled_flag, says, sets};
 use crate::place::Place;
@@ -57,6 +57,7 @@ pub const TABLE: Table = Table {
             Switch,
         ),
         sets("--expert-parallel-size --ep-size --ep", "layout.ep", Whole),
+        says("--nnodes", "machines of a replica", Whole),
         says(
             "--pipeline-parallel-size --pp-size",
             "1: its scheduler for pipeline stages is not simulated",
@@ -143,10 +144,14 @@ pub const TABLE: Table = Table {
         ),
         says(
             "--disaggregation-mode",
-            "null: a server of prompts or of decodes is a `[[pool]]` with a `role`, to be written by hand",
+            "`pool.role` where the other side is among the files",
             Text,
         ),
-        not_modelled("--disaggregation-*", "prefill and decode are together"),
+        Key {
+            takes: Takes::Maybe,
+            names: "--disaggregation-*",
+            meaning: Meaning::Idle,
+        },
         says(
             "--speculative-algorithm --speculative-algo",
             "`engine.speculative_algorithm`: EAGLE or NEXTN, of a model with a module for multi-token prediction",
@@ -293,7 +298,6 @@ pub const TABLE: Table = Table {
         "--dist-timeout",
         "--dist-init-addr",
         "--nccl-init-addr",
-        "--nnodes",
         "--node-rank",
         "--nccl-port",
         "--grammar-backend",
@@ -348,9 +352,16 @@ pub const TABLE: Table = Table {
 
 /// Reads a command's words behind `python -m sglang.launch_server`. `image` is the container's, whose tag says the release.
 pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, draft: &mut Draft) {
+    if super::vllm::is_further(words, file, draft) {
+        return;
+    }
     let args = args::read(&TABLE, words, file, draft);
     let line = words.first().map_or(1, |w| w.line);
     let start = Origin::new(Place::new(file, line), "sglang", "");
+    if let Some((n, origin)) = args::whole(args.get("--nnodes"), draft) {
+        draft.used(&origin, format!("a replica stands on {n} machines"));
+        draft.facts.machines = Some((n, origin));
+    }
     draft.set("engine.kind", "sglang", &start);
     release(image, draft);
     model(&args, file, draft);
@@ -541,9 +552,21 @@ fn scheduler(args: &Args, draft: &mut Draft) {
     if let Some(g) = args.get("--disaggregation-mode") {
         match g.value.as_str() {
             "null" => draft.used(&g.origin, "prefill and decode together"),
-            _ => draft.fault(g.origin.fault(
-                "one command is one of two servers: import it without, and give each its [[pool]] with role = \"prefill\" or \"decode\"",
-            )),
+            mode @ ("prefill" | "decode") => {
+                let which = match mode {
+                    "prefill" => Mode::Prefill,
+                    _ => Mode::Decode,
+                };
+                draft.facts.mode = Some((which, g.origin.clone()));
+                if draft.facts.is_apart {
+                    draft.used(&g.origin, format!("pool.role = \"{mode}\""));
+                } else {
+                    draft.fault(g.origin.fault(
+                        "one command is one of two servers: import it beside the other, both as manifests, or without, and give each its [[pool]] with role = \"prefill\" or \"decode\"",
+                    ));
+                }
+            }
+            _ => draft.fault(args::one_of(g, "null, prefill or decode")),
         }
     }
     if let Some(g) = args.get("--speculative-algorithm") {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::args::{self, Args};
-use super::draft::{Draft, Origin};
+use super::draft::{Draft, Mode, Origin};
 use crate::keys::Read::{Number, Switch, Text, Whole};
 use crate::keys::{Table, not_modelled, not_modelled_flag, says, sets};
 use crate::place::Place;
@@ -292,6 +292,74 @@ pub fn serve(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
         true.into(),
         "KvCacheConfig's default (enable_block_reuse)",
     );
+}
+
+/// Reads the words behind `python -m dynamo.trtllm`: those of `trtllm-serve` under other names, and a file of options.
+pub fn dynamo(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
+    let mut own: Vec<Word> = Vec::new();
+    let mut words = words.iter().peekable();
+    let mut options = None;
+    while let Some(word) = words.next() {
+        let (name, given) = match word.text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (word.text.as_str(), None),
+        };
+        let mut value = || {
+            given
+                .clone()
+                .or_else(|| words.next().map(|w| w.text.clone()))
+                .unwrap_or_default()
+        };
+        match name {
+            "--model-path" | "--model" => own.insert(
+                0,
+                Word {
+                    text: value(),
+                    line: word.line,
+                },
+            ),
+            "--extra-engine-args" => options = Some((value(), word.line)),
+            "--disaggregation-mode" => {
+                let value = value();
+                let mode = match value.as_str() {
+                    "prefill" => Some(Mode::Prefill),
+                    "decode" => Some(Mode::Decode),
+                    _ => None,
+                };
+                let origin = Origin::new(Place::new(file, word.line), name, value);
+                draft.used(&origin, "whether the worker prefills or decodes alone");
+                draft.facts.mode = mode.map(|m| (m, origin));
+            }
+            "--served-model-name"
+            | "--modality"
+            | "--disaggregation-strategy"
+            | "--publish-events-and-metrics" => {
+                if name != "--publish-events-and-metrics" {
+                    value();
+                }
+            }
+            "--free-gpu-memory-fraction"
+            | "--max-num-tokens"
+            | "--max-batch-size"
+            | "--max-seq-len"
+            | "--tensor-parallel-size"
+            | "--pipeline-parallel-size"
+            | "--expert-parallel-size" => own.push(Word {
+                text: format!(
+                    "--{}={}",
+                    name[2..].replace('-', "_").replace("expert_parallel", "ep"),
+                    value()
+                ),
+                line: word.line,
+            }),
+            _ => own.push(word.clone()),
+        }
+    }
+    serve(&own, file, draft);
+    if let Some((path, line)) = options {
+        let origin = Origin::new(Place::new(file, line), "--extra-engine-args", path);
+        super::configs::mounted(&origin, draft);
+    }
 }
 
 /// Reads the words behind `trtllm-build`.

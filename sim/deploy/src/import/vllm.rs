@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sim::engines::params::VllmRelease;
 
 use super::args::{self, Args, Given};
-use super::draft::Draft;
+use super::draft::{Draft, Mode};
 use crate::keys::Read::{Number, Switch, Text, Thousands, Whole, Wholes};
 use crate::keys::{Key, Table, not_modelled, not_modelled_flag, says, sets};
 use crate::place::{Place, shown};
@@ -39,6 +39,12 @@ pub const TABLE: Table = Table {
             "`layout.dp` of a mixture of experts; of a dense model a factor of `layout.replicas`",
             Whole,
         ),
+        says(
+            "--data-parallel-size-local -dpl",
+            "ranks of a machine: a replica stands on --data-parallel-size / this",
+            Whole,
+        ),
+        says("--nnodes -n", "machines of a replica", Whole),
         says(
             "--enable-expert-parallel -ep",
             "`layout.ep` = dp x tp",
@@ -240,8 +246,6 @@ pub const TABLE: Table = Table {
         "--distributed-executor-backend",
         "--worker-cls",
         "--worker-extension-cls",
-        "--nnodes",
-        "-n",
         "--node-rank",
         "-r",
         "--master-addr",
@@ -253,8 +257,6 @@ pub const TABLE: Table = Table {
         "-dpp",
         "--data-parallel-backend",
         "-dpb",
-        "--data-parallel-size-local",
-        "-dpl",
         "--data-parallel-start-rank",
         "-dpr",
         "--data-parallel-rank",
@@ -324,15 +326,27 @@ pub const TABLE: Table = Table {
 
 /// Reads a command's words behind `vllm serve`. `image` is the container's, whose tag says the release.
 pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, draft: &mut Draft) {
+    if is_further(words, file, draft) {
+        return;
+    }
     let args = args::read(&TABLE, words, file, draft);
     let first = words.first().map_or(1, |w| w.line);
     let start = super::draft::Origin::new(Place::new(file, first), "vllm", "");
     engine(&start, image, draft);
     model(&args, file, draft);
+    machines(&args, draft);
+    if let Some((n, origin)) = args::whole(args.get("--block-size"), draft)
+        && !BLOCK_SIZES.contains(&n)
+    {
+        draft.fault(origin.fault(format!(
+            "vLLM takes blocks of 1, 8, 16, 32, 64, 128 or 256 tokens, got {n}"
+        )));
+    }
     args::apply(args.given.values(), draft);
     layout(&args, draft);
     formats(&args, draft);
     if let Some(g) = args.get("--kv-transfer-config") {
+        draft.facts.mode = connector(&g.value).map(|mode| (mode, g.origin.clone()));
         let (fate, note) = match draft.facts.is_apart {
             true => (
                 Fate::Used,
@@ -346,6 +360,74 @@ pub fn import(words: &[Word], file: &Arc<str>, image: Option<(&str, Place)>, dra
         draft.fate(&g.origin, fate, note);
     }
     graphs(&args, draft);
+}
+
+/// Whether the words start a further machine of a replica, whose first one says all there is (`--node-rank 1`, `--headless`).
+pub fn is_further(words: &[Word], file: &Arc<str>, draft: &mut Draft) -> bool {
+    let further = words.iter().enumerate().find_map(|(i, w)| {
+        let (name, value) = match w.text.split_once('=') {
+            Some((name, value)) => (name, value),
+            None => (
+                w.text.as_str(),
+                words.get(i + 1).map_or("", |v| v.text.as_str()),
+            ),
+        };
+        let rank = matches!(
+            name,
+            "--node-rank" | "--node_rank" | "--data-parallel-start-rank" | "-dpr"
+        );
+        let is_later = rank && value.parse::<u32>().is_ok_and(|n| n > 0);
+        (is_later || name == "--headless").then_some((name, w.line))
+    });
+    if let Some((name, line)) = further {
+        let origin = super::draft::Origin::new(Place::new(file, line), name, "");
+        draft.used(
+            &origin,
+            "a further machine of a replica, whose first one says what it serves",
+        );
+        draft.facts.is_further = true;
+    }
+    further.is_some()
+}
+
+/// Machines of one replica: `--nnodes`, or data-parallel ranks that do not all stand on this one.
+fn machines(args: &Args, draft: &mut Draft) {
+    let nodes = args::whole(args.get("--nnodes"), draft);
+    let local = args::whole(args.get("--data-parallel-size-local"), draft);
+    let ranks = args::whole(args.get("--data-parallel-size"), draft);
+    draft.facts.machines = match (nodes, local, ranks) {
+        (Some(found), ..) => Some(found),
+        (None, Some((local, origin)), Some((ranks, _))) if local > 0 && ranks % local == 0 => {
+            Some((ranks / local, origin))
+        }
+        _ => None,
+    };
+    if let Some((n, origin)) = draft.facts.machines.clone() {
+        draft.used(&origin, format!("a replica stands on {n} machines"));
+    }
+}
+
+/// What vLLM's connector does by its `kv_role`; none where it hands nothing to another server.
+pub fn connector(config: &str) -> Option<Mode> {
+    let hands_on = [
+        "Nixl",
+        "P2p",
+        "PyNccl",
+        "Mooncake",
+        "LMCache",
+        "MultiConnector",
+        "Moriio",
+    ];
+    if !hands_on.iter().any(|name| config.contains(name)) {
+        return None;
+    }
+    let role = config.split("kv_role").nth(1)?;
+    let word = role.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+    match word {
+        _ if word.starts_with("kv_producer") => Some(Mode::Prefill),
+        _ if word.starts_with("kv_consumer") => Some(Mode::Decode),
+        _ => Some(Mode::Either),
+    }
 }
 
 /// Whether the words behind `python -m dynamo.vllm` make a worker that prefills alone; the words of old are `--is-prefill-worker`.
@@ -413,12 +495,25 @@ pub fn installed(words: &[Word], file: &Arc<str>, draft: &mut Draft) {
 
 /// Which scheduler, and which release.
 fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mut Draft) {
-    let tagged = image.and_then(|(image, place)| {
+    let named = image.map(|(image, place)| {
         let origin = super::draft::Origin::new(place, "image", image);
-        Some((release_of(image)?, origin))
+        (release_of(image), origin)
     });
-    match tagged.or_else(|| draft.facts.vllm_release.clone()) {
-        Some((minor, origin)) => {
+    let installed = draft.facts.vllm_release.clone();
+    let (tagged, unknown) = match named {
+        Some((Some(minor), origin)) => (Some((minor, origin)), None),
+        Some((None, origin)) => (None, Some(origin)),
+        None => (None, None),
+    };
+    let newest = VllmRelease::NEWEST.to_string();
+    let is_modelled = |minor: u32| {
+        newest
+            .split_once('.')
+            .and_then(|(_, n)| n.parse::<u32>().ok())
+            .is_none_or(|n| minor <= n)
+    };
+    match tagged.or(installed) {
+        Some((minor, origin)) if is_modelled(minor) => {
             draft.set("engine.kind", "vllm_v1", start);
             draft.set("engine.version", format!("0.{}", minor.max(8)), &origin);
             if minor < 8 {
@@ -429,26 +524,58 @@ fn engine(start: &super::draft::Origin, image: Option<(&str, Place)>, draft: &mu
                 );
             }
         }
-        None => {
+        other => {
+            let why = match (&other, &unknown) {
+                (Some((minor, _)), _) => {
+                    format!("0.{minor} is newer than what is modelled: the newest that is")
+                }
+                (None, Some(origin)) => format!(
+                    "the tag of {} is no release of vLLM, which the image may hold in any: the newest that is modelled",
+                    shown(&origin.raw)
+                ),
+                (None, None) => {
+                    "no image with a release's tag: the newest that is modelled".to_owned()
+                }
+            };
             draft.set("engine.kind", "vllm_v1", start);
-            draft.assume(
-                "engine.version",
-                VllmRelease::NEWEST.to_string(),
-                "no image with a release's tag: the newest that is modelled",
-            );
+            draft.assume("engine.version", newest, &why);
         }
     }
 }
 
-/// The release that an image's tag names: `vllm/vllm-openai:v0.11.0` is 11.
+/// Names of images whose tags are vLLM's releases.
+const OWN_TAGS: [&str; 9] = [
+    "vllm",
+    "vllm-openai",
+    "vllm-openai-rocm",
+    "vllm-ascend",
+    "vllm-tpu",
+    "vllm-cpu",
+    "vllm-cpu-release-repo",
+    "vllm-cpu-env",
+    "vllm-inference",
+];
+/// Publishers whose images of those names carry releases of their own.
+const OTHERS: [&str; 2] = ["lmcache/", "llm-d/"];
+
+/// vLLM's release that an image's tag names: `vllm/vllm-openai:v0.11.0` is 11, and so is `rocm/vllm-dev:rocm6.4_vllm_0.11.0`; none of an image whose tags
+/// are releases of something else (llm-d, LMCache).
 pub fn release_of(image: &str) -> Option<u32> {
-    let tag = image.rsplit('/').next()?.split_once(':')?.1;
-    let digits = tag.strip_prefix('v').unwrap_or(tag).strip_prefix("0.")?;
-    digits
-        .split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
+    let (name, tag) = image.rsplit('/').next()?.split_once(':')?;
+    let minor = |text: &str| -> Option<u32> {
+        let digits = text.strip_prefix('v').unwrap_or(text).strip_prefix("0.")?;
+        digits
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
+    };
+    // A tag that names vLLM is about vLLM, whoever has built it.
+    if let Some(at) = tag.find("vllm") {
+        return minor(tag[at + "vllm".len()..].trim_start_matches(['_', '-']));
+    }
+    let is_own = OWN_TAGS.contains(&name) && !OTHERS.iter().any(|o| image.contains(o));
+    minor(tag).filter(|_| is_own)
 }
 
 fn model(args: &Args, file: &Arc<str>, draft: &mut Draft) {
@@ -484,6 +611,9 @@ fn layout(args: &Args, draft: &mut Draft) {
         draft.facts.expert_parallel = Some(origin);
     }
 }
+
+/// Sizes of KV blocks that vLLM takes (`vllm/config/cache.py`, `BlockSize`).
+const BLOCK_SIZES: [i64; 7] = [1, 8, 16, 32, 64, 128, 256];
 
 /// Formats of `--quantization` and what they are here.
 const QUANTISATION: [(&str, &str); 22] = [
@@ -644,6 +774,15 @@ mod tests {
             ("registry:5000/vllm:0.6.3.post1", Some(6)),
             ("vllm/vllm-openai:latest", None),
             ("vllm/vllm-openai", None),
+            ("aibrix/vllm-openai:v0.9.2-cu128-nixl-v0.4.1", Some(9)),
+            (
+                "public.ecr.aws/deep-learning-containers/vllm:0.11.2-gpu-py312",
+                Some(11),
+            ),
+            ("rocm/vllm-dev:rocm6.4.1_vllm_0.10.1", Some(10)),
+            ("ghcr.io/llm-d/llm-d-cuda:v0.5.0", None),
+            ("lmcache/vllm-openai:v0.3.9", None),
+            ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0", None),
         ] {
             assert_eq!(release_of(image), minor, "{image}");
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::draft::{Draft, Origin};
+use super::kserve::RUNTIME;
 use super::tree::Tree;
 use crate::keys::Read::{Text, Whole};
 use crate::keys::{Table, says};
@@ -18,10 +19,34 @@ pub const MAX_WORDS: usize = 2_000;
 /// Workloads that run pods.
 pub const WORKLOAD: Table = Table {
     kind: "kubernetes",
-    title: "Deployment, StatefulSet, LeaderWorkerSet, Job, Pod (several documents in a file)",
+    title: "any resource with a pod template: Deployment, StatefulSet, LeaderWorkerSet, DisaggregatedSet, StormService, RayClusterFleet, Rollout, Pod ... (several documents in a file)",
     keys: &[
         says("kind", "what the document is", Text),
-        says("spec.replicas", "a factor of `layout.replicas`", Whole),
+        says(
+            "spec.replicas",
+            "a factor of `layout.replicas`; so at every level around a pod template",
+            Whole,
+        ),
+        says(
+            "metadata.name",
+            "`cluster.pod.name`, where an autoscaler makes a [cluster]",
+            Text,
+        ),
+        says(
+            "spec.strategy.rollingUpdate.maxSurge spec.rolloutStrategy.rollingUpdateConfiguration.maxSurge",
+            "`cluster.pod.maxSurge`, likewise",
+            Text,
+        ),
+        says(
+            "spec.strategy.rollingUpdate.maxUnavailable spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable",
+            "`cluster.pod.maxUnavailable`, likewise",
+            Text,
+        ),
+        says(
+            "spec.slices",
+            "a factor of `layout.replicas` (DisaggregatedSet)",
+            Whole,
+        ),
         says(
             "spec.leaderWorkerTemplate.size",
             "pods that hold one replica",
@@ -68,6 +93,12 @@ pub fn config_maps(docs: &[Rc<Node>], file: &Arc<str>, maps: &mut ConfigMaps) {
     for doc in docs {
         let kind = doc.get("kind").and_then(|k| k.text().map(str::to_owned));
         let name = doc.at(&["metadata", "name"]).and_then(Node::text);
+        if let (Some("ServingRuntime" | "ClusterServingRuntime"), Some(name)) =
+            (kind.as_deref(), name)
+        {
+            let words = runtime(doc, file);
+            maps.insert(format!("{RUNTIME}{name}"), words);
+        }
         if let (Some("ConfigMap"), Some(name), Some(data)) =
             (kind.as_deref(), name, doc.get("data"))
         {
@@ -83,11 +114,16 @@ pub fn config_maps(docs: &[Rc<Node>], file: &Arc<str>, maps: &mut ConfigMaps) {
     }
 }
 
-/// The workload's replicas, where it says them.
-pub fn replicas(tree: Tree<'_>, draft: &mut Draft) {
-    if let Some(found) = tree.whole("", &["spec", "replicas"], draft) {
-        draft.facts.replicas.push(found);
-    }
+/// The words that a ServingRuntime of KServe starts its container with.
+fn runtime(doc: &Node, file: &Arc<str>) -> Vec<(String, Origin)> {
+    let containers = doc.at(&["spec", "containers"]).map_or(&[][..], Node::items);
+    let lists = (containers.iter()).flat_map(|c| ["command", "args"].map(|key| c.get(key)));
+    let items = lists.flatten().flat_map(|l| l.items());
+    items
+        .take(MAX_WORDS)
+        .filter_map(|w| Some(Origin::new(Place::new(file, w.line), RUNTIME, w.text()?)))
+        .map(|origin| (RUNTIME.to_owned(), origin))
+        .collect()
 }
 
 /// A workload without an engine: one line in the report.

@@ -320,8 +320,14 @@ impl Reader<'_> {
                 }
             }
             Some('(') => {
-                out.push('$');
-                self.bracketed(start, out)?;
+                let mut inner = String::new();
+                self.bracketed(start, &mut inner)?;
+                let sum = (inner.strip_prefix("((").and_then(|s| s.strip_suffix("))")))
+                    .and_then(|s| Arithmetic::of(s, &self.known));
+                match sum {
+                    Some(n) => out.push_str(&n.to_string()),
+                    None => out.extend(["$", &inner]),
+                }
             }
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
                 let mut name = String::new();
@@ -415,6 +421,93 @@ impl Reader<'_> {
     }
 }
 
+/// Most levels of brackets in a shell's arithmetic.
+const MAX_BRACKETS: usize = 32;
+
+/// `$((A * 2 + 1))`: whole numbers and variables that are known, with brackets.
+struct Arithmetic<'a> {
+    rest: &'a str,
+    known: &'a BTreeMap<String, String>,
+    depth: usize,
+}
+
+impl<'a> Arithmetic<'a> {
+    /// What it comes to; none where it names what is not known, or is none.
+    fn of(text: &'a str, known: &'a BTreeMap<String, String>) -> Option<i64> {
+        let mut all = Arithmetic {
+            rest: text,
+            known,
+            depth: 0,
+        };
+        let sum = all.sum()?;
+        all.rest.trim().is_empty().then_some(sum)
+    }
+
+    fn sign(&mut self, signs: &[char]) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        let c = self.rest.chars().next().filter(|c| signs.contains(c))?;
+        self.rest = &self.rest[1..];
+        Some(c)
+    }
+
+    fn sum(&mut self) -> Option<i64> {
+        let mut all = self.product()?;
+        while let Some(sign) = self.sign(&['+', '-']) {
+            let next = self.product()?;
+            all = match sign {
+                '+' => all.checked_add(next)?,
+                _ => all.checked_sub(next)?,
+            };
+        }
+        Some(all)
+    }
+
+    fn product(&mut self) -> Option<i64> {
+        let mut all = self.value()?;
+        while let Some(sign) = self.sign(&['*', '/', '%']) {
+            let next = self.value()?;
+            all = match sign {
+                '*' => all.checked_mul(next)?,
+                '/' => all.checked_div(next)?,
+                _ => all.checked_rem(next)?,
+            };
+        }
+        Some(all)
+    }
+
+    fn value(&mut self) -> Option<i64> {
+        if self.sign(&['(']).is_some() {
+            self.depth += 1;
+            if self.depth > MAX_BRACKETS {
+                return None;
+            }
+            let inner = self.sum()?;
+            self.depth -= 1;
+            return self.sign(&[')']).map(|_| inner);
+        }
+        self.rest = self.rest.trim_start();
+        if let Some(inner) = self.rest.strip_prefix("${") {
+            let (inner, rest) = inner.split_once('}')?;
+            self.rest = rest;
+            let (name, default) = match inner.split_once(":-") {
+                Some((name, default)) => (name, Some(default)),
+                None => (inner, None),
+            };
+            let found = self.known.get(name).map(String::as_str).or(default)?;
+            return found.trim().parse().ok();
+        }
+        self.rest = self.rest.strip_prefix('$').unwrap_or(self.rest);
+        let end = self
+            .rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        let number = word.parse().ok();
+        number.or_else(|| self.known.get(word)?.trim().parse().ok())
+    }
+}
+
 /// A word as a shell reads it back to the same text.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
@@ -470,6 +563,29 @@ mod tests {
         let names: Vec<&str> = all[0].variables.iter().map(|(n, _)| n.as_str()).collect();
         assert_eq!(names, ["M", "A"]);
         assert!(unresolved("$X").is_some());
+    }
+
+    #[test]
+    fn arithmetic_of_what_is_known_is_done() {
+        let known = [("N", "4"), ("X", "many")];
+        let known: BTreeMap<String, String> = known.map(|(n, v)| (n.into(), v.into())).into();
+        for (text, expected) in [
+            ("N * 8", Some(32)),
+            ("$N*(2+${M:-3})", Some(20)),
+            ("10 - 2 - 3", Some(5)),
+            ("N / 0", None),
+            ("M + 1", None),
+            ("X + 1", None),
+            ("9223372036854775807 + 1", None),
+            ("", None),
+        ] {
+            assert_eq!(Arithmetic::of(text, &known), expected, "{text}");
+        }
+        let deep = "(".repeat(10_000);
+        assert_eq!(Arithmetic::of(&deep, &known), None);
+        let all = commands("run --n $((N * 2)) --m $((M * 2))", 1, &known).unwrap();
+        let words: Vec<&str> = all[0].words.iter().map(|w| w.text.as_str()).collect();
+        assert_eq!(words, ["run", "--n", "8", "--m", "$((M * 2))"]);
     }
 
     #[test]

@@ -134,6 +134,66 @@ impl Node {
         }
     }
 
+    /// The node with each line so many further down, for a text within another.
+    pub fn below(&self, lines: u32) -> Node {
+        self.relined(&|line| line.saturating_add(lines))
+    }
+
+    /// The node with every line on `line`.
+    pub fn on_line(&self, line: u32) -> Node {
+        self.relined(&|_| line)
+    }
+
+    fn relined(&self, line: &dyn Fn(u32) -> u32) -> Node {
+        let value = match &self.value {
+            Value::List(items) => {
+                Value::List(items.iter().map(|i| Rc::new(i.relined(line))).collect())
+            }
+            Value::Map(entries) => Value::Map(
+                (entries.iter())
+                    .map(|e| Entry {
+                        key: e.key.clone(),
+                        line: line(e.line),
+                        value: Rc::new(e.value.relined(line)),
+                    })
+                    .collect(),
+            ),
+            scalar => scalar.clone(),
+        };
+        Node {
+            line: line(self.line),
+            value,
+            ..*self
+        }
+    }
+
+    /// A node with this value in place of its own.
+    pub fn with(&self, value: Value) -> Node {
+        let node = Node {
+            line: self.line,
+            value,
+            size: 1,
+            depth: 1,
+        };
+        node.measured()
+    }
+
+    /// With its size and depth as they are.
+    fn measured(mut self) -> Node {
+        let inner: Vec<&Rc<Node>> = match &self.value {
+            Value::List(items) => items.iter().collect(),
+            Value::Map(entries) => entries.iter().map(|e| &e.value).collect(),
+            Value::Scalar { text, .. } => {
+                self.size = 1 + text.len() / NODE_BYTES;
+                return self;
+            }
+        };
+        let size = inner.iter().fold(1, |n, i| i.size.saturating_add(n));
+        let depth = 1 + inner.iter().map(|i| i.depth).max().unwrap_or(0);
+        (self.size, self.depth) = (size, depth);
+        self
+    }
+
     /// Whether it is a mapping.
     pub fn is_map(&self) -> bool {
         matches!(self.value, Value::Map(_))

@@ -6,3 +6,4 @@ mod imports;
 mod pools;
 mod properties;
 mod schemas;
+mod shapes;

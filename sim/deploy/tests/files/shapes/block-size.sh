@@ -1,0 +1,1 @@
+vllm serve Qwen/Qwen3-14B --block-size 17

@@ -1,0 +1,1 @@
+vllm serve acme/Zebra-9B --max-model-len 4096
