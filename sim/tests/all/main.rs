@@ -3,6 +3,7 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod cluster;
+mod cluster_base;
 mod cluster_actuation;
 mod cluster_controllers;
 mod cluster_faults;
