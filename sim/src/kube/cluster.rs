@@ -376,7 +376,11 @@ impl Cluster {
             offered: sight.offered(),
             held: sight.held(),
             desired: self.deployments.iter().map(|d| d.wanted() as u32).sum(),
-            pending_pods: self.deployments.iter().map(|d| d.pending.len() as u32).sum(),
+            pending_pods: self
+                .deployments
+                .iter()
+                .map(|d| d.pending.len() as u32)
+                .sum(),
             ..SampleRow::default()
         };
         for &u in &self.live {

@@ -251,7 +251,10 @@ impl Cluster {
         if all == 0 {
             return "no nodes available to schedule pods".into();
         }
-        let parts: Vec<String> = reasons.iter().map(|(why, n)| format!("{n} {why}")).collect();
+        let parts: Vec<String> = reasons
+            .iter()
+            .map(|(why, n)| format!("{n} {why}"))
+            .collect();
         format!("0/{all} nodes are available: {}", parts.join(", "))
     }
 }

@@ -50,7 +50,8 @@ impl Gateway {
         let deadline = (ends.into_iter())
             .filter_map(|(after, who)| Some((spec.arrival + after?, who)))
             .min();
-        self.deadlines.extend(deadline.map(|(at, _)| (at, id, lane)));
+        self.deadlines
+            .extend(deadline.map(|(at, _)| (at, id, lane)));
         if self.lanes.len() <= lane {
             self.lanes.resize_with(lane + 1, Lane::new);
         }

@@ -2,8 +2,8 @@
 
 use super::Scenario;
 use super::cluster_file::{
-    AutoscalerFile, ClusterFile, DefaultingTypeFile, GatewayKind, SchedulerFile, ScoringStrategyFile,
-    TriggerFile, TriggerType,
+    AutoscalerFile, ClusterFile, DefaultingTypeFile, GatewayKind, SchedulerFile,
+    ScoringStrategyFile, TriggerFile, TriggerType,
 };
 use super::error::ScenarioError;
 use super::numbers::{nanos, secs};

@@ -187,28 +187,77 @@ impl Scenario {
         let of_replicas = matches!(kind, Replica | CrashLoop | RouterPartition);
         let lasts = !matches!(kind, Replica | Node | Spot);
         let is_slow = matches!(kind, Straggler | ThermalThrottling);
+        const NODES: &str = "what hits nodes, and no_capacity";
+        // Each key: whether it is given, whether this kind has it, and which kinds do.
         let keys = [
-            ("target", fault.target.is_some(), of_nodes || of_replicas),
-            ("link", fault.link.is_some(), kind == DegradedLink),
-            ("notice", fault.notice.is_some(), kind == Spot),
-            ("noticed_after", fault.noticed_after.is_some(), kind == Node),
-            ("factor", fault.factor.is_some(), is_slow),
-            ("share", fault.share.is_some(), matches!(kind, SlowStorage | DegradedLink)),
-            ("crashes_after", fault.crashes_after.is_some(), kind == CrashLoop),
-            ("connect_timeout", fault.connect_timeout.is_some(), kind == RouterPartition),
-            ("duration", fault.duration.is_some(), lasts),
-            ("node_group", fault.node_group.is_some(), of_nodes || kind == NoCapacity),
-            ("zone", fault.zone.is_some(), of_nodes || kind == NoCapacity),
+            (
+                "target",
+                fault.target.is_some(),
+                of_nodes || of_replicas,
+                "what hits nodes or replicas",
+            ),
+            (
+                "link",
+                fault.link.is_some(),
+                kind == DegradedLink,
+                "degraded_link",
+            ),
+            ("notice", fault.notice.is_some(), kind == Spot, "spot"),
+            (
+                "noticed_after",
+                fault.noticed_after.is_some(),
+                kind == Node,
+                "node",
+            ),
+            (
+                "factor",
+                fault.factor.is_some(),
+                is_slow,
+                "straggler and thermal_throttling",
+            ),
+            (
+                "share",
+                fault.share.is_some(),
+                matches!(kind, SlowStorage | DegradedLink),
+                "slow_storage and degraded_link",
+            ),
+            (
+                "crashes_after",
+                fault.crashes_after.is_some(),
+                kind == CrashLoop,
+                "crash_loop",
+            ),
+            (
+                "connect_timeout",
+                fault.connect_timeout.is_some(),
+                kind == RouterPartition,
+                "router_partition",
+            ),
+            (
+                "duration",
+                fault.duration.is_some(),
+                lasts,
+                "all but replica, node and spot",
+            ),
+            (
+                "node_group",
+                fault.node_group.is_some(),
+                of_nodes || kind == NoCapacity,
+                NODES,
+            ),
+            (
+                "zone",
+                fault.zone.is_some(),
+                of_nodes || kind == NoCapacity,
+                NODES,
+            ),
         ];
-        if let Some((key, ..)) = keys.iter().find(|(_, is_given, is_its)| *is_given && !is_its) {
-            let its: Vec<&str> = (keys.iter().filter(|k| k.2)).map(|k| k.0).collect();
-            let its = match its.is_empty() {
-                true => "no others".to_owned(),
-                false => its.join(", "),
-            };
-            let message = format!(
-                "does nothing for this kind of fault; leave it out (beside at, mtbf, all and pool it has {its})"
-            );
+        let wrong = keys
+            .iter()
+            .find(|(_, is_given, is_its, _)| *is_given && !is_its);
+        if let Some((key, _, _, kinds)) = wrong {
+            let message =
+                format!("does nothing for this kind of fault; leave it out: it is of {kinds}");
             return self.wrong(&format!("{path}.{key}"), message);
         }
         Ok(())

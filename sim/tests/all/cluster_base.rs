@@ -86,7 +86,10 @@ fn columns(table: &str) -> Vec<&str> {
 fn a_fault_hits_the_node_group_that_it_names_and_no_other() {
     let fault = "[[fault]]\nkind = \"node\"\nnode_group = \"b\"\nall = true\nat = \"5 min\"\n";
     assert_eq!(lost(&ran(fault, &[])), ["b-1"]);
-    let zones = ["cluster.node_group[0].zone=z1", "cluster.node_group[1].zone=z2"];
+    let zones = [
+        "cluster.node_group[0].zone=z1",
+        "cluster.node_group[1].zone=z2",
+    ];
     let fault = "[[fault]]\nkind = \"node\"\nzone = \"z1\"\nall = true\nat = \"5 min\"\n";
     assert_eq!(lost(&ran(fault, &zones)), ["a-0"]);
     // Lives of nodes too are those of the group alone.
@@ -122,7 +125,10 @@ fn a_fault_refuses_keys_that_do_nothing_for_its_kind() {
         );
     }
     let message = of("node", "node_group = \"nope\"");
-    assert!(message.contains("nope") && message.contains("node group"), "{message}");
+    assert!(
+        message.contains("nope") && message.contains("node group"),
+        "{message}"
+    );
     let message = of("straggler", "zone = \"nope\"");
     assert!(message.contains("zone"), "{message}");
 }
@@ -148,7 +154,10 @@ fn each_crash_is_told_and_each_start_has_a_row_with_its_own_phases() {
     let c = cluster(&record);
     let restarts: u32 = c.pods.iter().map(|p| p.restarts).sum();
     assert!(restarts >= 4, "{restarts}");
-    let told = c.decisions.iter().filter(|d| d.controller == Controller::Kubelet);
+    let told = c
+        .decisions
+        .iter()
+        .filter(|d| d.controller == Controller::Kubelet);
     assert_eq!(told.count(), restarts as usize);
     for pod in &c.pods {
         let starts: Vec<_> = pod.phases_of_starts(c.node_of(pod), c.end).collect();
@@ -173,7 +182,11 @@ fn each_crash_is_told_and_each_start_has_a_row_with_its_own_phases() {
     cluster_csv::write_pods(&mut table, c).unwrap();
     let table = String::from_utf8(table).unwrap();
     assert_eq!(table.lines().count(), 1 + c.pods.len() + restarts as usize);
-    assert!(["start", "crashed_s"].iter().all(|k| columns(&table).contains(k)));
+    assert!(
+        ["start", "crashed_s"]
+            .iter()
+            .all(|k| columns(&table).contains(k))
+    );
 }
 
 #[test]
@@ -187,8 +200,12 @@ fn without_a_ready_endpoint_a_service_refuses_and_others_hold_within_their_limit
     let refused = of(&record, no_endpoint);
     // Nodes are noticed after 340 s, and new replicas take minutes: thousands of requests find nobody.
     assert!(refused > 2000, "{refused}");
-    let waits = rows(&record).iter().filter(|r| r.outcome == Outcome::Finished);
-    let longest = waits.map(|r| r.first_token.since(r.arrival).as_secs()).fold(0.0, f64::max);
+    let waits = rows(&record)
+        .iter()
+        .filter(|r| r.outcome == Outcome::Finished);
+    let longest = waits
+        .map(|r| r.first_token.since(r.arrival).as_secs())
+        .fold(0.0, f64::max);
     assert!(longest < 5.0, "nobody waited for a replica: {longest}");
     // A queue holds all of them.
     let record = ran(all, &["cluster.gateway=queue"]);
@@ -200,19 +217,32 @@ fn without_a_ready_endpoint_a_service_refuses_and_others_hold_within_their_limit
         .map(|r| r.end.since(r.arrival).as_secs())
         .collect();
     assert!(gave_up.len() > 100);
-    assert!(gave_up.iter().all(|t| (t - 300.0).abs() < 1e-6), "{gave_up:?}");
+    assert!(
+        gave_up.iter().all(|t| (t - 300.0).abs() < 1e-6),
+        "{gave_up:?}"
+    );
     // And so many of them.
     let record = ran(all, &["cluster.gateway=knative", "cluster.hold_limit=100"]);
-    let at_once = rows(&record).iter().filter(|r| r.outcome == no_endpoint && r.end == r.arrival);
+    let at_once = rows(&record)
+        .iter()
+        .filter(|r| r.outcome == no_endpoint && r.end == r.arrival);
     assert!(at_once.count() > 1000);
 }
 
 #[test]
 fn a_scale_from_zero_behind_a_service_warns() {
     let record = ran("", &["cluster.replicas=0"]);
-    let warned = |r: &RunRecord| r.info.warnings.iter().any(|w| w.contains("cluster.gateway"));
+    let warned = |r: &RunRecord| {
+        r.info
+            .warnings
+            .iter()
+            .any(|w| w.contains("cluster.gateway"))
+    };
     assert!(warned(&record), "{:?}", record.info.warnings);
-    assert!(!warned(&ran("", &["cluster.replicas=0", "cluster.gateway=keda_http"])));
+    assert!(!warned(&ran(
+        "",
+        &["cluster.replicas=0", "cluster.gateway=keda_http"]
+    )));
     assert!(!warned(&ran("", &[])));
 }
 
@@ -232,7 +262,11 @@ fn requests_name_the_pod_and_the_start_that_served_them() {
         if fields[first].is_empty() {
             continue;
         }
-        let row = c.pods.iter().find(|p| p.name == fields[pod]).expect("a pod");
+        let row = c
+            .pods
+            .iter()
+            .find(|p| p.name == fields[pod])
+            .expect("a pod");
         let number: usize = fields[start].parse().unwrap();
         let own = row.starts().nth(number).expect("a start");
         let time = |k: usize| fields[k].parse::<f64>().unwrap();
@@ -306,7 +340,11 @@ fn the_scheduler_spreads_pods_over_nodes_and_zones() {
     let spread = ran("", &[&WIDE[..], &["cluster.replicas=6"]].concat());
     assert_eq!(on_nodes(&spread, 1.0), [2, 2, 2]);
     // Nodes of two zones: as many pods in each.
-    let zones = ["cluster.replicas=4", "cluster.node_group[0].zone=x", "cluster.node_group[1].zone=y"];
+    let zones = [
+        "cluster.replicas=4",
+        "cluster.node_group[0].zone=x",
+        "cluster.node_group[1].zone=y",
+    ];
     let of = on_nodes(&ran("", &[&WIDE[..], &zones].concat()), 1.0);
     assert_eq!(of[0] + of[1], 2, "{of:?}");
     // A scheduler that packs fills one node after the other.
@@ -314,7 +352,10 @@ fn the_scheduler_spreads_pods_over_nodes_and_zones() {
         "cluster.replicas=6",
         "cluster.scheduler={ scoringStrategy = \"MostAllocated\", resources = { accelerators = 1 }, defaultingType = \"List\" }",
     ];
-    assert_eq!(on_nodes(&ran("", &[&WIDE[..], &packs].concat()), 1.0), [4, 2, 0]);
+    assert_eq!(
+        on_nodes(&ran("", &[&WIDE[..], &packs].concat()), 1.0),
+        [4, 2, 0]
+    );
 }
 
 #[test]
@@ -337,7 +378,8 @@ fn a_scale_in_takes_first_from_nodes_with_more_pods_of_the_deployment() {
 
 #[test]
 fn pods_that_were_withdrawn_without_a_node_are_told_with_the_limit_that_held_them() {
-    let changes = "[[change]]\nat = \"1 min\"\nreplicas = 12\n[[change]]\nat = \"15 min\"\nreplicas = 2\n";
+    let changes =
+        "[[change]]\nat = \"1 min\"\nreplicas = 12\n[[change]]\nat = \"15 min\"\nreplicas = 2\n";
     let record = ran(changes, &[]);
     let report = RunReport::new(&record, 0.0);
     let c = report.cluster.as_ref().expect("a cluster");
@@ -347,25 +389,77 @@ fn pods_that_were_withdrawn_without_a_node_are_told_with_the_limit_that_held_the
     assert_eq!(withdrawn.pods, 4, "{withdrawn:?}");
     assert_eq!(withdrawn.longest_s, 840.0);
     assert_eq!(withdrawn.limit, "a: max 4 reached; b: max 4 reached");
-    assert!(withdrawn.reason.contains("Insufficient nvidia.com/gpu"), "{withdrawn:?}");
+    assert!(
+        withdrawn.reason.contains("Insufficient nvidia.com/gpu"),
+        "{withdrawn:?}"
+    );
     let text = render(&report, Detail::Brief);
-    assert!(text.contains("withdrawn") && text.contains("max 4 reached"), "{text}");
+    assert!(
+        text.contains("withdrawn") && text.contains("max 4 reached"),
+        "{text}"
+    );
     assert!(text.contains("ready at once"), "{text}");
     assert!(!text.contains("-0 "), "{text}");
 }
 
 #[test]
 fn nodes_that_are_removed_together_are_told_in_one_row() {
-    let changes = "[[change]]\nat = \"1 min\"\nreplicas = 7\n[[change]]\nat = \"10 min\"\nreplicas = 2\n";
+    let changes =
+        "[[change]]\nat = \"1 min\"\nreplicas = 7\n[[change]]\nat = \"10 min\"\nreplicas = 2\n";
     let record = ran(changes, &["run.duration=40 min"]);
-    let removed = cluster(&record).decisions.iter().filter(|d| {
-        d.controller == Controller::ClusterAutoscaler && d.why.starts_with("removes ")
-    });
+    let removed = cluster(&record)
+        .decisions
+        .iter()
+        .filter(|d| d.controller == Controller::ClusterAutoscaler && d.why.starts_with("removes "));
     let removed: Vec<_> = removed.collect();
     assert!(!removed.is_empty());
     let nodes: i64 = removed.iter().map(|d| d.from - d.to).sum();
     assert_eq!(nodes, 5, "{removed:?}");
     let mut at: Vec<_> = removed.iter().map(|d| (d.at, d.about.clone())).collect();
     at.dedup();
-    assert_eq!(at.len(), removed.len(), "one row for each group and instant");
+    assert_eq!(
+        at.len(),
+        removed.len(),
+        "one row for each group and instant"
+    );
+}
+
+/// CPU time of this thread [s].
+fn cpu() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let ns: f64 = stat.split(' ').next()?.parse().ok()?;
+    Some(ns / 1e9)
+}
+
+/// Four times the pods take at most seven times the work: what grows with the square would take sixteen.
+#[test]
+fn the_work_of_a_scale_out_grows_with_the_pods() {
+    let of = |pods: usize| {
+        let change = format!("[[change]]\nat = \"1 min\"\nreplicas = {pods}\n");
+        let few = "workload[0].arrival={ kind = \"poisson\", rate = \"1 req/s\" }";
+        let scenario = parsed(&change, &["cluster.node_group[0].max=20000", few]);
+        let scenario = scenario.unwrap_or_else(|e| panic!("{e}"));
+        let before = cpu()?;
+        let record = scenario.run(&RunOptions::default()).unwrap();
+        let ready = cluster(&record).samples.iter().map(|s| s.ready).max();
+        assert_eq!(ready, Some(pods as u32));
+        Some(cpu()? - before)
+    };
+    let (Some(small), Some(large)) = (of(1000), of(4000)) else {
+        return;
+    };
+    assert!(large < 7.0 * small, "{small} s and {large} s");
+}
+
+#[test]
+#[ignore = "a measurement: cargo test -p sim --release --test all -- --ignored --nocapture ten_thousand"]
+fn ten_thousand_pods_are_scaled_out() {
+    let change = "[[change]]\nat = \"1 min\"\nreplicas = 10000\n";
+    let few = "workload[0].arrival={ kind = \"poisson\", rate = \"1 req/s\" }";
+    let scenario = parsed(change, &["cluster.node_group[0].max=20000", few]).unwrap();
+    let before = cpu();
+    let record = scenario.run(&RunOptions::default()).unwrap();
+    let took = cpu().zip(before).map(|(after, before)| after - before);
+    let most = cluster(&record).samples.iter().map(|s| s.ready).max();
+    println!("{took:?} s of CPU, {most:?} ready");
 }

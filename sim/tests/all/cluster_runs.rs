@@ -382,7 +382,7 @@ fn wrong_manifests_are_refused_with_their_place_and_what_would_be_right() {
         &["cluster.node_group[0].min=5"],
         &[
             "cluster.node_group[0].max: must be at least min (5), got 4",
-            "plain.toml:18",
+            "plain.toml:19",
         ],
     );
     refused(

@@ -3,8 +3,8 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod cluster;
-mod cluster_base;
 mod cluster_actuation;
+mod cluster_base;
 mod cluster_controllers;
 mod cluster_faults;
 mod cluster_on_demand;
@@ -29,3 +29,4 @@ mod schemas;
 mod sglang_apart;
 mod stale;
 mod vllm_v1_rules;
+mod zz_tmp;

@@ -45,7 +45,9 @@ impl Cluster {
         // Those that became ready in the same second are compared by what comes after that: they stand together, where the first of them does.
         let mut first_of: BTreeMap<SimTime, u64> = BTreeMap::new();
         for u in &units {
-            let first = first_of.entry(told(self.units[*u].ready)).or_insert(u64::MAX);
+            let first = first_of
+                .entry(told(self.units[*u].ready))
+                .or_insert(u64::MAX);
             *first = uid(*u).min(*first);
         }
         units.sort_by_cached_key(|u| {
