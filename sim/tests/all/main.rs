@@ -29,4 +29,3 @@ mod schemas;
 mod sglang_apart;
 mod stale;
 mod vllm_v1_rules;
-mod zz_tmp;
