@@ -94,6 +94,8 @@ pub enum RejectReason {
     TooLong,
     /// Its KV can never fit.
     NeverFits,
+    /// No replica was ready, or none within the time for which the gateway holds requests (HTTP 502, 503).
+    NoEndpoint,
 }
 
 impl RejectReason {
@@ -101,7 +103,7 @@ impl RejectReason {
     pub fn http_status(self) -> u16 {
         match self {
             RejectReason::Overloaded => 429,
-            RejectReason::QueueFull => 503,
+            RejectReason::QueueFull | RejectReason::NoEndpoint => 503,
             RejectReason::TooLong | RejectReason::NeverFits => 422,
         }
     }

@@ -338,7 +338,9 @@ fn write_csv(dir: &Path, record: &RunRecord, report: &RunReport) -> anyhow::Resu
     let [requests, steps, series, summary, scenario] = TABLES.map(|name| dir.join(name));
     let mut files = FileSet::new();
     match &record.request_rows {
-        Some(rows) => files.write(&requests, |out| csv::write_requests(out, rows))?,
+        Some(rows) => files.write(&requests, |out| {
+            csv::write_served(out, rows, record.cluster.as_ref())
+        })?,
         None => note!(
             "warning: no requests.csv: the run has more requests than a record keeps rows for"
         ),

@@ -50,6 +50,8 @@ impl Sight for Seen<'_> {
         Vitals {
             load: metrics.load,
             totals: metrics.totals(),
+            // What the server holds outside of the scheduler is not told by replica.
+            outstanding: metrics.load.running + metrics.load.waiting,
             gone: (self.engine.gone(index)).map(|at| SimTime(at.0.saturating_sub(self.ahead.0))),
         }
     }

@@ -200,6 +200,7 @@ impl Replica {
         Vitals {
             load: self.load(),
             totals: self.totals,
+            outstanding: self.outstanding() as u32,
             gone: (self.lifecycle == Lifecycle::Gone).then_some(self.last),
         }
     }

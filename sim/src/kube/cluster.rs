@@ -7,6 +7,7 @@ use super::deployment::Deployment;
 use super::event::Event;
 use super::flows::Loads;
 use super::node::Node;
+use super::placing::Rooms;
 use super::pod::Pod;
 use super::provisioner::Provisioner;
 use super::record::{
@@ -36,6 +37,10 @@ pub(super) struct Group {
     pub max: usize,
     /// Nodes asked of the cloud.
     pub target: usize,
+    /// Nodes that have not gone.
+    pub all: usize,
+    /// Of those, nodes without a taint.
+    pub there: usize,
     /// The cloud has no capacity until then.
     pub no_capacity_until: SimTime,
 }
@@ -52,10 +57,9 @@ pub struct Cluster {
     pub(super) units: Vec<Unit>,
     /// Units that have not ended, ascending.
     pub(super) live: Vec<usize>,
-    /// Pods without a node, ascending.
-    pub(super) pending: Vec<usize>,
     /// Nodes that have not gone, ascending.
     pub(super) present: Vec<usize>,
+    pub(super) rooms: Rooms,
     pub(super) deployments: Vec<Deployment>,
     pub(super) autoscaler: Option<ClusterAutoscaler>,
     /// Autoscalers that are no HPA; none while one has its turn.
@@ -122,6 +126,8 @@ impl Cluster {
             min: g.min,
             max: g.max,
             target: g.nodes,
+            all: 0,
+            there: 0,
             no_capacity_until: SimTime::ZERO,
         };
         let mut cluster = Cluster {
@@ -133,8 +139,8 @@ impl Cluster {
             pods: Vec::new(),
             units: Vec::new(),
             live: Vec::new(),
-            pending: Vec::new(),
             present: Vec::new(),
+            rooms: Rooms::default(),
             samples_of: match deployments.len() {
                 0 | 1 => Vec::new(),
                 n => vec![Vec::new(); n],
@@ -218,8 +224,11 @@ impl Cluster {
 
     pub(super) fn plan(&mut self, at: SimTime, event: Event) {
         self.sequence += 1;
-        self.agenda
-            .insert((at, event.class(), self.sequence), event);
+        let class = match event {
+            Event::Fault(i) => self.spec.faults[i].kind.class(),
+            event => event.class(),
+        };
+        self.agenda.insert((at, class, self.sequence), event);
     }
 
     /// When something happens here next.
@@ -305,8 +314,7 @@ impl Cluster {
 
     /// Notes what was decided; of what a controller left as it was, only where the reason is another than last time.
     pub(super) fn note(&mut self, row: DecisionRow) {
-        let is_told = matches!(row.controller, Controller::Operator | Controller::Fault);
-        if row.from == row.to && !is_told {
+        if row.from == row.to && !row.controller.tells() {
             let last = self
                 .decisions
                 .iter()
@@ -368,7 +376,11 @@ impl Cluster {
             offered: sight.offered(),
             held: sight.held(),
             desired: self.deployments.iter().map(|d| d.wanted() as u32).sum(),
-            pending_pods: self.pending.len() as u32,
+            pending_pods: self
+                .deployments
+                .iter()
+                .map(|d| d.pending.len() as u32)
+                .sum(),
             ..SampleRow::default()
         };
         for &u in &self.live {
@@ -376,9 +388,11 @@ impl Cluster {
             row.replicas += u32::from(unit.counts());
             row.ready += u32::from(unit.is_serving());
             if let Some(engine) = unit.engine {
-                let load = sight.engine(engine).load;
-                row.running += u64::from(load.running);
-                row.waiting += u64::from(load.waiting);
+                let v = sight.engine(engine);
+                let (running, waiting) = (u64::from(v.load.running), u64::from(v.load.waiting));
+                row.running += running;
+                row.waiting += waiting;
+                row.in_server += u64::from(v.outstanding).saturating_sub(running + waiting);
             }
         }
         for &n in &self.present {
@@ -404,9 +418,7 @@ impl Cluster {
             at: now,
             held: sight.traffic(d).held,
             desired: self.deployments[d].wanted() as u32,
-            pending_pods: (self.pending.iter())
-                .filter(|p| self.deployment_of(**p) == d)
-                .count() as u32,
+            pending_pods: self.deployments[d].pending.len() as u32,
             ..DeploymentSample::default()
         };
         for &u in &self.live {
@@ -417,9 +429,11 @@ impl Cluster {
             row.replicas += u32::from(unit.counts());
             row.ready += u32::from(unit.is_serving());
             if let Some(engine) = unit.engine {
-                let load = sight.engine(engine).load;
-                row.running += u64::from(load.running);
-                row.waiting += u64::from(load.waiting);
+                let v = sight.engine(engine);
+                let (running, waiting) = (u64::from(v.load.running), u64::from(v.load.waiting));
+                row.running += running;
+                row.waiting += waiting;
+                row.in_server += u64::from(v.outstanding).saturating_sub(running + waiting);
             }
         }
         row
@@ -461,6 +475,10 @@ impl Cluster {
     pub fn finish(mut self, end: SimTime) -> ClusterRecord {
         for &u in &self.live.clone() {
             self.stop_serving(end, u);
+        }
+        for p in self.pending() {
+            self.tell_held_up(p);
+            self.pods[p].limit = self.limit_of(end, self.deployment_of(p));
         }
         let node = |n: &Node, spec: &ClusterSpec| {
             let group = &spec.groups[n.group];

@@ -1,5 +1,7 @@
 //! The controllers' turns: what each is shown, and what becomes of its decision.
 
+use std::collections::BTreeMap;
+
 use rand::Rng;
 
 use super::cluster::Cluster;
@@ -262,7 +264,8 @@ impl Cluster {
     /// A loop of the Cluster Autoscaler.
     pub(super) fn scan(&mut self, now: SimTime) {
         let nodes = self.nodes_for_autoscaler();
-        let unschedulable: Vec<PodView> = self.pending.iter().map(|p| self.pod_view(*p)).collect();
+        let pending = self.pending();
+        let unschedulable: Vec<PodView> = pending.iter().map(|p| self.pod_view(*p)).collect();
         let draw = self.expander.next_u64();
         let Some(autoscaler) = &mut self.autoscaler else {
             return;
@@ -294,6 +297,7 @@ impl Cluster {
         if scan.actions.is_empty() {
             self.note(row.clone());
         }
+        self.tell_removals(&row, &scan.actions);
         for action in scan.actions {
             match action {
                 Action::SetGroupSize { group, size } => {
@@ -306,10 +310,6 @@ impl Cluster {
                 Action::RemoveNode { node, evict_at } => {
                     let n = node as usize;
                     let group = self.nodes[n].group;
-                    row.about.clone_from(&self.spec.groups[group].name);
-                    row.from = self.groups[group].target as i64;
-                    row.to = row.from - 1;
-                    self.note(row.clone());
                     self.groups[group].target = self.groups[group].target.saturating_sub(1);
                     self.taint(now, n, "ToBeDeletedByClusterAutoscaler");
                     self.nodes[n].why_gone = "removed by the Cluster Autoscaler".into();
@@ -320,6 +320,28 @@ impl Cluster {
         let period = self.spec.cluster_autoscaler.map(|f| f.scan_interval);
         if let Some(period) = period {
             self.plan(now + period, Event::Scan);
+        }
+    }
+
+    /// Notes which nodes of each group are removed by `actions`, in a row for each group.
+    fn tell_removals(&mut self, row: &DecisionRow, actions: &[Action]) {
+        let mut of_group: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for action in actions {
+            if let Action::RemoveNode { node, .. } = action {
+                let node = &self.nodes[*node as usize];
+                let names = of_group.entry(node.group).or_default();
+                names.push(node.name.clone());
+            }
+        }
+        for (group, names) in of_group {
+            let from = self.groups[group].target as i64;
+            self.note(DecisionRow {
+                about: self.spec.groups[group].name.clone(),
+                from,
+                to: from - names.len() as i64,
+                why: format!("removes {}: not needed", shortened(&names)),
+                ..row.clone()
+            });
         }
     }
 

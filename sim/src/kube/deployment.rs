@@ -1,5 +1,7 @@
 //! A Deployment or LeaderWorkerSet at work: how many replicas it wants, who scales it, and by which metrics.
 
+use std::collections::BTreeSet;
+
 use super::spec::{DeploymentSpec, MetricSource};
 use crate::control::hpa::Hpa;
 use crate::control::keda::Keda;
@@ -22,6 +24,24 @@ pub(super) struct Deployment {
     pub reads_saturation: bool,
     /// Raised with each rolling update.
     pub generation: u32,
+    /// Replicas that its controller counts.
+    pub counted: usize,
+    /// Replicas that are ready.
+    pub ready: usize,
+    /// Its pods without a node.
+    pub pending: BTreeSet<usize>,
+    /// What was last said of those.
+    pub held_up: HeldUp,
+}
+
+/// What the scheduler said of the pods of a deployment for which it found no room.
+#[derive(Default)]
+pub(super) struct HeldUp {
+    /// The youngest of them.
+    pub newest: Option<usize>,
+    /// The rooms that it looked at, by their version.
+    pub version: u64,
+    pub why: String,
 }
 
 impl Deployment {
@@ -54,6 +74,10 @@ impl Deployment {
             wished: None,
             reads_saturation: spec.metrics.iter().any(MetricSource::is_saturation),
             generation: 0,
+            counted: 0,
+            ready: 0,
+            pending: BTreeSet::new(),
+            held_up: HeldUp::default(),
         })
     }
 

@@ -99,15 +99,11 @@ impl Event {
         match self {
             Begin => 0,
             Change(_) => 1,
-            Fault(_)
-            | NodeFault { .. }
-            | UnitFault { .. }
-            | UnitReached { .. }
-            | NodeSlow { .. }
-            | StorageFast { .. }
-            | LinkWell { .. }
-            | NodeLost(_) => 2,
-            NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
+            // Of the kind of the fault: `FaultKind::class`.
+            Fault(_) | StorageFast { .. } | LinkWell { .. } => 2,
+            NodeFault { .. } | NodeSlow { .. } | NodeLost(_) => 3,
+            UnitFault { .. } | UnitReached { .. } => 4,
+            NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 5,
             PodBound { .. }
             | PodStarted { .. }
             | PodReads { .. }
@@ -116,13 +112,13 @@ impl Event {
             | UnitUp { .. }
             | UnitReady { .. }
             | UnitAsleep { .. }
-            | UnitNoticed(_) => 4,
-            Deadline(_) => 5,
-            LookAtDraining => 6,
-            Sample | Scrape => 7,
-            Poll(_) => 8,
-            Sync(_) | Scale(_) | Look => 9,
-            Scan | Provision => 10,
+            | UnitNoticed(_) => 6,
+            Deadline(_) => 7,
+            LookAtDraining => 8,
+            Sample | Scrape => 9,
+            Poll(_) => 10,
+            Sync(_) | Scale(_) | Look => 11,
+            Scan | Provision => 12,
         }
     }
 }

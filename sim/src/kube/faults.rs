@@ -55,13 +55,18 @@ impl Cluster {
                 let why = format!("no metrics for {:.0} s", duration.as_secs());
                 self.decided(now, Controller::Fault, "metrics", (0, 0), why);
             }
-            FaultKind::NoCapacity { group, duration } => {
-                let until = &mut self.groups[group].no_capacity_until;
-                *until = (*until).max(now + duration);
-                let name = self.spec.groups[group].name.clone();
-                let size = self.groups[group].target as i64;
-                let why = format!("the cloud has no capacity for {:.0} s", duration.as_secs());
-                self.decided(now, Controller::Fault, &name, (size, size), why);
+            FaultKind::NoCapacity { duration } => {
+                for group in 0..self.groups.len() {
+                    if !self.spec.faults[i].may_hit(group) {
+                        continue;
+                    }
+                    let until = &mut self.groups[group].no_capacity_until;
+                    *until = (*until).max(now + duration);
+                    let name = self.spec.groups[group].name.clone();
+                    let size = self.groups[group].target as i64;
+                    let why = format!("the cloud has no capacity for {:.0} s", duration.as_secs());
+                    self.decided(now, Controller::Fault, &name, (size, size), why);
+                }
             }
             FaultKind::SlowStorage { share, duration } => {
                 let before = self.storage_share();
@@ -102,6 +107,7 @@ impl Cluster {
                         node.is_registered()
                             && !node.is_tainted()
                             && (!is_spot || self.spec.groups[node.group].is_spot)
+                            && self.spec.faults[i].may_hit(node.group)
                             && of.is_none_or(|d| holds(*n, d))
                     })
                     .collect();

@@ -18,7 +18,11 @@ const DISRUPTED: &str = "karpenter.sh/disrupted";
 impl Cluster {
     /// Plans Karpenter's next turn: at once for a new pending pod.
     pub(super) fn plan_provisioner(&mut self, now: SimTime) {
-        let youngest = self.pending.last().copied();
+        if self.karpenter.is_none() {
+            return;
+        }
+        let pending = self.deployments.iter().filter_map(|d| d.pending.last());
+        let youngest = pending.max().copied();
         let Some(p) = &mut self.karpenter else { return };
         let is_new = youngest.is_some_and(|pod| p.told.is_none_or(|told| pod > told));
         if is_new {
@@ -37,7 +41,8 @@ impl Cluster {
     /// A turn of Karpenter.
     pub(super) fn provision(&mut self, now: SimTime) {
         let nodes = self.nodes_for_karpenter();
-        let pending: Vec<_> = self.pending.iter().map(|p| self.pod_view(*p)).collect();
+        let pending = self.pending();
+        let pending: Vec<_> = pending.iter().map(|p| self.pod_view(*p)).collect();
         let Some(p) = &mut self.karpenter else { return };
         if p.planned > now {
             // An earlier plan took its place.
@@ -99,7 +104,7 @@ impl Cluster {
 
     /// Nodes of a group that are there or coming, and not to go.
     fn there(&self, group: usize) -> i64 {
-        self.count(group, |n| !n.is_tainted()) as i64
+        self.groups[group].there as i64
     }
 
     fn node_of_claim(&self, claim: u64) -> Option<usize> {
@@ -116,10 +121,10 @@ impl Cluster {
 
     /// Asks the cloud for the instance of a claim.
     fn launch_claim(&mut self, now: SimTime, group: usize, claim: u64) {
-        let has_quota = self.count(group, |_| true) < self.groups[group].max;
+        let has_quota = self.groups[group].all < self.groups[group].max;
         let n = self.launch(now, group, has_quota);
         self.nodes[n].claim = Some(claim);
-        self.groups[group].target = self.count(group, |n| !n.is_tainted());
+        self.groups[group].target = self.groups[group].there;
         if !self.nodes[n].is_refused
             && let Some(p) = &mut self.karpenter
         {
@@ -142,7 +147,7 @@ impl Cluster {
         for d in given_up {
             let d: Disruption = d;
             for n in d.nodes {
-                self.nodes[n].tainted = SimTime::NEVER;
+                self.untaint(n);
                 self.nodes[n].why_gone.clear();
             }
         }

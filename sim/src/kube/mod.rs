@@ -27,6 +27,7 @@ mod loads;
 mod node;
 mod nodes;
 mod on_demand;
+mod placing;
 mod planner;
 mod pod;
 mod pods;

@@ -6,7 +6,6 @@ use super::event::Event;
 use super::node::{Image, Node};
 use super::record::Controller;
 use super::spec::{FaultKind, When};
-use crate::control::cluster_autoscaler::spec::Resources;
 use crate::kernel::time::{SimDuration, SimTime};
 
 /// Taint of a spot node that is taken away.
@@ -46,6 +45,8 @@ impl Cluster {
             last_pod_event: now,
         });
         self.present.push(n);
+        let group = &mut self.groups[group];
+        (group.all, group.there) = (group.all + 1, group.there + 1);
         n
     }
 
@@ -62,6 +63,7 @@ impl Cluster {
                 };
             }
         }
+        self.refile(n);
         self.populate(now, n, self.spec.is_warm);
         self.set_node_faults(now, n);
     }
@@ -88,7 +90,7 @@ impl Cluster {
 
     /// Asks for as many instances as the group has too few, after a node was lost or the target raised.
     pub(super) fn fill(&mut self, now: SimTime, group: usize) {
-        let there = self.count(group, |n| !n.is_tainted());
+        let there = self.groups[group].there;
         if self.karpenter.is_some() {
             self.groups[group].target = there;
         }
@@ -106,11 +108,14 @@ impl Cluster {
     /// Sets the size of a group: more are asked for; of those that are too many, requests are withdrawn, the youngest first.
     pub(super) fn set_group_size(&mut self, now: SimTime, group: usize, size: usize) {
         self.groups[group].target = size;
+        if size >= self.groups[group].there {
+            return self.fill(now, group);
+        }
         let booting: Vec<usize> = (self.present.iter().rev())
             .filter(|n| self.nodes[**n].group == group && self.nodes[**n].is_booting())
             .copied()
             .collect();
-        let there = self.count(group, |n| !n.is_tainted());
+        let there = self.groups[group].there;
         for n in booting.into_iter().take(there.saturating_sub(size)) {
             self.forget_node(now, n, "its request was withdrawn");
         }
@@ -142,7 +147,13 @@ impl Cluster {
         if node.why_gone.is_empty() {
             why.clone_into(&mut node.why_gone);
         }
-        self.present.retain(|other| *other != n);
+        let group = &mut self.groups[node.group];
+        group.all -= 1;
+        group.there -= usize::from(!node.is_tainted());
+        if let Ok(place) = self.present.binary_search(&n) {
+            self.present.remove(place);
+        }
+        self.refile(n);
         self.forget_instances(now, n);
     }
 
@@ -175,6 +186,7 @@ impl Cluster {
             return;
         }
         self.nodes[n].ready = now;
+        self.refile(n);
         let group = &self.spec.groups[self.nodes[n].group];
         let plugin = group
             .device_plugin
@@ -188,6 +200,7 @@ impl Cluster {
         if self.nodes[n].gone == SimTime::NEVER {
             self.nodes[n].usable = now;
             self.nodes[n].last_pod_event = now;
+            self.refile(n);
             self.finish_disruptions(now);
         }
     }
@@ -205,6 +218,7 @@ impl Cluster {
             if let When::After(delay) = spec.when
                 && of_nodes
                 && !spared
+                && spec.may_hit(self.nodes[n].group)
             {
                 let life = self.life(delay, &format!("cluster/fault/{fault}/node/{n}"));
                 self.plan(now + life, Event::NodeFault { node: n, fault });
@@ -216,6 +230,18 @@ impl Cluster {
         if !self.nodes[n].is_tainted() {
             self.nodes[n].tainted = now;
             self.nodes[n].taint = taint;
+            self.groups[self.nodes[n].group].there -= 1;
+            self.refile(n);
+        }
+    }
+
+    /// Takes the taint from a node that is there.
+    pub(super) fn untaint(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        if node.is_tainted() && node.gone == SimTime::NEVER {
+            node.tainted = SimTime::NEVER;
+            self.groups[node.group].there += 1;
+            self.refile(n);
         }
     }
 
@@ -278,15 +304,5 @@ impl Cluster {
         let group = self.nodes[n].group;
         // Whoever keeps the group at its size replaces the instance.
         self.fill(now, group);
-    }
-
-    /// What is free on a node.
-    pub(super) fn free(&self, n: usize) -> Resources {
-        let node = &self.nodes[n];
-        let mut free = self.spec.groups[node.group].template;
-        if node.usable == SimTime::NEVER {
-            free.gpus = 0;
-        }
-        (node.pods.iter()).fold(free, |free, p| free.less(self.requests_of(*p)))
     }
 }

@@ -1,7 +1,7 @@
 //! A pod.
 
 use super::flows::Load;
-use super::record::PodRow;
+use super::record::{PodRow, StartRow};
 use crate::control::actuation::Path;
 use crate::kernel::time::SimTime;
 
@@ -19,6 +19,8 @@ pub(super) struct Pod {
     pub ready: SimTime,
     pub gone: SimTime,
     pub restarts: u32,
+    /// Starts that ended in a crash.
+    pub earlier: Vec<StartRow>,
     /// Its container is the first of ours on its node.
     pub is_first: bool,
     /// It crashed, and waits for its next start (CrashLoopBackOff).
@@ -36,6 +38,8 @@ pub(super) struct Pod {
     /// Its load of weights, while that is under way.
     pub load: Option<Load>,
     pub unschedulable: String,
+    /// What kept nodes from being added for it.
+    pub limit: String,
 }
 
 impl From<Pod> for PodRow {
@@ -53,9 +57,11 @@ impl From<Pod> for PodRow {
             ready: p.ready,
             gone: p.gone,
             restarts: p.restarts,
+            earlier: p.earlier,
             instance: p.instance,
             path: p.path,
             unschedulable: p.unschedulable,
+            limit: p.limit,
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Pods and replicas: created by their Deployment or LeaderWorkerSet, placed, started phase by phase, drained, ended.
 
 mod crash;
+mod ranks;
 mod views;
 
 use super::cluster::Cluster;
 use super::delay::Delay;
+use super::deployment::{Deployment, HeldUp};
 use super::event::Event;
 use super::flows::Load;
 use super::pod::Pod;
 use super::sight::{Order, Sight};
 use super::slow::Speed;
-use super::spec::{FaultKind, Weights, When};
+use super::spec::{FaultKind, ScalerSpec, Weights, When};
 use super::unit::{State, Unit};
 use crate::control::actuation::Path;
 use crate::kernel::time::{SimDuration, SimTime};
@@ -37,15 +39,16 @@ impl Cluster {
             return;
         }
         let wanted = self.deployments[d].wanted();
-        let mut there = self.counted_units(d);
-        while there < wanted {
+        let there = self.deployments[d].counted;
+        for _ in there..wanted {
             self.create(now, d);
-            there += 1;
         }
-        while there > wanted {
-            let Some(victim) = self.victim(d) else { return };
-            self.remove(now, victim, "not wanted any more");
-            there -= 1;
+        if there > wanted {
+            let mut victims = self.ranked(now, d, self.counted(d));
+            victims.truncate(there - wanted);
+            for victim in victims {
+                self.remove(now, victim, "not wanted any more");
+            }
         }
     }
 
@@ -53,7 +56,7 @@ impl Cluster {
         let unit = self.units.len();
         let spec = &self.spec.deployments[d].pod;
         let ordinal = if self.is_set_of_groups(d) {
-            let taken: Vec<u32> = (self.counted(d).into_iter())
+            let taken: std::collections::BTreeSet<u32> = (self.counted(d).into_iter())
                 .map(|u| self.units[u].ordinal)
                 .collect();
             (0..).find(|o| !taken.contains(o)).unwrap_or(0)
@@ -81,6 +84,7 @@ impl Cluster {
                 ready: SimTime::NEVER,
                 gone: SimTime::NEVER,
                 restarts: 0,
+                earlier: Vec::new(),
                 is_first: false,
                 is_backing_off: false,
                 backoffs: 0,
@@ -90,11 +94,13 @@ impl Cluster {
                 is_bound: false,
                 load: None,
                 unschedulable: String::new(),
+                limit: String::new(),
             });
-            self.pending.push(pod);
+            self.deployments[d].pending.insert(pod);
             pods.push(pod);
         }
         self.live.push(unit);
+        self.deployments[d].counted += 1;
         self.units.push(Unit {
             deployment: d,
             generation: self.deployments[d].generation,
@@ -116,47 +122,79 @@ impl Cluster {
         });
     }
 
-    /// Which replica goes first: of a LeaderWorkerSet the highest index; of a Deployment one without a node, then one that is not ready,
-    /// then the one that became ready last.
-    fn victim(&self, d: usize) -> Option<usize> {
-        let counted = self.counted(d).into_iter();
-        if self.is_set_of_groups(d) {
-            return counted.max_by_key(|u| self.units[*u].ordinal);
-        }
-        counted.max_by_key(|u| {
-            let unit = &self.units[*u];
-            let placed = unit.pods.iter().all(|p| self.pods[*p].node.is_some());
-            (!placed, unit.state != State::Serving, unit.ready, *u)
-        })
+    /// Pods without a node, in the order of their creation.
+    pub(super) fn pending(&self) -> Vec<usize> {
+        let all = self.deployments.iter().flat_map(|d| &d.pending);
+        let mut pods: Vec<usize> = all.copied().collect();
+        pods.sort_unstable();
+        pods
     }
 
-    /// Places pods, in the order of their creation, on nodes with room: the fullest first.
+    /// Places pods, in the order of their creation, on nodes with room.
     pub(super) fn schedule(&mut self, now: SimTime) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let mut left = Vec::new();
-        let mut reasons: Vec<Option<String>> = vec![None; self.deployments.len()];
-        for pod in std::mem::take(&mut self.pending) {
-            if self.pods[pod].gone != SimTime::NEVER {
-                continue;
-            }
-            // All pods of a deployment ask for the same: where one found no room, none of those after it does.
-            let d = self.deployment_of(pod);
-            let node = match reasons[d] {
-                Some(_) => None,
-                None => self.node_with_room(d),
+        // All pods of a deployment ask for the same: where one found no room, none of those after it does until something has changed.
+        let version = self.rooms.version;
+        let may_fit = |d: &Deployment| {
+            let newest = d.pending.last().copied();
+            newest.is_some() && (d.held_up.newest < newest || d.held_up.version != version)
+        };
+        let mut open: Vec<usize> = (0..self.deployments.len())
+            .filter(|d| may_fit(&self.deployments[*d]))
+            .collect();
+        loop {
+            let first = |d: &usize| Some((*self.deployments[*d].pending.first()?, *d));
+            let Some((pod, d)) = open.iter().filter_map(first).min() else {
+                return;
             };
-            match node {
-                Some(node) => self.place(now, pod, node),
+            match self.node_with_room(d) {
+                Some(node) => {
+                    self.tell_held_up(pod);
+                    self.deployments[d].pending.remove(&pod);
+                    self.place(now, pod, node);
+                }
                 None => {
-                    let text: &String = reasons[d].get_or_insert_with(|| self.why_no_room(d));
-                    self.pods[pod].unschedulable.clone_from(text);
-                    left.push(pod);
+                    let why = self.why_no_room(d);
+                    let its = &mut self.deployments[d];
+                    its.held_up = HeldUp {
+                        newest: its.pending.last().copied(),
+                        version: self.rooms.version,
+                        why,
+                    };
+                    open.retain(|other| *other != d);
                 }
             }
         }
-        self.pending = left;
+    }
+
+    /// What keeps nodes from being added for the pods of deployment `d`.
+    pub(super) fn limit_of(&self, now: SimTime, d: usize) -> String {
+        let grows = self.autoscaler.is_some()
+            || self.karpenter.is_some()
+            || (self.spec.scalers.iter()).any(|s| matches!(s.spec, ScalerSpec::SageMaker(_)));
+        if !grows {
+            return "nobody adds nodes (no node autoscaler)".into();
+        }
+        let may_use = |g: &usize| self.spec.deployments[d].may_use(*g);
+        let one = |g: usize| {
+            let (group, name) = (&self.groups[g], &self.spec.groups[g].name);
+            if now < group.no_capacity_until {
+                format!("{name}: the cloud has no capacity")
+            } else if group.target >= group.max {
+                format!("{name}: max {} reached", group.max)
+            } else {
+                format!("{name}: {} of {} nodes", group.target, group.max)
+            }
+        };
+        let all: Vec<String> = (0..self.groups.len()).filter(may_use).map(one).collect();
+        all.join("; ")
+    }
+
+    /// Notes what the scheduler said of pod `p`, which is Pending no longer or to the end of the run.
+    pub(super) fn tell_held_up(&mut self, p: usize) {
+        let held_up = &self.deployments[self.deployment_of(p)].held_up;
+        if held_up.newest.is_some_and(|newest| p <= newest) {
+            self.pods[p].unschedulable = held_up.why.clone();
+        }
     }
 
     /// Places pods at the start of a warm run and lets them be ready.
@@ -181,54 +219,6 @@ impl Cluster {
         }
     }
 
-    fn node_with_room(&self, d: usize) -> Option<usize> {
-        let spec = &self.spec.deployments[d];
-        let requests = spec.pod.requests;
-        (self.present.iter().copied())
-            .filter(|n| self.nodes[*n].is_usable() && spec.may_use(self.nodes[*n].group))
-            .map(|n| (self.free(n), n))
-            .filter(|(free, _)| free.holds(requests))
-            .min_by_key(|(free, n)| (free.gpus, *n))
-            .map(|(_, n)| n)
-    }
-
-    /// What the scheduler says, as `kubectl describe pod` shows it.
-    fn why_no_room(&self, d: usize) -> String {
-        let spec = &self.spec.deployments[d];
-        let mut reasons: std::collections::BTreeMap<String, usize> = Default::default();
-        let registered = (self.present.iter()).filter(|n| self.nodes[**n].is_registered());
-        let mut all = 0;
-        for &n in registered {
-            all += 1;
-            let node = &self.nodes[n];
-            let reason = if node.is_tainted() {
-                format!("node(s) had untolerated taint {{{}: }}", node.taint)
-            } else if !spec.may_use(node.group) {
-                "node(s) didn't match Pod's node affinity/selector".into()
-            } else {
-                let requests = spec.pod.requests;
-                let free = self.free(n);
-                if free.gpus < requests.gpus {
-                    format!("Insufficient {}", spec.pod.resource)
-                } else if free.cpu_milli < requests.cpu_milli {
-                    "Insufficient cpu".into()
-                } else {
-                    "Insufficient memory".into()
-                }
-            };
-            *reasons.entry(reason).or_default() += 1;
-        }
-        let mut text = format!("0/{all} nodes are available");
-        for (i, (reason, n)) in reasons.iter().enumerate() {
-            text += if i == 0 { ": " } else { ", " };
-            text += &format!("{n} {reason}");
-        }
-        if all == 0 {
-            text = "no nodes available to schedule pods".into();
-        }
-        text
-    }
-
     fn place(&mut self, now: SimTime, p: usize, n: usize) {
         let epoch = self.units[self.pods[p].unit].epoch;
         let (at, event) = match &self.actuation {
@@ -248,6 +238,7 @@ impl Cluster {
         let pod = &mut self.pods[p];
         pod.node = Some(n);
         pod.scheduled = now;
+        self.refile(n);
         self.plan(at, event);
     }
 
@@ -370,8 +361,8 @@ impl Cluster {
             self.pods[p].ready = now;
         }
         let speed = self.may_slow().then(|| Speed::new(self.slowdown_of(unit)));
+        self.set_state(unit, State::Serving);
         let u = &mut self.units[unit];
-        u.state = State::Serving;
         u.ready = now;
         u.engine = None;
         u.partitions = 0;
@@ -393,6 +384,24 @@ impl Cluster {
                 let name = format!("cluster/fault/{fault}/replica/{unit}/{epoch}");
                 let at = now + self.life(delay, &name);
                 self.plan(at, Event::UnitFault { unit, epoch, fault });
+            }
+        }
+    }
+
+    /// Replica `unit` stands elsewhere: its controller and the scheduler see it.
+    pub(super) fn set_state(&mut self, unit: usize, state: State) {
+        let u = &mut self.units[unit];
+        let before = (u.counts(), u.is_serving());
+        u.state = state;
+        let after = (u.counts(), u.is_serving());
+        let its = &mut self.deployments[u.deployment];
+        its.counted = its.counted + usize::from(after.0) - usize::from(before.0);
+        its.ready = its.ready + usize::from(after.1) - usize::from(before.1);
+        if state == State::Draining {
+            for p in self.units[unit].pods.clone() {
+                if let Some(n) = self.pods[p].node {
+                    self.refile(n);
+                }
             }
         }
     }
@@ -430,7 +439,7 @@ impl Cluster {
         let (state, engine, deployment) = (u.state, u.engine, u.deployment);
         match (state, engine) {
             (State::Serving, Some(engine)) => {
-                u.state = State::Draining;
+                self.set_state(unit, State::Draining);
                 self.stop_serving(now, unit);
                 self.orders.push(Order::Drain(engine));
                 let grace = self.spec.deployments[deployment].pod.grace;
@@ -454,12 +463,14 @@ impl Cluster {
     /// A replica and its pods have ended.
     pub(super) fn end(&mut self, now: SimTime, unit: usize) {
         self.stop_serving(now, unit);
+        self.set_state(unit, State::Gone);
         let u = &mut self.units[unit];
-        u.state = State::Gone;
         u.gone = now;
         u.epoch += 1;
         let pods = u.pods.clone();
-        self.live.retain(|other| *other != unit);
+        if let Ok(place) = self.live.binary_search(&unit) {
+            self.live.remove(place);
+        }
         for p in pods {
             self.drop_load(now, p);
             self.leave_instance(now, p);
@@ -467,7 +478,14 @@ impl Cluster {
             if let Some(n) = self.pods[p].node {
                 self.nodes[n].pods.retain(|other| *other != p);
                 self.nodes[n].last_pod_event = now;
+                self.refile(n);
                 self.release_node(now, n);
+            } else {
+                let d = self.deployment_of(p);
+                if self.deployments[d].pending.remove(&p) {
+                    self.tell_held_up(p);
+                    self.pods[p].limit = self.limit_of(now, d);
+                }
             }
         }
     }
@@ -515,9 +533,9 @@ impl Cluster {
             self.drop_load(now, p);
         }
         self.stop_serving(now, unit);
+        self.set_state(unit, State::Lost);
         let u = &mut self.units[unit];
         u.epoch += 1;
-        u.state = State::Lost;
         u.why_gone = "lost with its node".into();
         if was_draining {
             self.end(now, unit);

@@ -40,7 +40,7 @@ pub struct NodeRow {
 }
 
 /// The phases of a pod's start, in their order.
-pub const PHASES: [&str; 9] = [
+pub const PHASES: [&str; 10] = [
     "pending",
     "node_boot",
     "device_plugin",
@@ -50,7 +50,27 @@ pub const PHASES: [&str; 9] = [
     "engine_init",
     "waking",
     "readiness",
+    "back_off",
 ];
+
+/// A start of a pod's container. Instants that it did not reach are [`SimTime::NEVER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartRow {
+    /// What it comes after: the pod was scheduled, or the container crashed.
+    pub after: SimTime,
+    /// The container starts.
+    pub started: SimTime,
+    /// Its weights are loaded.
+    pub loaded: SimTime,
+    /// The weights of all pods of its replica are.
+    pub gang_loaded: SimTime,
+    /// Its engine answers.
+    pub up: SimTime,
+    /// Its readiness probe succeeded.
+    pub ready: SimTime,
+    /// It crashed, and the next start comes.
+    pub crashed: SimTime,
+}
 
 /// A pod. Instants that it did not reach are [`SimTime::NEVER`].
 #[derive(Clone, Debug, PartialEq)]
@@ -79,8 +99,12 @@ pub struct PodRow {
     pub gone: SimTime,
     /// Times that its container crashed and was started again; the instants above are of the last start.
     pub restarts: u32,
+    /// The starts before that, in their order.
+    pub earlier: Vec<StartRow>,
     /// What the scheduler last said of it while it was Pending.
     pub unschedulable: String,
+    /// What kept nodes from being added for it, where it never had one.
+    pub limit: String,
     /// Index of the vLLM instance that served for it, with fast model actuation.
     pub instance: Option<usize>,
     /// How it got that.
@@ -88,10 +112,29 @@ pub struct PodRow {
 }
 
 impl PodRow {
-    /// Time spent in each of [`PHASES`] up to `end`; `node` is the one that it was placed on.
+    /// Its last start.
+    fn last(&self) -> StartRow {
+        StartRow {
+            after: self.earlier.last().map_or(self.scheduled, |s| s.crashed),
+            started: self.started,
+            loaded: self.loaded,
+            gang_loaded: self.gang_loaded,
+            up: self.up,
+            ready: self.ready,
+            crashed: SimTime::NEVER,
+        }
+    }
+
+    /// The starts of its container, in their order; one that never started has one.
+    pub fn starts(&self) -> impl Iterator<Item = StartRow> {
+        self.earlier.iter().copied().chain([self.last()])
+    }
+
+    /// Time spent in each of [`PHASES`] up to `end` by its first start; `node` is the one that it was placed on.
     pub fn phases(&self, node: Option<&NodeRow>, end: SimTime) -> [SimDuration; PHASES.len()] {
-        let end = end.min(self.gone);
-        let mut out = [SimDuration::ZERO; PHASES.len()];
+        let first = self.earlier.first().copied().unwrap_or_else(|| self.last());
+        let end = end.min(self.gone).min(first.crashed);
+        let mut out = self.phases_of(&first, end);
         let overlap =
             |a: SimTime, b: SimTime, from: SimTime, to: SimTime| b.min(to).since(a.max(from));
         let waited = self.scheduled.min(end).since(self.created);
@@ -101,20 +144,42 @@ impl PodRow {
             out[2] = overlap(node.ready, node.usable, from, to);
         }
         out[0] = SimDuration(waited.0.saturating_sub(out[1].0 + out[2].0));
+        // The image is pulled, and the volume attached, before the first start alone.
+        out[3] = std::mem::take(&mut out[9]);
+        out
+    }
+
+    /// The same of each start; one after a crash begins with its pause.
+    pub fn phases_of_starts(
+        &self,
+        node: Option<&NodeRow>,
+        end: SimTime,
+    ) -> impl Iterator<Item = (StartRow, [SimDuration; PHASES.len()])> {
+        let end = end.min(self.gone);
+        let first = self.phases(node, end);
+        (self.starts().enumerate()).map(move |(i, start)| match i {
+            0 => (start, first),
+            _ => (start, self.phases_of(&start, end.min(start.crashed))),
+        })
+    }
+
+    /// Phases of a start from what it comes after.
+    fn phases_of(&self, start: &StartRow, end: SimTime) -> [SimDuration; PHASES.len()] {
+        let mut out = [SimDuration::ZERO; PHASES.len()];
         let steps = [
-            self.scheduled,
-            self.started,
-            self.loaded,
-            self.gang_loaded,
-            self.up,
-            self.ready,
+            start.after,
+            start.started,
+            start.loaded,
+            start.gang_loaded,
+            start.up,
+            start.ready,
         ];
         // An instance that is woken has no start of its engine.
         let up = match self.path {
             Some(Path::Hot) => 7,
             _ => 6,
         };
-        for (phase, pair) in [3, 4, 5, up, 8].into_iter().zip(steps.windows(2)) {
+        for (phase, pair) in [9, 4, 5, up, 8].into_iter().zip(steps.windows(2)) {
             out[phase] = pair[1].min(end).since(pair[0].min(end));
         }
         out
@@ -175,9 +240,19 @@ pub enum Controller {
     Operator,
     /// The cloud, or what broke.
     Fault,
+    /// The kubelet, which starts containers again that crashed.
+    Kubelet,
 }
 
 impl Controller {
+    /// Whether it tells of something that happened, whatever sizes it changes.
+    pub fn tells(self) -> bool {
+        matches!(
+            self,
+            Controller::Operator | Controller::Fault | Controller::Kubelet
+        )
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -196,6 +271,7 @@ impl Controller {
             Controller::DualPods => "dual-pods-controller",
             Controller::Operator => "operator",
             Controller::Fault => "fault",
+            Controller::Kubelet => "kubelet",
         }
     }
 }
@@ -234,6 +310,8 @@ pub struct SampleRow {
     pub running: u64,
     /// Requests that wait in engines.
     pub waiting: u64,
+    /// Requests in the engines' servers that their schedulers do not hold: on their way in or out, or being tokenised.
+    pub in_server: u64,
     /// Replicas wanted.
     pub desired: u32,
     /// Replicas there are, ready or not.
@@ -259,6 +337,8 @@ pub struct DeploymentSample {
     pub running: u64,
     /// Requests that wait in its engines.
     pub waiting: u64,
+    /// Requests in its engines' servers that their schedulers do not hold.
+    pub in_server: u64,
     /// Replicas wanted.
     pub desired: u32,
     /// Replicas there are, ready or not.
@@ -403,6 +483,23 @@ impl ClusterRecord {
     /// Accelerators of a pod of replica `r`.
     pub fn gpus_per_pod(&self, r: &ReplicaRow) -> i64 {
         (self.deployments.get(r.deployment)).map_or(0, |d| d.gpus_per_pod)
+    }
+
+    /// The first pod of the replica that each of `engines` engines was, and the number of its start, by their indices.
+    pub fn engine_pods(&self, engines: usize) -> Vec<Option<(usize, usize)>> {
+        let mut of = vec![None; engines];
+        for r in &self.replicas {
+            let Some(first) = r.pods.first().copied() else {
+                continue;
+            };
+            for (engine, from, _) in &r.served {
+                let start = self.pods[first].starts().position(|s| s.ready == *from);
+                if let Some(place) = of.get_mut(*engine as usize) {
+                    *place = Some((first, start.unwrap_or(0)));
+                }
+            }
+        }
+        of
     }
 
     /// The deployment of each of `engines` engines, by its index.

@@ -74,6 +74,8 @@ pub struct Vitals {
     pub load: Load,
     /// What it has done.
     pub totals: Totals,
+    /// Requests that it was sent and has not answered, those in its server and not in its scheduler included.
+    pub outstanding: u32,
     /// When it ended, if it has.
     pub gone: Option<SimTime>,
 }

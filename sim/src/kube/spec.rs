@@ -44,10 +44,31 @@ pub struct ClusterSpec {
     pub changes: Vec<ChangeSpec>,
     /// Requests that each ready replica may have unanswered; those beyond wait at the gateway.
     pub max_outstanding: Option<u32>,
+    /// How the gateway holds requests that come while no replica is ready; `None`: it refuses them.
+    pub hold: Option<HoldSpec>,
+    /// How kube-scheduler scores nodes.
+    pub scheduler: SchedulerSpec,
     /// How often the state of the cluster is noted for reports.
     pub sample: SimDuration,
     /// How long the run goes on after the last event of a request while requests wait for a replica that does not come.
     pub patience: SimDuration,
+}
+
+impl ClusterSpec {
+    /// Whether requests may come while a deployment is meant to have no ready replica, and are refused then: it starts without one, or goes to zero.
+    pub fn refuses_at_zero(&self) -> bool {
+        let to_zero = |d: &DeploymentSpec| {
+            let keda = (d.keda.as_ref())
+                .is_some_and(|(k, _)| k.idle_replica_count.unwrap_or(k.min_replica_count) == 0);
+            let hpa = (d.hpa.as_ref()).is_some_and(|(h, _)| h.min_replicas == Some(0));
+            let endpoint = |s: &ScalerUse| match &s.spec {
+                ScalerSpec::SageMaker(e) => e.target.min_capacity == 0,
+                _ => false,
+            };
+            keda || hpa || self.scalers.iter().any(endpoint) || d.replicas == 0
+        };
+        self.hold.is_none() && (!self.is_warm || self.deployments.iter().any(to_zero))
+    }
 }
 
 /// A Deployment or LeaderWorkerSet, with the HPA or ScaledObject that scales it.
@@ -218,6 +239,55 @@ pub struct WvaVariant {
     pub scrape_interval: SimDuration,
 }
 
+/// How a gateway holds requests while no replica is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldSpec {
+    /// How long at most, from when a request was sent; then it fails. `None`: as long as its client waits.
+    pub timeout: Option<SimDuration>,
+    /// How many at most of each service; one more is refused. `None`: any number.
+    pub limit: Option<u64>,
+}
+
+/// How kube-scheduler scores nodes with room (`KubeSchedulerConfiguration`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerSpec {
+    /// `scoringStrategy.type` of NodeResourcesFit.
+    pub strategy: ScoringStrategy,
+    /// Weight of CPU among its resources.
+    pub cpu: i64,
+    /// Weight of memory.
+    pub memory: i64,
+    /// Weight of accelerators.
+    pub accelerators: i64,
+    /// Weight of the plugin.
+    pub weight: i64,
+    /// Whether the system's default topology spread constraints hold (`defaultingType: System`).
+    pub spreads: bool,
+}
+
+impl Default for SchedulerSpec {
+    /// Kubernetes' own: `pkg/scheduler/apis/config/v1/{defaults,default_plugins}.go`.
+    fn default() -> SchedulerSpec {
+        SchedulerSpec {
+            strategy: ScoringStrategy::LeastAllocated,
+            cpu: 1,
+            memory: 1,
+            accelerators: 0,
+            weight: 1,
+            spreads: true,
+        }
+    }
+}
+
+/// Which nodes NodeResourcesFit prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoringStrategy {
+    /// Those with the most left.
+    LeastAllocated,
+    /// Those with the least left.
+    MostAllocated,
+}
+
 /// A group of like nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSpec {
@@ -225,6 +295,8 @@ pub struct GroupSpec {
     pub name: String,
     /// Instance type, for reports.
     pub instance: String,
+    /// Its availability zone; groups without one are in one zone together.
+    pub zone: String,
     /// Fewest nodes.
     pub min: usize,
     /// Most nodes.
@@ -442,6 +514,15 @@ pub struct FaultSpec {
     pub when: When,
     /// The deployment that is hit, by its index: its replicas, or nodes that hold pods of it. `None`: any.
     pub deployment: Option<usize>,
+    /// The node groups whose nodes are hit, by their index. `None`: all.
+    pub groups: Option<Vec<usize>>,
+}
+
+impl FaultSpec {
+    /// Whether nodes of this group may be hit.
+    pub fn may_hit(&self, group: usize) -> bool {
+        (self.groups.as_ref()).is_none_or(|groups| groups.contains(&group))
+    }
 }
 
 /// When something breaks.
@@ -540,14 +621,21 @@ pub enum FaultKind {
     },
     /// The cloud has no capacity for a group.
     NoCapacity {
-        /// Which group.
-        group: usize,
         /// For how long.
         duration: SimDuration,
     },
 }
 
 impl FaultKind {
+    /// Its place among the events of an instant: what hits the cluster as a whole comes first, then nodes, then replicas; of each as written.
+    pub(super) fn class(&self) -> u8 {
+        match self {
+            _ if self.is_of_all() => 2,
+            FaultKind::Node { .. } | FaultKind::Spot { .. } | FaultKind::Straggler { .. } => 3,
+            _ => 4,
+        }
+    }
+
     /// Whether it is of the cluster as a whole, and of no replica or node.
     pub fn is_of_all(&self) -> bool {
         self.lasts().is_some()

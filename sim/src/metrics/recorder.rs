@@ -421,6 +421,7 @@ fn outcome_code(outcome: Outcome) -> u64 {
         Outcome::Rejected(R::QueueFull) => 5,
         Outcome::Rejected(R::TooLong) => 6,
         Outcome::Rejected(R::NeverFits) => 7,
+        Outcome::Rejected(R::NoEndpoint) => 8,
     }
 }
 

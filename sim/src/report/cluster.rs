@@ -1,5 +1,6 @@
 //! The cluster of a run in its report: what it cost, where start-up time went, who decided what and why, and how service was over time.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct ClusterReport {
     pub nodes: NodeCounts,
     /// Where the start of the pods that became ready spent its time.
     pub start: Vec<PhaseReport>,
+    /// Containers that crashed; left out where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crashes: Option<CrashReport>,
     /// Requests that waited for replicas that were starting; left out where all were there from the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_waits: Option<StartWaits>,
@@ -54,6 +58,9 @@ pub struct ClusterReport {
     pub pod_list: Vec<PodReport>,
     /// Pods that were Pending at the end, and what the scheduler says of them.
     pub pending: Vec<PendingReport>,
+    /// Pods that never had a node and were withdrawn before the end, those with the same reasons together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withdrawn: Vec<WithdrawnReport>,
     /// Models that were loaded on demand; left out where none are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swaps: Option<SwapReport>,
@@ -204,6 +211,36 @@ pub struct PodReport {
     pub restarts: u32,
 }
 
+/// Containers that crashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CrashReport {
+    /// Crashes after which the container was started again.
+    pub crashes: u64,
+    /// Pods in which there were any.
+    pub pods: u64,
+    /// Of the starts after them, those that became ready.
+    pub ready_again: u64,
+    /// From the crash until then, mean over those [s].
+    pub mean_s: f64,
+    /// The longest [s].
+    pub max_s: f64,
+}
+
+/// Pods that never had a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct WithdrawnReport {
+    /// How many.
+    pub pods: u64,
+    /// When the first was created [s].
+    pub from_s: f64,
+    /// Longest that one waited [s].
+    pub longest_s: f64,
+    /// Why, as Kubernetes says it.
+    pub reason: String,
+    /// What kept nodes from being added when they were withdrawn.
+    pub limit: String,
+}
+
 /// A Pending pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PendingReport {
@@ -213,6 +250,9 @@ pub struct PendingReport {
     pub since_s: f64,
     /// Why, as Kubernetes says it.
     pub reason: String,
+    /// What kept nodes from being added for it.
+    #[serde(default)]
+    pub limit: String,
 }
 
 fn at(t: SimTime) -> f64 {
@@ -251,6 +291,7 @@ impl ClusterReport {
                 most: most(c, |s| s.nodes),
             },
             start: start(c),
+            crashes: crashes(c),
             start_waits: start_waits(record, c),
             decisions: changes.iter().take(MAX_ROWS).map(|d| decision(d)).collect(),
             kept: kept.len() as u64,
@@ -260,6 +301,7 @@ impl ClusterReport {
                 .collect(),
             pod_list: c.pods.iter().take(MAX_ROWS).map(|p| pod(c, p)).collect(),
             pending: pending(c),
+            withdrawn: withdrawn(c),
             swaps: swaps(c, paid),
             actuation: actuation(c),
             deployments: deployments(c),
@@ -308,8 +350,7 @@ fn energy(record: &RunRecord, c: &ClusterRecord) -> EnergyReport {
 
 /// Whether a decision changed something, or tells of something that happened.
 fn is_told(d: &DecisionRow) -> bool {
-    use crate::kube::record::Controller;
-    d.from != d.to || matches!(d.controller, Controller::Operator | Controller::Fault)
+    d.from != d.to || d.controller.tells()
 }
 
 fn most(c: &ClusterRecord, of: impl Fn(&SampleRow) -> u32) -> u64 {
@@ -409,8 +450,50 @@ fn pending(c: &ClusterRecord) -> Vec<PendingReport> {
             name: p.name.clone(),
             since_s: at(p.created),
             reason: p.unschedulable.clone(),
+            limit: p.limit.clone(),
         })
         .collect()
+}
+
+fn withdrawn(c: &ClusterRecord) -> Vec<WithdrawnReport> {
+    let mut all: BTreeMap<(&str, &str), WithdrawnReport> = BTreeMap::new();
+    for p in (c.pods.iter()).filter(|p| p.node.is_none() && p.gone != SimTime::NEVER) {
+        let waited = p.gone.since(p.created).as_secs();
+        // One that was created and withdrawn at once was never looked at.
+        if waited == 0.0 {
+            continue;
+        }
+        let key = (p.unschedulable.as_str(), p.limit.as_str());
+        let of = all.entry(key).or_insert_with(|| WithdrawnReport {
+            from_s: at(p.created),
+            reason: p.unschedulable.clone(),
+            limit: p.limit.clone(),
+            ..WithdrawnReport::default()
+        });
+        of.pods += 1;
+        of.longest_s = of.longest_s.max(waited);
+    }
+    let mut list: Vec<WithdrawnReport> = all.into_values().collect();
+    list.sort_by(|a, b| b.pods.cmp(&a.pods).then(a.from_s.total_cmp(&b.from_s)));
+    list.truncate(MAX_ROWS);
+    list
+}
+
+fn crashes(c: &ClusterRecord) -> Option<CrashReport> {
+    let mut report = CrashReport::default();
+    let mut sum = 0.0;
+    for pod in c.pods.iter().filter(|p| !p.earlier.is_empty()) {
+        report.pods += 1;
+        report.crashes += pod.earlier.len() as u64;
+        for start in pod.starts().skip(1).filter(|s| s.ready != SimTime::NEVER) {
+            let took = start.ready.since(start.after).as_secs();
+            report.ready_again += 1;
+            report.max_s = report.max_s.max(took);
+            sum += took;
+        }
+    }
+    report.mean_s = sum / report.ready_again.max(1) as f64;
+    (report.crashes > 0).then_some(report)
 }
 
 /// How requests fared, by when they were sent; from counts over time where rows of requests were not kept.
@@ -513,6 +596,7 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
     write_deployments(out, &c.deployments, c.usd)?;
     energy_line(out, &c.energy)?;
     start_line(out, c)?;
+    crash_line(out, c)?;
     if let Some(s) = &c.swaps {
         write_swaps(out, s)?;
     }
@@ -525,7 +609,19 @@ pub fn write(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
         field(
             out,
             "Pending",
-            &format!("{} since {since}: {}", p.name, p.reason),
+            &format!("{} since {since}: {}; {}", p.name, p.reason, p.limit),
+        )?;
+    }
+    for w in c.withdrawn.iter().take(4) {
+        let (from, longest) = (secs(w.from_s), secs(w.longest_s));
+        let pods = plural(w.pods, "pod");
+        field(
+            out,
+            "withdrawn",
+            &format!(
+                "{} {pods} from {from} on had no node for up to {longest}: {}; {}",
+                w.pods, w.reason, w.limit
+            ),
         )?;
     }
     decisions(out, c)
@@ -571,6 +667,33 @@ fn start_line(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
             parts.join(", ")
         ),
     )
+}
+
+fn crash_line(out: &mut String, c: &ClusterReport) -> std::fmt::Result {
+    let Some(r) = &c.crashes else { return Ok(()) };
+    let back = match r.ready_again {
+        0 => "none was ready again".to_owned(),
+        n => format!(
+            "{n} ready again after {} on average, {} at most",
+            whole_secs(r.mean_s),
+            whole_secs(r.max_s)
+        ),
+    };
+    let (crashes, pods) = (plural(r.crashes, "crash"), plural(r.pods, "pod"));
+    let text = format!(
+        "{} {crashes} of containers of {} {pods}: {back}",
+        r.crashes, r.pods
+    );
+    field(out, "crashes", &text)
+}
+
+/// `what`, of which there are `n`.
+fn plural(n: u64, what: &str) -> String {
+    match (n, what) {
+        (1, _) => what.to_owned(),
+        (_, "crash") => "crashes".to_owned(),
+        _ => format!("{what}s"),
+    }
 }
 
 /// Seconds to a tenth.

@@ -44,7 +44,7 @@ pub fn write_scaling(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
     w.flush()
 }
 
-/// `pods.csv`: each pod with the instants of its start and the time spent in each phase.
+/// `pods.csv`: each start of each pod's container, with its instants and the time spent in each phase.
 ///
 /// # Errors
 /// Those of `out`.
@@ -64,6 +64,9 @@ pub fn write_pods(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
         "restarts",
         "unschedulable",
         "path",
+        "start",
+        "crashed_s",
+        "limit",
     ]
     .map(str::to_owned)
     .to_vec();
@@ -71,26 +74,31 @@ pub fn write_pods(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
     w.write_record(&head)?;
     for p in &c.pods {
         let node = c.node_of(p);
-        let mut row = vec![
-            p.name.clone(),
-            c.replicas[p.replica].name.clone(),
-            node.map_or(String::new(), |n| n.name.clone()),
-        ];
-        let instants = [
-            p.created,
-            p.scheduled,
-            p.started,
-            p.loaded,
-            p.up,
-            p.ready,
-            p.gone,
-        ];
-        row.extend(instants.map(instant));
-        row.push(p.restarts.to_string());
-        row.push(p.unschedulable.clone());
-        row.push(p.path.map_or(String::new(), |path| path.name().to_owned()));
-        row.extend(p.phases(node, c.end).map(|d| instant(SimTime(d.0))));
-        w.write_record(&row)?;
+        for (i, (start, phases)) in p.phases_of_starts(node, c.end).enumerate() {
+            let mut row = vec![
+                p.name.clone(),
+                c.replicas[p.replica].name.clone(),
+                node.map_or(String::new(), |n| n.name.clone()),
+            ];
+            let instants = [
+                p.created,
+                p.scheduled,
+                start.started,
+                start.loaded,
+                start.up,
+                start.ready,
+                p.gone,
+            ];
+            row.extend(instants.map(instant));
+            row.push(p.restarts.to_string());
+            row.push(p.unschedulable.clone());
+            row.push(p.path.map_or(String::new(), |path| path.name().to_owned()));
+            row.push(i.to_string());
+            row.push(instant(start.crashed));
+            row.push(p.limit.clone());
+            row.extend(phases.map(|d| instant(SimTime(d.0))));
+            w.write_record(&row)?;
+        }
     }
     w.flush()
 }
@@ -154,6 +162,7 @@ pub fn write_replicas(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
         "pending_pods",
         "booting_nodes",
         "nodes",
+        "in_server",
     ])?;
     for s in &c.samples {
         w.write_record([
@@ -168,6 +177,7 @@ pub fn write_replicas(out: impl Write, c: &ClusterRecord) -> io::Result<()> {
             s.pending_pods.to_string(),
             s.booting_nodes.to_string(),
             s.nodes.to_string(),
+            s.in_server.to_string(),
         ])?;
     }
     w.flush()
@@ -189,6 +199,7 @@ pub fn write_deployments(out: impl Write, deployments: &[DeploymentRow]) -> io::
         "replicas",
         "ready",
         "pending_pods",
+        "in_server",
     ])?;
     for d in deployments {
         for s in &d.samples {
@@ -202,6 +213,7 @@ pub fn write_deployments(out: impl Write, deployments: &[DeploymentRow]) -> io::
                 s.replicas.to_string(),
                 s.ready.to_string(),
                 s.pending_pods.to_string(),
+                s.in_server.to_string(),
             ])?;
         }
     }

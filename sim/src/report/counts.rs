@@ -99,6 +99,9 @@ pub struct Rejections {
     pub too_long: u64,
     /// Larger than the whole KV cache.
     pub never_fits: u64,
+    /// No replica was ready, or none within the time for which the gateway holds requests.
+    #[serde(default)]
+    pub no_endpoint: u64,
 }
 
 impl Rejections {
@@ -111,6 +114,7 @@ impl Rejections {
                 Outcome::Rejected(RejectReason::QueueFull) => r.queue_full += 1,
                 Outcome::Rejected(RejectReason::TooLong) => r.too_long += 1,
                 Outcome::Rejected(RejectReason::NeverFits) => r.never_fits += 1,
+                Outcome::Rejected(RejectReason::NoEndpoint) => r.no_endpoint += 1,
                 _ => {}
             }
         }
@@ -127,6 +131,7 @@ impl Rejections {
             (self.queue_full, "the engine's waiting queue was full"),
             (self.too_long, "longer than the engine accepts"),
             (self.never_fits, "larger than the whole KV cache"),
+            (self.no_endpoint, "no replica was ready"),
         ]
         .into_iter()
         .filter(|(n, _)| *n > 0)

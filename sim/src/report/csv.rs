@@ -4,7 +4,9 @@
 
 use std::io::{self, Read, Write};
 
+use crate::cluster::requests::NO_REPLICA;
 use crate::kernel::time::SimTime;
+use crate::kube::record::ClusterRecord;
 use crate::metrics::definition::Metric;
 use crate::policy::Blocked;
 use crate::record::{RequestRow, RunRecord, StepRow};
@@ -96,6 +98,7 @@ pub fn outcome_name(outcome: Outcome) -> &'static str {
         Outcome::Rejected(RejectReason::QueueFull) => "rejected:queue_full",
         Outcome::Rejected(RejectReason::TooLong) => "rejected:too_long",
         Outcome::Rejected(RejectReason::NeverFits) => "rejected:never_fits",
+        Outcome::Rejected(RejectReason::NoEndpoint) => "rejected:no_endpoint",
     }
 }
 
@@ -109,6 +112,7 @@ fn parse_outcome(name: &str) -> Option<Outcome> {
         Outcome::Rejected(RejectReason::QueueFull),
         Outcome::Rejected(RejectReason::TooLong),
         Outcome::Rejected(RejectReason::NeverFits),
+        Outcome::Rejected(RejectReason::NoEndpoint),
     ]
     .into_iter()
     .find(|o| outcome_name(*o) == name)
@@ -119,14 +123,34 @@ fn parse_outcome(name: &str) -> Option<Outcome> {
 /// # Errors
 /// Those of the writer.
 pub fn write_requests(out: impl Write, rows: &[RequestRow]) -> io::Result<()> {
+    write_served(out, rows, None)
+}
+
+/// The same; of a run in a cluster with the pod that served each request last, and the number of its container's start: both name a row of `pods.csv`.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_served(
+    out: impl Write,
+    rows: &[RequestRow],
+    cluster: Option<&ClusterRecord>,
+) -> io::Result<()> {
     let mut w = csv::Writer::from_writer(out);
-    w.write_record(REQUEST_COLUMNS)?;
+    let mut columns = REQUEST_COLUMNS.to_vec();
+    let engines = (rows.iter().map(|r| r.replica))
+        .filter(|r| *r != NO_REPLICA)
+        .max();
+    let pods = cluster.map(|c| (c, c.engine_pods(engines.map_or(0, |n| n as usize + 1))));
+    if pods.is_some() {
+        columns.extend(["pod", "start"]);
+    }
+    w.write_record(columns)?;
     for row in rows {
         let ms = |m: Metric| {
             m.of(row)
                 .map_or(String::new(), |d| format!("{:.6}", d.as_millis()))
         };
-        w.write_record([
+        let mut fields = vec![
             row.id.to_string(),
             row.stream.to_string(),
             row.replica.to_string(),
@@ -144,7 +168,15 @@ pub fn write_requests(out: impl Write, rows: &[RequestRow]) -> io::Result<()> {
             ms(Metric::Tpot),
             ms(Metric::E2e),
             ms(Metric::Normalised),
-        ])?;
+        ];
+        if let Some((c, pods)) = &pods {
+            let of = pods.get(row.replica as usize).copied().flatten();
+            fields.extend(match of {
+                Some((pod, start)) => [c.pods[pod].name.clone(), start.to_string()],
+                None => [String::new(), String::new()],
+            });
+        }
+        w.write_record(&fields)?;
     }
     w.flush()
 }

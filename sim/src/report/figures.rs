@@ -40,6 +40,8 @@ pub fn wrapped(out: &mut String, head: &str, value: &str) -> std::fmt::Result {
 
 /// Three to four significant digits without an exponent.
 pub fn figure(v: f64) -> String {
+    // A sum of nothing is -0.
+    let v = v + 0.0;
     match v.abs() {
         a if a == 0.0 || a >= 1000.0 => format!("{v:.0}"),
         a if a >= 100.0 => format!("{v:.1}"),

@@ -145,15 +145,27 @@ fn use_and_cost(out: &mut String, r: &RunReport) -> std::fmt::Result {
     } else {
         String::new()
     };
+    let fleet = match &r.cluster {
+        // Each start of a replica is one more; they were not all there at once.
+        Some(c) => format!(
+            "{} start{} of replicas, at most {} ready at once",
+            p.count,
+            plural(p.count),
+            c.replicas.most_ready
+        ),
+        None => format!(
+            "{} replica{} on {} device{}",
+            p.count,
+            plural(p.count),
+            p.devices,
+            plural(p.devices)
+        ),
+    };
     field(
         out,
         "utilisation",
         &format!(
-            "{} replica{} on {} device{}; a step under way {:.1} % of the time{busiest}, with {} requests in it",
-            p.count,
-            plural(p.count),
-            p.devices,
-            plural(p.devices),
+            "{fleet}; a step under way {:.1} % of the time{busiest}, with {} requests in it",
             100.0 * p.busy_ratio,
             figure(p.mean_running)
         ),

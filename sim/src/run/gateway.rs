@@ -5,8 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::request::{ReqId, RequestSpec};
 
-/// Requests in the order in which they were sent, with the instants at which their clients give up.
-type Lane = BTreeMap<ReqId, (RequestSpec, Option<SimTime>)>;
+/// Requests in the order in which they were sent, with the instants at which their wait ends.
+type Lane = BTreeMap<ReqId, (RequestSpec, Option<Deadline>)>;
+
+/// When the wait of a request ends, and by whom: its client gives up, or the gateway does.
+type Deadline = (SimTime, WhoGivesUp);
+
+/// Who gives up on a request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WhoGivesUp {
+    /// The client.
+    Client,
+    /// The gateway, which holds requests for so long only.
+    Gateway,
+}
 
 /// Requests that no replica can take yet: a lane for each service, whose replicas another's do not stand in for.
 #[derive(Default)]
@@ -17,39 +29,47 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// When the first of their clients gives up.
+    /// When the first wait ends.
     pub fn next(&self) -> SimTime {
         self.deadlines.first().map_or(SimTime::NEVER, |d| d.0)
     }
 
-    /// Takes a request in; its client gives up `patience` after it was sent.
+    /// Takes a request in; its client gives up `patience` after it was sent, the gateway `timeout` after that.
     pub fn hold(
         &mut self,
         lane: usize,
         id: ReqId,
         spec: RequestSpec,
         patience: Option<SimDuration>,
+        timeout: Option<SimDuration>,
     ) {
-        let deadline = patience.map(|p| spec.arrival + p);
-        self.deadlines.extend(deadline.map(|d| (d, id, lane)));
+        let ends = [
+            (patience, WhoGivesUp::Client),
+            (timeout, WhoGivesUp::Gateway),
+        ];
+        let deadline = (ends.into_iter())
+            .filter_map(|(after, who)| Some((spec.arrival + after?, who)))
+            .min();
+        self.deadlines
+            .extend(deadline.map(|(at, _)| (at, id, lane)));
         if self.lanes.len() <= lane {
             self.lanes.resize_with(lane + 1, Lane::new);
         }
         self.lanes[lane].insert(id, (spec, deadline));
     }
 
-    fn remove(&mut self, lane: usize, id: ReqId) -> Option<RequestSpec> {
+    fn remove(&mut self, lane: usize, id: ReqId) -> Option<(RequestSpec, Option<Deadline>)> {
         let (spec, deadline) = self.lanes.get_mut(lane)?.remove(&id)?;
-        if let Some(deadline) = deadline {
-            self.deadlines.remove(&(deadline, id, lane));
+        if let Some((at, _)) = deadline {
+            self.deadlines.remove(&(at, id, lane));
         }
-        Some(spec)
+        Some((spec, deadline))
     }
 
     /// Takes out the first of a lane.
     pub fn take(&mut self, lane: usize) -> Option<(ReqId, RequestSpec)> {
         let id = *self.lanes.get(lane)?.first_key_value()?.0;
-        Some((id, self.remove(lane, id)?))
+        Some((id, self.remove(lane, id)?.0))
     }
 
     /// Requests there are.
@@ -62,13 +82,14 @@ impl Gateway {
         self.lanes.get(lane).map_or(0, Lane::len)
     }
 
-    /// Takes out the first whose client has given up by `now`.
-    pub fn timed_out(&mut self, now: SimTime) -> Option<(ReqId, RequestSpec)> {
+    /// Takes out the first whose wait has ended by `now`, and who gave up.
+    pub fn timed_out(&mut self, now: SimTime) -> Option<(ReqId, RequestSpec, WhoGivesUp)> {
         let &(at, id, lane) = self.deadlines.first()?;
         if at > now {
             return None;
         }
-        Some((id, self.remove(lane, id)?))
+        let (spec, deadline) = self.remove(lane, id)?;
+        Some((id, spec, deadline?.1))
     }
 
     /// All of them, taken out in the order in which they were sent.

@@ -12,6 +12,10 @@ pub struct Group {
     pub replicas: Vec<Replica>,
     /// What they write to.
     pub books: Books,
+    /// Replicas that may have something to do, by their place here; all others wait to be touched.
+    pub awake: Vec<u32>,
+    /// Whether each is among them.
+    pub is_awake: Vec<bool>,
 }
 
 impl Group {
@@ -21,9 +25,25 @@ impl Group {
         for &at in sent {
             self.books.recorder.sent(at);
         }
-        for replica in &mut self.replicas {
-            replica.advance(until, &mut self.books);
+        // Rows are written in the order of the replicas.
+        self.awake.sort_unstable();
+        let (replicas, books, is_awake) = (&mut self.replicas, &mut self.books, &mut self.is_awake);
+        self.awake.retain(|i| {
+            let i = *i as usize;
+            replicas[i].advance(until, books);
+            is_awake[i] = replicas[i].next_at() != SimTime::NEVER;
+            is_awake[i]
+        });
+    }
+
+    /// The replica at `place`, with the books that it writes to; whoever asks may give it something to do.
+    #[inline]
+    fn touch(&mut self, place: usize) -> (&mut Replica, &mut Books) {
+        if !self.is_awake[place] {
+            self.is_awake[place] = true;
+            self.awake.push(place as u32);
         }
+        (&mut self.replicas[place], &mut self.books)
     }
 }
 
@@ -48,9 +68,9 @@ impl Fleet {
     /// Adds the replica whose index is [`Fleet::len`].
     pub fn push(&mut self, replica: Replica) {
         let groups = self.groups.len();
-        self.groups[self.len as usize % groups]
-            .replicas
-            .push(replica);
+        let group = &mut self.groups[self.len as usize % groups];
+        group.replicas.push(replica);
+        group.is_awake.push(false);
         self.len += 1;
     }
 
@@ -59,11 +79,27 @@ impl Fleet {
     pub fn get(&mut self, i: u32) -> (&mut Replica, &mut Books) {
         let n = self.groups.len();
         if n == 1 {
-            let group = &mut self.groups[0];
-            return (&mut group.replicas[i as usize], &mut group.books);
+            return self.groups[0].touch(i as usize);
         }
-        let group = &mut self.groups[i as usize % n];
-        (&mut group.replicas[i as usize / n], &mut group.books)
+        self.groups[i as usize % n].touch(i as usize / n)
+    }
+
+    /// Replicas at which something happens by `now`, ascending, into `due`.
+    pub fn due(&mut self, now: SimTime, due: &mut Vec<u32>) {
+        let n = self.groups.len() as u32;
+        for (g, group) in self.groups.iter_mut().enumerate() {
+            for &i in &group.awake {
+                if group.replicas[i as usize].next_at() <= now {
+                    due.push(i * n + g as u32);
+                }
+            }
+        }
+        due.sort_unstable();
+    }
+
+    /// Replicas that may have something to do.
+    pub fn awake(&self) -> usize {
+        self.groups.iter().map(|g| g.awake.len()).sum()
     }
 
     /// Replica `i`.

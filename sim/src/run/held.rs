@@ -23,7 +23,7 @@ use crate::cluster::replica::{Books, Replica};
 use crate::kernel::time::{SimDuration, SimTime};
 use crate::kernel::tournament::Tournament;
 use crate::kube::Cluster;
-use crate::kube::spec::ClusterSpec;
+use crate::kube::spec::{ClusterSpec, HoldSpec};
 use crate::metrics::Recorder;
 use crate::observer::{FleetEvent, Observer};
 use crate::request::{ReqId, RequestSpec};
@@ -49,6 +49,8 @@ pub struct Run<'w> {
     /// There is one, also while it acts.
     is_in_cluster: bool,
     gateway: Gateway,
+    /// How long and how many requests wait while no replica is ready; `None`: they are refused.
+    holds: Option<HoldSpec>,
     /// Requests that each ready replica may have unanswered, and how many all of them have.
     limit: Option<u32>,
     under_way: u64,
@@ -187,6 +189,7 @@ impl<'w> Run<'w> {
             },
             is_in_cluster: cluster.is_some(),
             gateway: Gateway::default(),
+            holds: cluster.map_or(Some(HoldSpec::default()), |c| c.hold),
             limit,
             under_way: 0,
             scrape_period: sim.scrape_period,
@@ -364,6 +367,8 @@ impl<'w> Run<'w> {
 fn empty_group(options: &RunOptions, pace: Pace) -> Group {
     Group {
         replicas: Vec::new(),
+        awake: Vec::new(),
+        is_awake: Vec::new(),
         books: Books {
             recorder: Recorder::new(&options.record),
             ends: Vec::new(),

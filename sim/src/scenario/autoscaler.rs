@@ -187,7 +187,7 @@ fn fill_keda(keda: &mut KedaFile) {
 
 fn fill_autoscaler(file: &mut ClusterAutoscalerFile) {
     let f = Flags::default();
-    let of = |d: SimDuration| secs(d.as_secs());
+    let of = super::numbers::told;
     file.scan_interval.get_or_insert(of(f.scan_interval));
     file.new_pod_scale_up_delay
         .get_or_insert(of(f.new_pod_scale_up_delay));

@@ -4,20 +4,18 @@ use super::hpa_file::{
     BehaviorFile, HpaFlagsFile, PolicyTypeFile, ScalingPolicyFile, ScalingRulesFile,
     SelectPolicyFile,
 };
-use super::numbers::secs;
+use super::numbers::told;
 use crate::control::hpa::spec::{Behavior, ScalingPolicy, ScalingRules, SelectPolicy, Settings};
 use crate::kernel::time::SimDuration;
 
 /// Fills in the defaults of kube-controller-manager.
 pub(super) fn fill_flags(flags: &mut HpaFlagsFile) {
     let s = Settings::default();
-    flags
-        .sync_period
-        .get_or_insert(secs(s.sync_period.as_secs()));
+    flags.sync_period.get_or_insert(told(s.sync_period));
     flags.tolerance.get_or_insert(s.tolerance);
     flags
         .downscale_stabilization
-        .get_or_insert(secs(s.downscale_stabilization.as_secs()));
+        .get_or_insert(told(s.downscale_stabilization));
 }
 
 /// `spec.behavior`, with Kubernetes' defaults where a manifest leaves something out.

@@ -111,6 +111,9 @@ pub(super) fn filled(
         return Err(issue);
     }
     let mut cluster = cluster.clone();
+    let own = file.pool.iter().filter_map(|p| p.autoscaler.as_ref());
+    let autoscalers: Vec<&AutoscalerFile> = file.autoscaler.iter().chain(own).collect();
+    super::endpoints::fill_gateway(&mut cluster, &autoscalers);
     if !has_pools {
         cluster.replicas.get_or_insert(replicas);
     }
@@ -224,6 +227,8 @@ impl Scenario {
             faults: Vec::new(),
             changes: Vec::new(),
             max_outstanding: file.max_outstanding,
+            hold: self.hold(file)?,
+            scheduler: self.scheduler(file.scheduler.as_ref())?,
             sample: self.period(file.sample, "cluster.sample")?,
             patience: nanos(file.patience),
         };

@@ -35,12 +35,98 @@ pub struct ClusterFile {
     /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_outstanding: Option<u32>,
+    /// Who stands in front of the replicas, and so what becomes of requests that come while none is ready: "service" refuses them (a Service, Envoy or nginx: 502, 503);
+    /// "knative" (the activator), "keda_http" (KEDA's HTTP add-on), "flow_control" (an endpoint picker's queue) and "queue" (a list that workers take from) hold them.
+    /// Default: "service"; with max_outstanding, a redis trigger or models on demand "queue"; with `[autoscaler.epp]` or a trigger on a flow control's series "flow_control".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayKind>,
+    /// How long it holds a request, which then fails (503). Default: of knative "5 min", else as long as the client waits (KEDA's HTTP add-on before 0.14: "20 s").
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_timeout: Option<Secs>,
+    /// Requests that it holds at most; one more is refused (503). Default: of knative 10000, else no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_limit: Option<u32>,
+    /// How kube-scheduler scores the nodes that have room for a pod (`KubeSchedulerConfiguration`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedulerFile>,
     /// How often the state of the cluster is noted for reports. Default: "15 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Secs>,
     /// How long the run goes on while requests wait for a replica and nothing else is under way. Default: "1 h".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<Secs>,
+}
+
+/// Who stands in front of the replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GatewayKind {
+    /// A Service, Envoy or nginx: without a ready endpoint a request is refused.
+    #[default]
+    Service,
+    /// Knative's activator.
+    Knative,
+    /// The interceptor of KEDA's HTTP add-on.
+    KedaHttp,
+    /// An endpoint picker with flow control.
+    FlowControl,
+    /// A list that workers take requests from.
+    Queue,
+}
+
+/// How kube-scheduler scores nodes, by the keys of its configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct SchedulerFile {
+    /// `scoringStrategy.type` of NodeResourcesFit: "LeastAllocated" prefers nodes with much left, "MostAllocated" those with little. Default: "LeastAllocated".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scoring_strategy: Option<ScoringStrategyFile>,
+    /// Resources that it looks at, with their weights. Default: { cpu = 1, memory = 1 }, without accelerators. Pods request no CPU or memory here and count 100m and 200 MiB
+    /// each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceWeightsFile>,
+    /// Weight of NodeResourcesFit; topology spread has 2. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// `defaultingType` of PodTopologySpread: "System" spreads the pods of a Deployment over nodes and zones as far as there is room, "List" (an empty one) does not. Default:
+    /// "System".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub defaulting_type: Option<DefaultingTypeFile>,
+}
+
+/// Weights of resources, 0 to 100.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceWeightsFile {
+    /// Of CPU. Default: 0.
+    #[serde(default)]
+    pub cpu: u32,
+    /// Of memory. Default: 0.
+    #[serde(default)]
+    pub memory: u32,
+    /// Of accelerators. Default: 0.
+    #[serde(default)]
+    pub accelerators: u32,
+}
+
+/// `scoringStrategy.type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ScoringStrategyFile {
+    /// Nodes with much left come first.
+    #[default]
+    LeastAllocated,
+    /// Nodes with little left come first.
+    MostAllocated,
+}
+
+/// `defaultingType`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DefaultingTypeFile {
+    /// The system's constraints: `maxSkew` 3 over nodes, 5 over zones, `ScheduleAnyway`.
+    #[default]
+    System,
+    /// An empty list.
+    List,
 }
 
 /// How a run begins.
@@ -64,6 +150,9 @@ pub struct NodeGroupFile {
     /// Instance type in the catalog, with the accelerator of `hardware`. Default: `hardware.instance`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// Its availability zone, which the scheduler spreads over and faults may hit. Default: groups without one are in one zone together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// Accelerators of a node, where there is no instance type. Default: as many as a pod needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerators: Option<u32>,
@@ -447,9 +536,12 @@ pub struct FaultFile {
     /// "10 min"; of a straggler and a node's degraded link as long as the node lives; of a partition "1 min".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
-    /// Which group (no_capacity). Default: the first.
+    /// Whose nodes (node, spot, straggler, thermal_throttling, degraded_link of nodes, no_capacity). Default: any; of no_capacity the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_group: Option<String>,
+    /// The availability zone whose nodes are hit, in place of `node_group`. Default: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
 }
 
 /// A link that can lose bandwidth.

@@ -86,6 +86,7 @@ impl Scenario {
         spec: &ClusterSpec,
     ) -> Result<FaultSpec> {
         let at_key = |key: &str| format!("{path}.{key}");
+        self.has_its_keys(fault, path)?;
         let kind = match fault.kind {
             FaultKindFile::Replica => FaultKind::Replica,
             FaultKindFile::Node => FaultKind::Node {
@@ -138,7 +139,6 @@ impl Scenario {
                 duration: nanos(fault.duration),
             },
             FaultKindFile::NoCapacity => FaultKind::NoCapacity {
-                group: self.group_named(&fault.node_group, path, spec)?,
                 duration: nanos(fault.duration),
             },
         };
@@ -170,7 +170,126 @@ impl Scenario {
             kind,
             when,
             deployment,
+            groups: self.groups_hit(fault, path, spec)?,
         })
+    }
+
+    /// Refuses keys that do nothing for this kind of fault.
+    fn has_its_keys(&self, fault: &FaultFile, path: &str) -> Result<()> {
+        use FaultKindFile::*;
+        let kind = fault.kind;
+        let is_kv = fault.link == Some(LinkFile::Kv);
+        let of_nodes = match kind {
+            Node | Spot | Straggler | ThermalThrottling => true,
+            DegradedLink => !is_kv,
+            _ => false,
+        };
+        let of_replicas = matches!(kind, Replica | CrashLoop | RouterPartition);
+        let lasts = !matches!(kind, Replica | Node | Spot);
+        let is_slow = matches!(kind, Straggler | ThermalThrottling);
+        const NODES: &str = "what hits nodes, and no_capacity";
+        // Each key: whether it is given, whether this kind has it, and which kinds do.
+        let keys = [
+            (
+                "target",
+                fault.target.is_some(),
+                of_nodes || of_replicas,
+                "what hits nodes or replicas",
+            ),
+            (
+                "link",
+                fault.link.is_some(),
+                kind == DegradedLink,
+                "degraded_link",
+            ),
+            ("notice", fault.notice.is_some(), kind == Spot, "spot"),
+            (
+                "noticed_after",
+                fault.noticed_after.is_some(),
+                kind == Node,
+                "node",
+            ),
+            (
+                "factor",
+                fault.factor.is_some(),
+                is_slow,
+                "straggler and thermal_throttling",
+            ),
+            (
+                "share",
+                fault.share.is_some(),
+                matches!(kind, SlowStorage | DegradedLink),
+                "slow_storage and degraded_link",
+            ),
+            (
+                "crashes_after",
+                fault.crashes_after.is_some(),
+                kind == CrashLoop,
+                "crash_loop",
+            ),
+            (
+                "connect_timeout",
+                fault.connect_timeout.is_some(),
+                kind == RouterPartition,
+                "router_partition",
+            ),
+            (
+                "duration",
+                fault.duration.is_some(),
+                lasts,
+                "all but replica, node and spot",
+            ),
+            (
+                "node_group",
+                fault.node_group.is_some(),
+                of_nodes || kind == NoCapacity,
+                NODES,
+            ),
+            (
+                "zone",
+                fault.zone.is_some(),
+                of_nodes || kind == NoCapacity,
+                NODES,
+            ),
+        ];
+        let wrong = keys
+            .iter()
+            .find(|(_, is_given, is_its, _)| *is_given && !is_its);
+        if let Some((key, _, _, kinds)) = wrong {
+            let message =
+                format!("does nothing for this kind of fault; leave it out: it is of {kinds}");
+            return self.wrong(&format!("{path}.{key}"), message);
+        }
+        Ok(())
+    }
+
+    /// The node groups that a fault hits; `None`: any.
+    fn groups_hit(
+        &self,
+        fault: &FaultFile,
+        path: &str,
+        spec: &ClusterSpec,
+    ) -> Result<Option<Vec<usize>>> {
+        if let Some(zone) = &fault.zone {
+            if fault.node_group.is_some() {
+                let message = "stands in place of node_group; leave one of them out";
+                return self.wrong(&format!("{path}.zone"), message);
+            }
+            let groups = spec.groups.iter().enumerate();
+            let its: Vec<usize> = (groups.filter(|(_, g)| g.zone == *zone))
+                .map(|(i, _)| i)
+                .collect();
+            if its.is_empty() {
+                let known: Vec<&str> = spec.groups.iter().map(|g| g.zone.as_str()).collect();
+                let message = super::schema::unknown("zone of a node group", zone, &known);
+                return self.wrong(&format!("{path}.zone"), message);
+            }
+            return Ok(Some(its));
+        }
+        match (&fault.node_group, fault.kind) {
+            (None, kind) if kind != FaultKindFile::NoCapacity => Ok(None),
+            (name, _) => Ok(Some(vec![self.group_named(name, path, spec)?])),
+        }
     }
 
     /// The pool with this name, by its index.
@@ -191,9 +310,6 @@ impl Scenario {
     /// The deployment that a fault hits, where it names one.
     fn hit(&self, fault: &FaultFile, path: &str, kind: &FaultKind) -> Result<Option<usize>> {
         let at_key = |key: &str| format!("{path}.{key}");
-        if fault.link.is_some() && fault.kind != FaultKindFile::DegradedLink {
-            return self.wrong(&at_key("link"), "is of kind \"degraded_link\"");
-        }
         if matches!(kind, FaultKind::KvLink { .. }) && self.kv_transfer.is_none() {
             let message = "no KV goes between pools: no pool has role = \"prefill\"";
             return self.wrong(&at_key("link"), message);

@@ -4,6 +4,7 @@ use hwmodels::units::Secs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::numbers::told;
 use crate::cluster::gateway::{OutlierSpec, RetrySpec};
 use crate::kernel::time::SimDuration;
 
@@ -80,10 +81,6 @@ fn nanos(t: Secs) -> SimDuration {
     SimDuration::from_secs(t.secs())
 }
 
-fn secs(d: SimDuration) -> Secs {
-    Secs::new(d.as_secs()).unwrap_or_default()
-}
-
 impl GatewayRetriesFile {
     /// The rules, with every default filled in; not yet checked.
     pub(super) fn spec(&self) -> RetrySpec {
@@ -117,8 +114,8 @@ impl GatewayRetriesFile {
                     .filter_map(|(on, e)| on.then_some(e))
                     .collect(),
             ),
-            per_try_timeout: spec.per_try_timeout.map(secs),
-            backoff: Some(secs(spec.backoff)),
+            per_try_timeout: spec.per_try_timeout.map(told),
+            backoff: Some(told(spec.backoff)),
             budget_percent: Some(spec.budget_percent),
             min_retry_concurrency: Some(spec.min_retry_concurrency),
         }
@@ -152,8 +149,8 @@ impl OutlierFile {
                 None => Balancer::Envoy,
             }),
             consecutive_failures: Some(spec.consecutive_failures),
-            interval: Some(secs(spec.interval)),
-            base_ejection_time: Some(secs(spec.base_ejection_time)),
+            interval: Some(told(spec.interval)),
+            base_ejection_time: Some(told(spec.base_ejection_time)),
             max_ejection_percent: Some(spec.max_ejection_percent),
         }
     }

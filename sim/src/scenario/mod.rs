@@ -19,6 +19,7 @@ pub mod cluster_file;
 pub mod deployment_file;
 pub mod document;
 
+mod endpoints;
 pub mod error;
 mod faults;
 pub mod file;

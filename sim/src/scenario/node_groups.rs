@@ -132,6 +132,7 @@ impl Scenario {
         let spec = GroupSpec {
             name: group.name.clone().unwrap_or_default(),
             instance,
+            zone: group.zone.clone().unwrap_or_default(),
             min: min as usize,
             max: max as usize,
             nodes: group.nodes.unwrap_or(min) as usize,

@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 44] = [
+    let sections: [(&str, &str); 45] = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -36,6 +36,7 @@ pub fn markdown() -> String {
         ("[run]", "/$defs/RunFile"),
         ("[slo]", "/$defs/SloFile"),
         ("[cluster]", "/$defs/ClusterFile"),
+        ("[cluster.scheduler]", "/$defs/SchedulerFile"),
         ("[[cluster.node_group]]", "/$defs/NodeGroupFile"),
         ("[cluster.pod]", "/$defs/PodFile"),
         ("[cluster.actuation]", "/$defs/ActuationFile"),

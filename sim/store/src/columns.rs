@@ -70,7 +70,7 @@ pub const TRANSFERS: [&str; 7] = [
 pub const RATES: [&str; 5] = ["sent", "finished", "lost", "prompt_tokens", "output_tokens"];
 
 /// The outcomes by their number in files.
-pub const OUTCOMES: [Outcome; 8] = [
+pub const OUTCOMES: [Outcome; 9] = [
     Outcome::Finished,
     Outcome::TimedOut,
     Outcome::Failed,
@@ -79,6 +79,7 @@ pub const OUTCOMES: [Outcome; 8] = [
     Outcome::Rejected(RejectReason::QueueFull),
     Outcome::Rejected(RejectReason::TooLong),
     Outcome::Rejected(RejectReason::NeverFits),
+    Outcome::Rejected(RejectReason::NoEndpoint),
 ];
 
 /// A row that lies in columns.

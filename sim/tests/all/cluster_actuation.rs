@@ -22,7 +22,7 @@ fn report(record: &RunRecord) -> ActuationReport {
 }
 
 /// Phases of pod `p` [s].
-fn phases(record: &RunRecord, p: usize) -> [f64; 9] {
+fn phases(record: &RunRecord, p: usize) -> [f64; 10] {
     let c = cluster(record);
     let pod = &c.pods[p];
     pod.phases(c.node_of(pod), c.end)
@@ -42,7 +42,7 @@ fn a_replica_that_goes_sleeps_and_the_next_one_wakes_it() {
     // The requester runs after 2 s, the instance is awake 3 s later; probes come every 10 s from the requester's start.
     assert_eq!(
         phases(&record, 1),
-        [0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 7.0]
+        [0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 7.0, 0.0]
     );
     assert_eq!(secs(c.pods[1].ready), 212.0);
     let [instance] = &actuation(&record).instances[..] else {
@@ -67,7 +67,7 @@ fn without_actuation_the_same_replica_starts_anew() {
     assert_eq!(paths(&record), [None, None]);
     assert_eq!(
         phases(&record, 1),
-        [0.0, 0.0, 0.0, 0.0, 30.0, 0.0, 5.0, 0.0, 5.0]
+        [0.0, 0.0, 0.0, 0.0, 30.0, 0.0, 5.0, 0.0, 5.0, 0.0]
     );
     assert!(cluster(&record).actuation.is_none());
 }
@@ -77,7 +77,7 @@ fn level_2_loads_the_weights_again_and_keeps_none_in_the_host() {
     let record = ran(&[AWAY, "cluster.actuation={ level = 2, tensors = \"40 GB\" }"]);
     assert_eq!(
         phases(&record, 1),
-        [0.0, 0.0, 0.0, 2.0, 30.0, 0.0, 0.0, 3.0, 7.0]
+        [0.0, 0.0, 0.0, 2.0, 30.0, 0.0, 0.0, 3.0, 7.0, 0.0]
     );
     assert_eq!(actuation(&record).most_host_bytes, 0);
 }
@@ -93,7 +93,7 @@ fn a_launcher_has_loaded_the_modules_of_a_new_instance() {
     // 5 s of the engine's start less the imports.
     assert_eq!(
         phases(&record, 1),
-        [0.0, 0.0, 0.0, 2.0, 30.0, 0.0, 3.0, 0.0, 7.0]
+        [0.0, 0.0, 0.0, 2.0, 30.0, 0.0, 3.0, 0.0, 7.0, 0.0]
     );
 }
 

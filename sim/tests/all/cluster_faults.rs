@@ -386,6 +386,7 @@ output = 4
 duration = "20 min"
 drain = false
 [cluster]
+gateway = "queue"
 start = "cold"
 node_group = [{ max = 1, nodes = 1 }]
 "#;

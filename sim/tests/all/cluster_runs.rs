@@ -38,7 +38,7 @@ fn a_second_replica_is_ready_after_the_sum_of_its_phases() {
         ]
     );
     let phases = pod.phases(Some(node), c.end).map(|d| secs(SimTime(d.0)));
-    let expected = [10.0, 50.0, 10.0, 20.0, 30.0, 0.0, 5.0, 0.0, 5.0];
+    let expected = [10.0, 50.0, 10.0, 20.0, 30.0, 0.0, 5.0, 0.0, 5.0, 0.0];
     assert_eq!(phases, expected, "{PHASES:?}");
     let rows = record.request_rows.as_ref().unwrap();
     let first = rows
@@ -382,7 +382,7 @@ fn wrong_manifests_are_refused_with_their_place_and_what_would_be_right() {
         &["cluster.node_group[0].min=5"],
         &[
             "cluster.node_group[0].max: must be at least min (5), got 4",
-            "plain.toml:18",
+            "plain.toml:19",
         ],
     );
     refused(

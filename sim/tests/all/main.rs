@@ -4,6 +4,7 @@
 
 mod cluster;
 mod cluster_actuation;
+mod cluster_base;
 mod cluster_controllers;
 mod cluster_faults;
 mod cluster_on_demand;

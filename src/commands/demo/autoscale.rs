@@ -156,6 +156,7 @@ duration = "{seconds} s"
 
 [cluster]
 replicas = {replicas}
+gateway = "queue"
 sample = "500 ms"
 
 [[cluster.node_group]]

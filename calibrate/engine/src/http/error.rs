@@ -116,6 +116,10 @@ impl From<Failure> for ApiError {
                 "max_tokens",
                 "the request needs more KV blocks than the engine has; shorten the prompt or lower max_tokens",
             ),
+            Failure::Rejected(RejectReason::NoEndpoint) => ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no replica is ready; try again later",
+            ),
             Failure::NeverRuns => ApiError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "the policy can never run this request in the KV cache it has",

@@ -356,7 +356,10 @@ impl ClusterAutoscaler {
             if !scale_down::is_idle(node, self.groups[node.group].template, &self.flags) {
                 continue;
             }
-            let mut others = self.free_on_nodes(seen, |n| n.id != node.id);
+            let mut others = match node.pods.is_empty() {
+                true => Vec::new(),
+                false => self.free_on_nodes(seen, |n| n.id != node.id),
+            };
             if scale_down::can_move(node, &mut others) {
                 let since = self.unneeded_since.get(&node.id).copied().unwrap_or(now);
                 unneeded.insert(node.id, since);

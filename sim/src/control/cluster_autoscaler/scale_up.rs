@@ -10,11 +10,28 @@ pub(super) type Free = (usize, Resources);
 /// Puts pods, one after the other, where they first fit; returns those that fit nowhere.
 pub(super) fn place(pods: &[PodView], free: &mut [Free]) -> Vec<PodView> {
     let mut left = Vec::new();
+    // Room only becomes less: what one pod did not find on a node, none after it that asks for the same does.
+    let mut from: Vec<(&PodView, usize)> = Vec::new();
     for pod in pods {
-        let fits = |(group, free): &&mut Free| pod.groups.has(*group) && free.holds(pod.requests);
-        match free.iter_mut().find(fits) {
-            Some((_, free)) => *free = free.less(pod.requests),
-            None => left.push(*pod),
+        let alike = |(other, _): &(&PodView, usize)| {
+            other.requests == pod.requests && other.groups == pod.groups
+        };
+        let class = from.iter().position(alike).unwrap_or_else(|| {
+            from.push((pod, 0));
+            from.len() - 1
+        });
+        let start = &mut from[class].1;
+        let fits = |(group, free): &Free| pod.groups.has(*group) && free.holds(pod.requests);
+        match free[*start..].iter().position(fits) {
+            Some(i) => {
+                *start += i;
+                let room = &mut free[*start].1;
+                *room = room.less(pod.requests);
+            }
+            None => {
+                *start = free.len();
+                left.push(*pod);
+            }
         }
     }
     left
@@ -49,16 +66,20 @@ pub(super) fn estimate(
     order.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.id.cmp(&b.id)));
     let mut free: Vec<Resources> = Vec::new();
     let (mut packed, mut used) = (0, Resources::default());
+    // Where the last pod found room, for others that ask for the same.
+    let mut last: Option<(Resources, usize)> = None;
     for pod in order {
-        let fits = free.iter().position(|f| f.holds(pod.requests));
+        let from = last.filter(|l| l.0 == pod.requests).map_or(0, |l| l.1);
+        let fits = free[from..].iter().position(|f| f.holds(pod.requests));
         let node = match fits {
-            Some(node) => node,
+            Some(node) => from + node,
             None if free.len() < room => {
                 free.push(group.template);
                 free.len() - 1
             }
             None => continue,
         };
+        last = Some((pod.requests, node));
         free[node] = free[node].less(pod.requests);
         packed += 1;
         used = used.plus(pod.requests);

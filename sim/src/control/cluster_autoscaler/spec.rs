@@ -42,6 +42,15 @@ impl Resources {
         }
     }
 
+    /// So many of them.
+    pub(crate) fn times(self, n: i64) -> Resources {
+        Resources {
+            cpu_milli: self.cpu_milli * n,
+            memory_bytes: self.memory_bytes * n,
+            gpus: self.gpus * n,
+        }
+    }
+
     /// Share of a node that this takes in CPU and memory, one after the other.
     pub(super) fn shares_of(self, node: Resources) -> (f64, f64) {
         let share = |a: i64, b: i64| if b > 0 { a as f64 / b as f64 } else { 0.0 };

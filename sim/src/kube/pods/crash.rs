@@ -2,6 +2,7 @@
 
 use super::super::cluster::Cluster;
 use super::super::event::Event;
+use super::super::record::{Controller, StartRow};
 use super::super::sight::Order;
 use super::super::unit::State;
 use super::LONGEST_BACKOFF;
@@ -31,7 +32,8 @@ impl Cluster {
         self.stop_serving(now, unit);
         let u = &mut self.units[unit];
         u.why_gone = "crashed".into();
-        let deployment = u.deployment;
+        let (deployment, p) = (u.deployment, u.pods[0]);
+        let ran = now.since(self.pods[p].started);
         // What serves for a pod is bound to it once: when that is lost, the dual-pods controller deletes the pod.
         let is_dual = self.actuation.is_some();
         if is_dual {
@@ -40,19 +42,24 @@ impl Cluster {
             }
         }
         if is_draining || is_dual || self.is_set_of_groups(deployment) {
+            let next = match is_draining {
+                true => "it was told to end",
+                false if is_dual => "its pod goes with its instance",
+                false => "its group is made anew",
+            };
+            self.crashed(now, p, ran, next);
             self.end(now, unit);
             return;
         }
+        self.set_state(unit, State::Starting);
         let u = &mut self.units[unit];
-        u.state = State::Starting;
         u.epoch += 1;
         u.engine = None;
         u.why_gone.clear();
         let epoch = u.epoch;
-        let p = u.pods[0];
         self.drop_load(now, p);
         let pod = &mut self.pods[p];
-        if now.since(pod.started) >= BACKOFF_RESET {
+        if ran >= BACKOFF_RESET {
             pod.backoffs = 0;
         }
         let first = self.spec.deployments[deployment].pod.restart_backoff.0;
@@ -61,8 +68,33 @@ impl Cluster {
         pod.restarts += 1;
         pod.backoffs += 1;
         pod.is_backing_off = true;
+        pod.earlier.push(StartRow {
+            after: pod.earlier.last().map_or(pod.scheduled, |s| s.crashed),
+            started: pod.started,
+            loaded: pod.loaded,
+            gang_loaded: pod.gang_loaded,
+            up: pod.up,
+            ready: pod.ready,
+            crashed: now,
+        });
+        pod.started = SimTime::NEVER;
         (pod.loaded, pod.gang_loaded) = (SimTime::NEVER, SimTime::NEVER);
         (pod.up, pod.ready) = (SimTime::NEVER, SimTime::NEVER);
         self.plan(now + pause, Event::PodStarted { pod: p, epoch });
+        let next = format!(
+            "its container starts again in {:.0} s (CrashLoopBackOff)",
+            pause.as_secs()
+        );
+        self.crashed(now, p, ran, &next);
+    }
+
+    /// Tells of a crash, and of what comes of it.
+    fn crashed(&mut self, now: SimTime, p: usize, ran: SimDuration, next: &str) {
+        let name = self.pods[p].name.clone();
+        let why = format!(
+            "the container of {name} crashed {:.0} s after its start: {next}",
+            ran.as_secs()
+        );
+        self.decided(now, Controller::Kubelet, &name, (0, 0), why);
     }
 }

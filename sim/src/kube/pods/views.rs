@@ -15,7 +15,8 @@ impl Cluster {
         for unit in self.live_of(d) {
             let u = &self.units[unit];
             let leader = &self.pods[u.pods[0]];
-            let is_running = leader.started != SimTime::NEVER;
+            // While its container waits to start again its phase stays Running.
+            let is_running = leader.started != SimTime::NEVER || leader.restarts > 0;
             let set = |t: SimTime| (t != SimTime::NEVER).then_some(t);
             ids.push(unit as u64);
             states.push(PodState {
@@ -130,21 +131,17 @@ impl Cluster {
 
     /// Replicas of all deployments that are ready.
     pub(in crate::kube) fn ready_units(&self) -> usize {
-        (self.live.iter())
-            .filter(|u| self.units[**u].is_serving())
-            .count()
+        self.deployments.iter().map(|d| d.ready).sum()
     }
 
     /// Replicas of deployment `d` that are ready.
     pub(in crate::kube) fn ready_of(&self, d: usize) -> usize {
-        (self.live_of(d))
-            .filter(|u| self.units[*u].is_serving())
-            .count()
+        self.deployments[d].ready
     }
 
     /// Replicas that Deployment or LeaderWorkerSet `d` counts: `status.replicas`.
     pub(in crate::kube) fn counted_units(&self, d: usize) -> usize {
-        self.live_of(d).filter(|u| self.units[*u].counts()).count()
+        self.deployments[d].counted
     }
 
     /// Index of the replica whose start `epoch` is under way.

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::Run;
 use crate::kernel::time::SimTime;
 use crate::kernel::tournament::Tournament;
+use crate::run::group::Group;
 use crate::run::options::RunError;
 use crate::run::view::Pace;
 
@@ -14,6 +15,9 @@ const AHEAD_PER_REPLICA: usize = 128;
 const AHEAD: (usize, usize) = (1 << 12, 1 << 18);
 /// Large fleets draw at least so many per replica all the same.
 const LEAST_AHEAD_PER_REPLICA: usize = 16;
+
+/// Between two events of a cluster so few replicas with something to do are not worth other cores.
+const FEW: usize = 32;
 
 impl Run<'_> {
     /// Draws requests ahead, hands them to their replicas, and lets groups of replicas work them off on all cores: all before `to`.
@@ -43,28 +47,33 @@ impl Run<'_> {
                 self.now = at;
                 if self.needs_state() {
                     self.drawn = Some(id);
-                    self.advance_groups(at);
+                    self.advance_groups(at, drawn);
                     self.look_at_replicas();
                     return self.run_arrivals(to);
                 }
                 drawn += 1;
                 self.send_ahead(id);
             };
-            self.advance_groups(reached);
+            self.advance_groups(reached, drawn);
             if reached == to {
                 return Ok(());
             }
         }
     }
 
-    /// Lets every group do all that happens before `to`.
-    pub(super) fn advance_groups(&mut self, to: SimTime) {
+    /// Lets every group do all that happens before `to`, `drawn` requests having been handed to them.
+    pub(super) fn advance_groups(&mut self, to: SimTime, drawn: usize) {
         let sent = &self.sent;
-        self.fleet
-            .groups
-            .par_iter_mut()
-            .enumerate()
-            .for_each(|(g, group)| group.advance(to, if g == 0 { &[] } else { sent }));
+        let awake = self.fleet.awake();
+        let is_small = awake < 2 || self.is_in_cluster && drawn == 0 && awake < FEW;
+        let groups = &mut self.fleet.groups;
+        let advance = |(g, group): (usize, &mut Group)| {
+            group.advance(to, if g == 0 { &[] } else { sent });
+        };
+        match is_small {
+            true => groups.iter_mut().enumerate().for_each(advance),
+            false => groups.par_iter_mut().enumerate().for_each(advance),
+        }
         self.sent.clear();
         self.limit_rows();
     }

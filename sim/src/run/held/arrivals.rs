@@ -6,8 +6,10 @@ use super::Run;
 use crate::cluster::events::Class;
 use crate::cluster::requests::never_served;
 use crate::kernel::time::{SimDuration, SimTime};
+use crate::kube::spec::HoldSpec;
 use crate::record::RequestRow;
 use crate::request::{Outcome, RejectReason, ReqId};
+use crate::run::gateway::WhoGivesUp;
 use crate::run::options::RunError;
 use crate::run::view::Pace;
 use crate::workload::RequestEnd;
@@ -172,11 +174,28 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps the drawn request until a replica is ready.
+    /// Keeps the drawn request until a replica is ready, or refuses it where the gateway does not do that.
     pub(super) fn hold(&mut self, id: ReqId, patience: Option<SimDuration>) {
         let service = self.services.entry(&self.spec).unwrap_or(0);
+        let is_queued = self.services.router(service).ready() > 0 && self.is_full(service);
+        let rule = match self.holds {
+            // What all replicas are too busy for waits in the list that they take it from.
+            _ if is_queued => HoldSpec::default(),
+            None => return self.give_back(id),
+            Some(rule) => rule,
+        };
+        let here = self.gateway.len_of(service) as u64;
+        if rule.limit.is_some_and(|limit| here >= limit) {
+            return self.give_back(id);
+        }
         let spec = std::mem::take(&mut self.spec);
-        self.gateway.hold(service, id, spec, patience);
+        (self.gateway).hold(service, id, spec, patience, rule.timeout);
+    }
+
+    /// The gateway has no endpoint for the drawn request.
+    fn give_back(&mut self, id: ReqId) {
+        self.forget_try(id);
+        self.refuse(id, RejectReason::NoEndpoint, self.now);
     }
 
     /// A request waits: models that are loaded on demand are looked at, at this instant.
@@ -211,10 +230,14 @@ impl Run<'_> {
         self.spec = drawn;
     }
 
-    /// Clients of held requests give up.
+    /// Clients of held requests give up, or the gateway does.
     pub(super) fn time_out_held(&mut self, now: SimTime) {
-        while let Some((id, spec)) = self.gateway.timed_out(now) {
-            let (row, end) = never_served(id, &spec, Outcome::TimedOut, now);
+        while let Some((id, spec, who)) = self.gateway.timed_out(now) {
+            let outcome = match who {
+                WhoGivesUp::Client => Outcome::TimedOut,
+                WhoGivesUp::Gateway => Outcome::Rejected(RejectReason::NoEndpoint),
+            };
+            let (row, end) = never_served(id, &spec, outcome, now);
             self.forget_try(id);
             self.end_outside(&row, &end);
         }

@@ -97,11 +97,7 @@ impl Run<'_> {
     pub(super) fn find_due(&mut self, now: SimTime) {
         self.due.clear();
         if self.pace == Pace::Ahead {
-            for i in 0..self.fleet.len() {
-                if self.fleet.get(i).0.next_at() <= now {
-                    self.due.push(i);
-                }
-            }
+            self.fleet.due(now, &mut self.due);
             return;
         }
         while let (at, i) = self.clocks.first()

@@ -23,7 +23,7 @@ impl Run<'_> {
     /// The same while requests are drawn ahead.
     pub(super) fn scrape_ahead(&mut self, at: SimTime) {
         if let Some(instant) = self.scrape_before(at) {
-            self.advance_groups(instant);
+            self.advance_groups(instant, usize::MAX);
             self.scrape(at);
         }
     }

@@ -134,6 +134,15 @@ impl Built {
                 ));
             }
         }
+        if self
+            .cluster
+            .as_ref()
+            .is_some_and(ClusterSpec::refuses_at_zero)
+        {
+            record.info.warnings.push(
+                "requests that come while no replica is ready are refused, as by a Service, Envoy or nginx, also those that a scale from zero waits for; write cluster.gateway = \"knative\", \"keda_http\", \"flow_control\" or \"queue\" where something holds them".to_owned(),
+            );
+        }
         if record.counts.offered == 0 {
             record.info.warnings.push(
                 "no request was sent: the rate is too low for the time of the run, or the run too short".to_owned(),

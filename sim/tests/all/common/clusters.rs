@@ -27,6 +27,7 @@ duration = "600 s"
 [slo]
 ttft = "2 s"
 [cluster]
+gateway = "queue"
 node_group = [{ name = "gpu", max = 4, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }]
 pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
 "#;
@@ -59,6 +60,7 @@ duration = "600 s"
 [slo]
 ttft = "2 s"
 [cluster]
+gateway = "queue"
 node_group = [{ name = "gpu", max = 8, price = "3.6 USD/h", boot = "50 s", device_plugin = "10 s" }]
 pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
 "#;
@@ -92,6 +94,7 @@ output = 10
 [run]
 duration = "600 s"
 [cluster]
+gateway = "queue"
 node_group = [{ name = "gpu", accelerators = 4, max = 2, price = "4 USD/h", boot = "50 s", device_plugin = "10 s" }]
 pod = { image_pull = "20 s", weights_load = "30 s", engine_init = "5 s", periodSeconds = 10 }
 "#;
