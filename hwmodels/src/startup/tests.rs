@@ -10,6 +10,7 @@ fn pod<'a>(defaults: &'a Defaults, instance: &'a Instance, storage: &'a str) -> 
         host: None,
         engine: EngineKind::VllmV1,
         layers: 32,
+        state_layers: 0,
         ranks: 1,
         read: NodeRead {
             bytes: 16.06e9,

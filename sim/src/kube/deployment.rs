@@ -22,6 +22,8 @@ pub(super) struct Deployment {
     pub reads_saturation: bool,
     /// Raised with each rolling update.
     pub generation: u32,
+    /// Replicas that were wanted when its ReplicaSets were last looked at (their annotation `deployment.kubernetes.io/desired-replicas`).
+    pub annotated: usize,
 }
 
 impl Deployment {
@@ -54,6 +56,7 @@ impl Deployment {
             wished: None,
             reads_saturation: spec.metrics.iter().any(MetricSource::is_saturation),
             generation: 0,
+            annotated: spec.replicas.max(0) as usize,
         })
     }
 

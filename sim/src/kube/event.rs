@@ -1,6 +1,6 @@
 //! Events of a cluster, and their order within an instant.
 
-use crate::kernel::time::SimTime;
+use crate::kernel::time::{SimDuration, SimTime};
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,10 @@ pub(super) enum Event {
     NodeReady(usize),
     NodeUsable(usize),
     NodeEvict(usize),
-    NodeLost(usize),
+    /// A node is gone; its pods are replaced so long after.
+    NodeLost(usize, SimDuration),
+    /// Whoever keeps a group at its size has noticed the loss of an instance.
+    GroupNotices(usize),
     NodeGone(usize),
     /// The requester of a pod runs, which a vLLM instance is to serve for.
     PodBound {
@@ -106,8 +109,8 @@ impl Event {
             | NodeSlow { .. }
             | StorageFast { .. }
             | LinkWell { .. }
-            | NodeLost(_) => 2,
-            NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
+            | NodeLost(..) => 2,
+            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
             PodBound { .. }
             | PodStarted { .. }
             | PodReads { .. }

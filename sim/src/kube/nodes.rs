@@ -3,14 +3,11 @@
 use super::cluster::Cluster;
 use super::delay::Delay;
 use super::event::Event;
-use super::node::{Image, Node};
+use super::node::{Image, Node, RECLAIMED};
 use super::record::Controller;
 use super::spec::{FaultKind, When};
 use crate::control::cluster_autoscaler::spec::Resources;
 use crate::kernel::time::{SimDuration, SimTime};
-
-/// Taint of a spot node that is taken away.
-pub(super) const RECLAIMED: &str = "aws-node-termination-handler/spot-itn";
 
 impl Cluster {
     fn new_node(&mut self, now: SimTime, group: usize) -> usize {
@@ -88,13 +85,24 @@ impl Cluster {
 
     /// Asks for as many instances as the group has too few, after a node was lost or the target raised.
     pub(super) fn fill(&mut self, now: SimTime, group: usize) {
-        let there = self.count(group, |n| !n.is_tainted());
+        let there = self.held(group);
         if self.karpenter.is_some() {
             self.groups[group].target = there;
         }
         for _ in there..self.groups[group].target {
             self.launch(now, group, true);
         }
+    }
+
+    /// Nodes that the cloud counts for a group: those there or coming, and lost ones until that is noticed.
+    fn held(&self, group: usize) -> usize {
+        self.count(group, Node::is_held) + self.groups[group].unnoticed
+    }
+
+    /// The loss of an instance is noticed: another takes its place.
+    pub(super) fn group_notices(&mut self, now: SimTime, group: usize) {
+        self.groups[group].unnoticed -= 1;
+        self.fill(now, group);
     }
 
     pub(super) fn count(&self, group: usize, which: impl Fn(&Node) -> bool) -> usize {
@@ -110,7 +118,7 @@ impl Cluster {
             .filter(|n| self.nodes[**n].group == group && self.nodes[**n].is_booting())
             .copied()
             .collect();
-        let there = self.count(group, |n| !n.is_tainted());
+        let there = self.held(group);
         for n in booting.into_iter().take(there.saturating_sub(size)) {
             self.forget_node(now, n, "its request was withdrawn");
         }
@@ -153,7 +161,7 @@ impl Cluster {
         }
         self.forget_node(now, n, "refused: the cloud has no capacity");
         let from = self.groups[group].target;
-        let registered = self.count(group, |n| n.is_registered() && !n.is_tainted());
+        let registered = self.count(group, |n| n.is_registered() && n.is_held());
         if let Some(autoscaler) = &mut self.autoscaler {
             autoscaler.refused(now, group, registered);
             self.set_group_size(now, group, registered);
@@ -262,6 +270,7 @@ impl Cluster {
         if self.nodes[n].gone != SimTime::NEVER {
             return;
         }
+        let was_held = self.nodes[n].is_held();
         let mut units: Vec<usize> = self.nodes[n]
             .pods
             .iter()
@@ -276,8 +285,15 @@ impl Cluster {
         self.nodes[n].why_gone = why.to_owned();
         self.forget_node(now, n, why);
         let group = self.nodes[n].group;
-        // Whoever keeps the group at its size replaces the instance.
-        self.fill(now, group);
+        if self.karpenter.is_some() || !was_held {
+            self.fill(now, group);
+            return;
+        }
+        // Whoever keeps the group at its size replaces the instance when that is noticed.
+        let after = (self.spec.groups[group].replaced_after)
+            .draw(self.seed, &format!("cluster/replace/{n}"));
+        self.groups[group].unnoticed += 1;
+        self.plan(now + after, Event::GroupNotices(group));
     }
 
     /// What is free on a node.

@@ -1,14 +1,16 @@
 //! `[[fault]]` and `[[change]]`: what breaks and what operators do, checked.
 
 use super::Scenario;
-use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile, LinkFile};
+use super::cluster_file::{
+    ChangeFile, DelayFile, FaultFile, FaultKindFile, LinkFile, SpotHandlerFile,
+};
 use super::error::ScenarioError;
 use super::numbers::{MAX_NODES, nanos, secs};
 use crate::kernel::time::SimTime;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{
     ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, ScalerUse, Slows,
-    Target, When,
+    SpotHandler, Target, When,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -22,6 +24,15 @@ pub(super) fn fill(fault: &mut FaultFile) {
         }
         FaultKindFile::Spot => {
             fault.notice.get_or_insert(secs(120.0));
+            match fault.handler.get_or_insert_default() {
+                SpotHandlerFile::Drain => {}
+                SpotHandlerFile::GracefulShutdown => {
+                    fault.shutdown_grace.get_or_insert(secs(15.0));
+                }
+                SpotHandlerFile::None => {
+                    fault.noticed_after.get_or_insert(secs(100.0));
+                }
+            }
         }
         FaultKindFile::Straggler => {
             fault.factor.get_or_insert(1.5);
@@ -93,6 +104,15 @@ impl Scenario {
             },
             FaultKindFile::Spot => FaultKind::Spot {
                 notice: nanos(fault.notice),
+                handler: match fault.handler.unwrap_or_default() {
+                    SpotHandlerFile::Drain => SpotHandler::Drain,
+                    SpotHandlerFile::GracefulShutdown => SpotHandler::GracefulShutdown {
+                        grace: nanos(fault.shutdown_grace),
+                    },
+                    SpotHandlerFile::None => SpotHandler::None {
+                        noticed_after: nanos(fault.noticed_after),
+                    },
+                },
             },
             FaultKindFile::Straggler | FaultKindFile::ThermalThrottling => {
                 let factor = fault.factor.unwrap_or(1.5);
@@ -142,6 +162,7 @@ impl Scenario {
                 duration: nanos(fault.duration),
             },
         };
+        self.spot_keys(fault, path)?;
         if fault.kind == FaultKindFile::Spot && spec.groups.iter().all(|g| !g.is_spot) {
             return self.wrong(path, "no node group has spot = true");
         }
@@ -171,6 +192,20 @@ impl Scenario {
             when,
             deployment,
         })
+    }
+
+    /// Keys of the handler of spot notices, where they have no effect.
+    fn spot_keys(&self, fault: &FaultFile, path: &str) -> Result<()> {
+        let handler = fault.handler;
+        let is_graceful = handler == Some(SpotHandlerFile::GracefulShutdown);
+        if handler.is_some() && fault.kind != FaultKindFile::Spot {
+            return self.wrong(&format!("{path}.handler"), "is of kind \"spot\"");
+        }
+        if fault.shutdown_grace.is_some() && !is_graceful {
+            let message = "goes with kind = \"spot\" and handler = \"graceful_shutdown\"";
+            return self.wrong(&format!("{path}.shutdown_grace"), message);
+        }
+        Ok(())
     }
 
     /// The pool with this name, by its index.

@@ -128,6 +128,11 @@ impl Scenario {
             ),
             ("image", pod.image.is_some(), pod.image_pull.is_some()),
             (
+                "registry",
+                pod.registry.is_some(),
+                pod.image_pull.is_some(),
+            ),
+            (
                 "compile_cached",
                 pod.compile_cached.is_some(),
                 pod.engine_init.is_some(),
