@@ -106,7 +106,11 @@ fn marks(decisions: &[DecisionRow]) -> Vec<Mark> {
 /// Requests sent a second, from how many had been sent at each sample.
 fn offered(samples: &[SampleRow]) -> Line {
     let every = samples.len().div_ceil(STRETCHES).max(1);
-    let some: Vec<&SampleRow> = samples.iter().step_by(every).chain(samples.last()).collect();
+    let some: Vec<&SampleRow> = samples
+        .iter()
+        .step_by(every)
+        .chain(samples.last())
+        .collect();
     let rate = |pair: &[&SampleRow]| {
         let took = pair[1].at.since(pair[0].at).as_secs();
         let rate = (pair[1].offered - pair[0].offered) as f64 / took;
@@ -116,7 +120,11 @@ fn offered(samples: &[SampleRow]) -> Line {
         label: "offered".into(),
         color: IN_ENGINES,
         is_dashed: false,
-        points: some.windows(2).filter(|p| p[1].at > p[0].at).map(rate).collect(),
+        points: some
+            .windows(2)
+            .filter(|p| p[1].at > p[0].at)
+            .map(rate)
+            .collect(),
     }
 }
 
@@ -161,7 +169,9 @@ fn capacity(cluster: &ClusterRecord) -> Vec<Line> {
         s.nodes + s.booting_nodes
     })];
     if samples.iter().any(|s| s.replicas != s.ready) {
-        lines.push(line("replicas there, surge included", THERE, |s| s.replicas));
+        lines.push(line("replicas there, surge included", THERE, |s| {
+            s.replicas
+        }));
     }
     if cluster.deployments.len() > 1 {
         let colors = OF_DEPLOYMENTS.iter().cycle();
@@ -198,9 +208,12 @@ pub fn svg(name: &str, cluster: &ClusterRecord, course: &[Stretch]) -> anyhow::R
         Line::of("in the engines' batches", IN_ENGINES, samples, |s| {
             (s.at, s.running as f64)
         }),
-        Line::of("waiting in engines or at the gateway", WAITING, samples, |s| {
-            (s.at, (s.waiting + s.held) as f64)
-        }),
+        Line::of(
+            "waiting in engines or at the gateway",
+            WAITING,
+            samples,
+            |s| (s.at, (s.waiting + s.held) as f64),
+        ),
     ];
     let panel = |caption: &str, unit, lines| Panel {
         caption: caption.into(),
@@ -296,7 +309,12 @@ fn draw_panel(
     for mark in marks {
         let x = mark.at / scale;
         let style = mark.color.mix(0.55);
-        chart.draw_series(DashedLineSeries::new([(x, 0.0), (x, top)], 3, 3, style.into()))?;
+        chart.draw_series(DashedLineSeries::new(
+            [(x, 0.0), (x, top)],
+            3,
+            3,
+            style.into(),
+        ))?;
         // A label where there is room for it.
         if is_first && x >= free {
             let text = ("sans-serif", 12).into_font().color(&mark.color);
@@ -397,7 +415,10 @@ restart = true
         }
         assert!(!text.contains(".0\n</text>"), "labels without a point");
         let ready = text.find("replicas ready").unwrap();
-        assert!(ready < text.find("replicas wanted").unwrap(), "wanted is drawn above");
+        assert!(
+            ready < text.find("replicas wanted").unwrap(),
+            "wanted is drawn above"
+        );
         // Without a course the rest is shown.
         let text = svg("x", cluster, &[]).unwrap();
         assert!(!text.contains("TTFT") && text.contains("offered"));

@@ -257,7 +257,10 @@ fn first_starts_profile_for_longer_and_older_releases_capture_graphs_slowly() {
     };
     assert_eq!(graphs(10, 1), graphs(33, 0));
     assert!((graphs(9, 2) / graphs(10, 1) - 16.0).abs() < 1e-9);
-    assert!((20.0..30.0).contains(&graphs(9, 2)), "27 s were seen on A100");
+    assert!(
+        (20.0..30.0).contains(&graphs(9, 2)),
+        "27 s were seen on A100"
+    );
 }
 
 #[test]

@@ -110,7 +110,8 @@ impl Event {
             | StorageFast { .. }
             | LinkWell { .. }
             | NodeLost(..) => 2,
-            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 3,
+            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_)
+            | NodeGone(_) => 3,
             PodBound { .. }
             | PodStarted { .. }
             | PodReads { .. }

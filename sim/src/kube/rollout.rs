@@ -118,7 +118,11 @@ fn shares(sizes: &[(u32, usize)], before: usize, allowed: usize) -> Vec<(u32, i6
             _ => (size * allowed) as f64 / before.max(1) as f64,
         };
         let own = share.round() as i64 - size as i64;
-        let own = if more > 0 { own.min(left).max(0) } else { own.max(left).min(0) };
+        let own = if more > 0 {
+            own.min(left).max(0)
+        } else {
+            own.max(left).min(0)
+        };
         left -= own;
         out.push((generation, own));
     }

@@ -80,14 +80,8 @@ pub fn markdown() -> String {
             "autoscaler.sagemaker.TargetTrackingScaling",
             "/$defs/TargetTrackingFile",
         ),
-        (
-            "autoscaler.sagemaker.StepScaling",
-            "/$defs/StepScalingFile",
-        ),
-        (
-            "autoscaler.sagemaker.StepScaling.Alarm",
-            "/$defs/AlarmFile",
-        ),
+        ("autoscaler.sagemaker.StepScaling", "/$defs/StepScalingFile"),
+        ("autoscaler.sagemaker.StepScaling.Alarm", "/$defs/AlarmFile"),
         (
             "autoscaler.sagemaker.StepScaling.StepAdjustments",
             "/$defs/StepFile2",

@@ -21,7 +21,6 @@ pub(super) fn has_eager(kind: EngineKind) -> bool {
     matches!(kind, EngineKind::VllmV1 | EngineKind::VllmV0)
 }
 
-
 /// JSON schema (draft 2020-12) of scenario files, for editors.
 pub fn schema() -> Value {
     static SCHEMA: std::sync::OnceLock<Value> = std::sync::OnceLock::new();

@@ -199,20 +199,12 @@ impl ClusterAutoscaler {
             } else {
                 scan.why
             };
-            return Scan {
-                actions,
-                ripe,
-                why,
-            };
+            return Scan { actions, ripe, why };
         }
         if ripe != SimTime::NEVER {
             let young = seen.unschedulable.len();
             let why = format!("waits: {young} pending pods are too young");
-            return Scan {
-                actions,
-                ripe,
-                why,
-            };
+            return Scan { actions, ripe, why };
         }
         let mut scan = self.scale_down(now, &seen);
         actions.append(&mut scan.actions);
@@ -431,8 +423,7 @@ impl ClusterAutoscaler {
         let mut drained = Vec::new();
         for node in candidates {
             let (empty, draining) = seen.removing;
-            let is_full =
-                removed.len() + empty + draining >= self.flags.max_scale_down_parallelism;
+            let is_full = removed.len() + empty + draining >= self.flags.max_scale_down_parallelism;
             let drains = !node.pods.is_empty();
             if is_full
                 || left[node.group] <= self.groups[node.group].min

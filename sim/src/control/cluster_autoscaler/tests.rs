@@ -333,13 +333,25 @@ fn a_loop_that_changed_something_or_found_pods_too_young_is_followed_by_another_
     };
     let frequent = Flags::default();
     assert_eq!(next(frequent, 5, &[]), 10.0, "nothing to do: the timer");
-    assert_eq!(next(frequent, 40, &[pod(1, 8, 0)]), 0.001, "it was productive");
+    assert_eq!(
+        next(frequent, 40, &[pod(1, 8, 0)]),
+        0.001,
+        "it was productive"
+    );
     let gke = Flags {
         gpu_pod_buffer: secs(2),
         ..frequent
     };
-    assert_eq!(next(gke, 5, &[pod(1, 8, 5)]), 2.0, "the pod is old enough then");
-    assert_eq!(next(frequent, 5, &[pod(1, 8, 5)]), 10.0, "30 s: the timer first");
+    assert_eq!(
+        next(gke, 5, &[pod(1, 8, 5)]),
+        2.0,
+        "the pod is old enough then"
+    );
+    assert_eq!(
+        next(frequent, 5, &[pod(1, 8, 5)]),
+        10.0,
+        "30 s: the timer first"
+    );
     let slow = Flags {
         frequent_loops_enabled: false,
         ..gke
@@ -379,7 +391,10 @@ fn what_is_being_removed_counts_against_the_limits() {
         ca.scan(at(0), observed);
         ca.scan(at(600), observed).actions.len()
     };
-    assert_eq!((removed((0, 0)), removed((0, 1)), removed((9, 0))), (1, 0, 1));
+    assert_eq!(
+        (removed((0, 0)), removed((0, 1)), removed((9, 0))),
+        (1, 0, 1)
+    );
     assert_eq!(removed((10, 0)), 0);
 }
 
