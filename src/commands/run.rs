@@ -159,7 +159,9 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
         write_trace(file, &record, args.trace_limit)?;
     }
     if let (Some(file), Some(cluster)) = (&args.plot, &record.cluster) {
-        picture::write(file, &cluster_plot::svg(&record.info.name, cluster)?)?;
+        let course = report.cluster.as_ref().map_or(&[][..], |c| &c.course);
+        let svg = cluster_plot::svg(&record.info.name, cluster, course)?;
+        picture::write(file, &svg)?;
     }
     let verdicts: Vec<_> = expectations
         .iter()

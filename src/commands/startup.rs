@@ -84,6 +84,12 @@ pub struct Args {
     /// vLLM's flag: neither torch.compile nor CUDA graphs.
     #[arg(long)]
     enforce_eager: bool,
+    /// Release of vLLM, e.g. "0.9.2": before 0.10.1 graphs are captured slowly [default: a newer one].
+    #[arg(long, value_name = "RELEASE", value_parser = release)]
+    release: Option<VllmRelease>,
+    /// Where the image's registry is: in the node's own region, or elsewhere (Docker Hub, ghcr.io, another region).
+    #[arg(long, value_name = "WHERE", default_value = "region")]
+    registry: Registry,
     /// Size of the compressed image, instead of the engine's.
     #[arg(long, value_name = "SIZE")]
     image: Option<ByteSize>,
@@ -105,6 +111,21 @@ pub struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// Where an image comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Registry {
+    /// A registry of the node's region.
+    Region,
+    /// Any other.
+    Public,
+}
+
+fn release(text: &str) -> Result<VllmRelease, String> {
+    let own = serde_json::from_value::<sim::engines::VllmRelease>(text.into());
+    own.map(sim::engines::VllmRelease::in_full)
+        .map_err(|e| e.to_string())
 }
 
 fn engine(text: &str) -> Result<EngineKind, String> {
@@ -238,6 +259,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             .map(|s| s.len() as u32)
             .max()
             .unwrap_or(0),
+        state_layers: placement
+            .stage_layers
+            .iter()
+            .max_by_key(|s| s.len())
+            .map_or(0, |s| model.state_layers_in(s.clone())),
         ranks: placement.layout.devices(),
         read: NodeRead {
             bytes,
@@ -255,6 +281,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             libraries_cached: args.libraries_cached || args.warm,
             compile_cached: args.compile_cached || args.warm,
             enforce_eager: args.enforce_eager,
+            public_registry: args.registry == Registry::Public,
+            release: args.release,
             image_bytes: args.image.map(|b| b.bytes() as f64),
             probe_period_s: args.probe_period,
         },

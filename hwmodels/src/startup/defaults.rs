@@ -6,6 +6,7 @@ use super::error::StartupError;
 use super::spread::Spread;
 use crate::engine::EngineKind;
 use crate::evidence::Evidence;
+use crate::memory::VllmRelease;
 use crate::units::{ByteSize, BytesPerSec, Secs};
 
 /// A duration with its source.
@@ -70,8 +71,10 @@ pub struct RateFigure {
 pub struct Image {
     /// Unpacked over compressed bytes.
     pub unpack_ratio: f64,
-    /// Fetching and unpacking, in unpacked bytes.
+    /// Fetching and unpacking from a registry of the node's own region, in unpacked bytes.
     pub pull: RateFigure,
+    /// The same from a registry elsewhere: Docker Hub, ghcr.io, another region.
+    pub public_pull: RateFigure,
     /// Creating and starting the container.
     pub start: Figure,
     /// What the first start on a node adds.
@@ -95,6 +98,35 @@ pub struct EngineFigures {
     /// Standard deviation of its logarithm.
     #[serde(default)]
     pub compile_cold_sigma: f64,
+    /// How many times as long what follows a compilation takes on such a start.
+    #[serde(default)]
+    pub cold: ColdStart,
+}
+
+/// What of a start of vLLM V1 depends on more than the host's lines.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ColdStart {
+    /// The pass that sizes the KV cache, where nothing is cached: times the host's line.
+    pub profiling: Option<Factor>,
+    /// Graph capture of releases before `graphs_before`: times the host's line.
+    pub graphs: Option<Factor>,
+    /// The first release that captures graphs as the hosts' lines say.
+    pub graphs_before: Option<VllmRelease>,
+    /// Share of an attention layer's part of a compilation that a layer with a state has.
+    pub state_layer: Option<f64>,
+}
+
+/// A factor on a duration.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Factor {
+    /// The median.
+    pub typical: f64,
+    /// Standard deviation of the logarithm.
+    pub sigma: f64,
+    /// Where it comes from.
+    pub source: String,
 }
 
 /// Seconds by the size of a model.
@@ -297,6 +329,15 @@ impl Defaults {
             if let Some(ready) = &e.ready {
                 sigma(&format!("engine {}: ready", e.kind), ready.sigma)?;
             }
+            for factor in [&e.cold.profiling, &e.cold.graphs].into_iter().flatten() {
+                sigma(&format!("engine {}: cold", e.kind), factor.sigma)?;
+                if !(1.0..=1000.0).contains(&factor.typical) {
+                    return Err(format!(
+                        "engine {}: cold: typical must be from 1 to 1000, got {}",
+                        e.kind, factor.typical
+                    ));
+                }
+            }
         }
         for h in &self.host {
             for line in [
@@ -312,6 +353,7 @@ impl Defaults {
         }
         let image = &self.image;
         sigma("image.pull", image.pull.sigma)?;
+        sigma("image.public_pull", image.public_pull.sigma)?;
         sigma("image.start", image.start.sigma)?;
         sigma("image.first_start", image.first_start.sigma)?;
         if !(image.unpack_ratio >= 1.0 && image.unpack_ratio <= 100.0) {

@@ -21,7 +21,8 @@ use serde::Serialize;
 use crate::engine::EngineKind;
 use crate::evidence::Evidence;
 use crate::instance::Instance;
-use defaults::{Defaults, Figure, Host, Line};
+use crate::memory::VllmRelease;
+use defaults::{Defaults, Factor, Figure, Host, Line};
 pub use error::StartupError;
 use spread::Spread;
 use weights::{LoadPath, NodeRead};
@@ -110,6 +111,8 @@ pub struct Pod<'a> {
     pub engine: EngineKind,
     /// Decoder layers of a rank.
     pub layers: u32,
+    /// Of these, layers that keep a state in place of KV (Mamba, gated delta net).
+    pub state_layers: u32,
     /// Ranks of the replica on all its nodes.
     pub ranks: u32,
     /// What this node reads.
@@ -135,6 +138,10 @@ pub struct State {
     pub compile_cached: bool,
     /// `--enforce-eager`: neither torch.compile nor graphs.
     pub enforce_eager: bool,
+    /// The image comes from a registry outside of the node's region: Docker Hub, ghcr.io, another region's.
+    pub public_registry: bool,
+    /// Release of vLLM V1; none: one whose start-ups the hosts' lines are of.
+    pub release: Option<VllmRelease>,
     /// Size of the compressed image, instead of the engine's [bytes].
     pub image_bytes: Option<f64>,
     /// `periodSeconds` of the readiness probe [s]; Kubernetes' default is 10.
@@ -149,6 +156,8 @@ impl Default for State {
             libraries_cached: false,
             compile_cached: false,
             enforce_eager: false,
+            public_registry: false,
+            release: None,
             image_bytes: None,
             probe_period_s: 10.0,
         }
@@ -198,19 +207,18 @@ pub fn estimate(pod: &Pod<'_>) -> Result<Estimate, StartupError> {
     }
     if !s.image_cached {
         let compressed = s.image_bytes.unwrap_or(engine.image.bytes() as f64);
-        let rate = d
-            .image
-            .pull
-            .rate
-            .bytes_per_sec()
-            .min(platform.disk_write.bytes_per_sec());
+        let pull = match s.public_registry {
+            true => &d.image.public_pull,
+            false => &d.image.pull,
+        };
+        let rate = (pull.rate.bytes_per_sec()).min(platform.disk_write.bytes_per_sec());
         phases.push(Phase {
             name: PhaseName::ImagePull,
             time: Spread::LogNormal {
                 typical_s: compressed * d.image.unpack_ratio / rate,
-                sigma: d.image.pull.sigma,
+                sigma: pull.sigma,
             },
-            evidence: d.image.pull.evidence,
+            evidence: pull.evidence,
             source: format!(
                 "{:.1} GB compressed ({}); {}",
                 compressed * 1e-9,
@@ -219,7 +227,7 @@ pub fn estimate(pod: &Pod<'_>) -> Result<Estimate, StartupError> {
                 } else {
                     &engine.image_source
                 },
-                d.image.pull.source
+                pull.source
             ),
         });
     }
@@ -302,24 +310,65 @@ fn engine_phases(
     phases.extend(distributed);
     phases.push(weights);
     if !pod.state.enforce_eager {
-        let mut compile = line(PhaseName::TorchCompile, &host.compile_cached);
-        if let (false, Some(cold)) = (pod.state.compile_cached, engine.compile_cold_per_layer) {
-            compile.time = Spread::sum([
-                compile.time,
-                Spread::LogNormal {
-                    typical_s: cold.secs() * f64::from(pod.layers),
-                    sigma: engine.compile_cold_sigma,
-                },
-            ]);
-            compile.source += "; with nothing cached: vllm pull 11005, issue 19824";
-        }
-        phases.push(compile);
+        phases.push(compilation(pod, host, engine, line));
     }
-    phases.push(line(PhaseName::MemoryProfiling, &host.profiling));
+    let cold = &engine.cold;
+    let is_cold = !pod.state.compile_cached;
+    phases.push(times(
+        line(PhaseName::MemoryProfiling, &host.profiling),
+        cold.profiling.as_ref().filter(|_| is_cold),
+    ));
     if !pod.state.enforce_eager {
-        phases.push(line(PhaseName::GraphCapture, &host.graphs));
+        let is_old = (pod.state.release.zip(cold.graphs_before)).is_some_and(|(own, b)| own < b);
+        phases.push(times(
+            line(PhaseName::GraphCapture, &host.graphs),
+            cold.graphs.as_ref().filter(|_| is_old),
+        ));
     }
     phases.push(line(PhaseName::EngineInit, &host.init));
     phases.push(line(PhaseName::FrontEnd, &host.front_end));
     phases
+}
+
+/// A phase that takes `factor` times as long.
+fn times(mut phase: Phase, factor: Option<&Factor>) -> Phase {
+    let (Some(f), Spread::LogNormal { typical_s, sigma }) = (factor, phase.time) else {
+        return phase;
+    };
+    phase.time = Spread::LogNormal {
+        typical_s: typical_s * f.typical,
+        sigma: sigma.hypot(f.sigma),
+    };
+    phase.source = format!("{}; {}", phase.source, f.source);
+    phase
+}
+
+/// torch.compile: by layers that attend; one that keeps a state has a share of such a layer's part, and nothing of a model with such layers waits for kernels
+/// that no cache has.
+fn compilation(
+    pod: &Pod<'_>,
+    host: &Host,
+    engine: &defaults::EngineFigures,
+    line: impl Fn(PhaseName, &Line) -> Phase,
+) -> Phase {
+    let state = pod.state_layers.min(pod.layers);
+    let share = engine.cold.state_layer.unwrap_or(1.0);
+    let own = Line {
+        base: host.compile_cached.base
+            - host.compile_cached.per_layer * f64::from(state) * (1.0 - share),
+        ..host.compile_cached
+    };
+    let mut compile = line(PhaseName::TorchCompile, &own);
+    let is_cold = !pod.state.compile_cached && state == 0;
+    if let (true, Some(cold)) = (is_cold, engine.compile_cold_per_layer) {
+        compile.time = Spread::sum([
+            compile.time,
+            Spread::LogNormal {
+                typical_s: cold.secs() * f64::from(pod.layers),
+                sigma: engine.compile_cold_sigma,
+            },
+        ]);
+        compile.source += "; with nothing cached: vllm pull 11005, issue 19824";
+    }
+    compile
 }

@@ -39,8 +39,10 @@ pub(super) struct Group {
     pub target: usize,
     /// Nodes that have not gone.
     pub all: usize,
-    /// Of those, nodes without a taint.
+    /// Of those, nodes that count for whoever keeps the group at its size ([`Node::is_held`](super::node::Node::is_held)).
     pub there: usize,
+    /// Instances that are lost, which nobody has noticed who keeps the group at its size.
+    pub unnoticed: usize,
     /// The cloud has no capacity until then.
     pub no_capacity_until: SimTime,
 }
@@ -62,6 +64,10 @@ pub struct Cluster {
     pub(super) rooms: Rooms,
     pub(super) deployments: Vec<Deployment>,
     pub(super) autoscaler: Option<ClusterAutoscaler>,
+    /// When its next loop is planned.
+    pub(super) scan_planned: SimTime,
+    /// The youngest pending pod that it was told of.
+    pub(super) scan_told: Option<usize>,
     /// Autoscalers that are no HPA; none while one has its turn.
     pub(super) scalers: Vec<Option<Scaler>>,
     pub(super) karpenter: Option<Provisioner>,
@@ -128,6 +134,7 @@ impl Cluster {
             target: g.nodes,
             all: 0,
             there: 0,
+            unnoticed: 0,
             no_capacity_until: SimTime::ZERO,
         };
         let mut cluster = Cluster {
@@ -147,6 +154,8 @@ impl Cluster {
             },
             deployments,
             autoscaler,
+            scan_planned: SimTime::NEVER,
+            scan_told: None,
             scalers,
             karpenter,
             actuation: spec.actuation.clone().map(Actuation::new),
@@ -204,7 +213,7 @@ impl Cluster {
         }
         if let Some(flags) = self.spec.cluster_autoscaler {
             let first = self.phase("cluster-autoscaler", flags.scan_interval);
-            self.plan(first, Event::Scan);
+            self.plan_scan(first);
         }
         for scaler in 0..self.scalers.len() {
             self.plan_scaler(scaler, None);
@@ -251,6 +260,7 @@ impl Cluster {
         self.reconcile(now);
         self.schedule(now);
         self.plan_provisioner(now);
+        self.look_at_new_pods(now);
         std::mem::take(&mut self.orders)
     }
 
@@ -271,7 +281,8 @@ impl Cluster {
             Event::NodeReady(n) => self.node_ready(now, n),
             Event::NodeUsable(n) => self.node_usable(now, n),
             Event::NodeEvict(n) => self.evict(now, n),
-            Event::NodeLost(n) => self.node_lost(now, n, SimDuration::ZERO, "reclaimed"),
+            Event::NodeLost(n, noticed) => self.node_lost(now, n, noticed, "reclaimed"),
+            Event::GroupNotices(group) => self.group_notices(now, group),
             Event::NodeGone(n) => self.node_gone(now, n),
             Event::PodBound { pod, epoch } => self.pod_bound(now, pod, epoch),
             Event::PodStarted { pod, epoch } => self.pod_started(now, pod, epoch),

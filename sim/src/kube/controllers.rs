@@ -30,6 +30,9 @@ const GATEWAY: Target = Target {
 /// cooldown of 300 s, as it was seen to.
 const POLL_TAKES: SimDuration = SimDuration(1_000_000);
 
+/// Taint of a node that the Cluster Autoscaler removes.
+const REMOVED: &str = "ToBeDeletedByClusterAutoscaler";
+
 /// What a query says while Prometheus is down.
 const DOWN: &str = "prometheus: connection refused";
 
@@ -261,9 +264,34 @@ impl Cluster {
             .collect()
     }
 
+    /// Plans a loop of the Cluster Autoscaler at `due`, where none is planned before.
+    pub(super) fn plan_scan(&mut self, due: SimTime) {
+        if due < self.scan_planned {
+            self.scan_planned = due;
+            self.plan(due, Event::Scan);
+        }
+    }
+
+    /// With frequent loops a pod that has become unschedulable is looked at at once.
+    pub(super) fn look_at_new_pods(&mut self, now: SimTime) {
+        let is_frequent = (self.spec.cluster_autoscaler).is_some_and(|f| f.frequent_loops_enabled);
+        let youngest = self.pending().last().copied();
+        if is_frequent && youngest > self.scan_told {
+            self.scan_told = youngest;
+            self.plan_scan(now);
+        }
+    }
+
     /// A loop of the Cluster Autoscaler.
     pub(super) fn scan(&mut self, now: SimTime) {
+        if self.scan_planned > now {
+            // An earlier loop took its place.
+            return;
+        }
+        self.scan_planned = SimTime::NEVER;
         let nodes = self.nodes_for_autoscaler();
+        let removing = self.nodes_that_go();
+        let ready = self.ready_units() as u32;
         let pending = self.pending();
         let unschedulable: Vec<PodView> = pending.iter().map(|p| self.pod_view(*p)).collect();
         let draw = self.expander.next_u64();
@@ -274,6 +302,7 @@ impl Cluster {
             now,
             Observed {
                 nodes: &nodes,
+                removing,
                 unschedulable: &unschedulable,
                 draw,
             },
@@ -283,7 +312,6 @@ impl Cluster {
             unschedulable.len(),
             nodes.len()
         );
-        let ready = self.ready_units() as u32;
         let mut row = DecisionRow {
             at: now,
             controller: Controller::ClusterAutoscaler,
@@ -292,8 +320,9 @@ impl Cluster {
             to: 0,
             ready,
             inputs,
-            why: scan.why,
+            why: scan.why.clone(),
         };
+        let next = autoscaler.next_loop(now, &scan);
         if scan.actions.is_empty() {
             self.note(row.clone());
         }
@@ -311,16 +340,21 @@ impl Cluster {
                     let n = node as usize;
                     let group = self.nodes[n].group;
                     self.groups[group].target = self.groups[group].target.saturating_sub(1);
-                    self.taint(now, n, "ToBeDeletedByClusterAutoscaler");
+                    self.taint(now, n, REMOVED);
                     self.nodes[n].why_gone = "removed by the Cluster Autoscaler".into();
                     self.plan(evict_at, Event::NodeEvict(n));
                 }
             }
         }
-        let period = self.spec.cluster_autoscaler.map(|f| f.scan_interval);
-        if let Some(period) = period {
-            self.plan(now + period, Event::Scan);
-        }
+        self.plan_scan(next);
+    }
+
+    /// Nodes that the Cluster Autoscaler removes: those without pods, and those that drain.
+    fn nodes_that_go(&self) -> (usize, usize) {
+        let own = |n: &&usize| self.nodes[**n].taint == REMOVED;
+        let (empty, draining): (Vec<usize>, Vec<usize>) =
+            (self.present.iter().filter(own)).partition(|n| self.nodes[**n].pods.is_empty());
+        (empty.len(), draining.len())
     }
 
     /// Notes which nodes of each group are removed by `actions`, in a row for each group.
@@ -370,6 +404,7 @@ impl Cluster {
                 id: n as u64,
                 group: node.group,
                 is_ready: true,
+                is_cordoned: node.is_tainted(),
                 allocatable: if is_usable {
                     template
                 } else {
@@ -382,7 +417,7 @@ impl Cluster {
             }
         };
         (self.present.iter().copied())
-            .filter(|n| self.nodes[*n].is_registered() && !self.nodes[*n].is_tainted())
+            .filter(|n| self.nodes[*n].is_registered() && self.nodes[*n].is_held())
             .map(view)
             .collect()
     }

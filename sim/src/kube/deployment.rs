@@ -42,6 +42,8 @@ pub(super) struct HeldUp {
     /// The rooms that it looked at, by their version.
     pub version: u64,
     pub why: String,
+    /// Replicas that were wanted when its ReplicaSets were last looked at (their annotation `deployment.kubernetes.io/desired-replicas`).
+    pub annotated: usize,
 }
 
 impl Deployment {
@@ -78,6 +80,7 @@ impl Deployment {
             ready: 0,
             pending: BTreeSet::new(),
             held_up: HeldUp::default(),
+            annotated: spec.replicas.max(0) as usize,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Events of a cluster, and their order within an instant.
 
-use crate::kernel::time::SimTime;
+use crate::kernel::time::{SimDuration, SimTime};
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,10 @@ pub(super) enum Event {
     NodeReady(usize),
     NodeUsable(usize),
     NodeEvict(usize),
-    NodeLost(usize),
+    /// A node is gone; its pods are replaced so long after.
+    NodeLost(usize, SimDuration),
+    /// Whoever keeps a group at its size has noticed the loss of an instance.
+    GroupNotices(usize),
     NodeGone(usize),
     /// The requester of a pod runs, which a vLLM instance is to serve for.
     PodBound {
@@ -101,9 +104,9 @@ impl Event {
             Change(_) => 1,
             // Of the kind of the fault: `FaultKind::class`.
             Fault(_) | StorageFast { .. } | LinkWell { .. } => 2,
-            NodeFault { .. } | NodeSlow { .. } | NodeLost(_) => 3,
+            NodeFault { .. } | NodeSlow { .. } | NodeLost(..) => 3,
             UnitFault { .. } | UnitReached { .. } => 4,
-            NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 5,
+            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 5,
             PodBound { .. }
             | PodStarted { .. }
             | PodReads { .. }

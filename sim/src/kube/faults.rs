@@ -5,13 +5,13 @@ use rand::RngExt;
 use super::cluster::Cluster;
 use super::delay::Delay;
 use super::event::Event;
-use super::nodes::RECLAIMED;
+use super::node::RECLAIMED;
 use super::pods::KUBELET_LOOKS;
 use super::record::Controller;
 use super::scalers::Scaler;
 use super::sight::Order;
 use super::slow::Slow;
-use super::spec::{ChangeKind, FaultKind, Target, When};
+use super::spec::{ChangeKind, FaultKind, SpotHandler, Target, When};
 use super::unit::{Curse, Unit};
 use crate::kernel::rng;
 use crate::kernel::time::{SimDuration, SimTime};
@@ -172,11 +172,8 @@ impl Cluster {
                 self.node_lost(now, n, noticed_after, "it failed");
                 format!("{name} is lost")
             }
-            FaultKind::Spot { notice } => {
-                self.taint(now, n, RECLAIMED);
-                self.nodes[n].why_gone = "reclaimed".into();
-                self.plan(now + notice, Event::NodeLost(n));
-                self.drain_before(now, n, notice);
+            FaultKind::Spot { notice, handler } => {
+                self.reclaim(now, n, notice, handler);
                 format!("{name} is reclaimed in {:.0} s", notice.as_secs())
             }
             FaultKind::Straggler {
@@ -338,19 +335,30 @@ impl Cluster {
         self.plan(at, Event::UnitFault { unit, epoch, fault });
     }
 
-    /// Evicts the pods of a node that is taken away after `notice`. The node stays until then, as its instance does.
-    fn drain_before(&mut self, now: SimTime, n: usize, notice: SimDuration) {
+    /// Spot node `n` will be taken away after `notice`. It stays until then, as its instance does.
+    fn reclaim(&mut self, now: SimTime, n: usize, notice: SimDuration, handler: SpotHandler) {
+        let noticed = match handler {
+            SpotHandler::None { noticed_after } => noticed_after,
+            SpotHandler::GracefulShutdown { .. } | SpotHandler::Drain => SimDuration::ZERO,
+        };
+        self.plan(now + notice, Event::NodeLost(n, noticed));
+        if matches!(handler, SpotHandler::None { .. }) {
+            return;
+        }
+        self.taint(now, n, RECLAIMED);
+        self.nodes[n].why_gone = "reclaimed".into();
         if notice == SimDuration::ZERO {
             return;
         }
-        let mut units: Vec<usize> = self.nodes[n]
-            .pods
-            .iter()
+        let mut units: Vec<usize> = (self.nodes[n].pods.iter())
             .map(|p| self.pods[*p].unit)
             .collect();
         units.dedup();
         for unit in units {
-            self.remove(now, unit, "evicted: its node is reclaimed");
+            match handler {
+                SpotHandler::GracefulShutdown { grace } => self.shut_down(now, unit, grace),
+                _ => self.remove(now, unit, "evicted: its node is reclaimed"),
+            }
         }
     }
 

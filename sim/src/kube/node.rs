@@ -3,6 +3,9 @@
 use super::slow::Slow;
 use crate::kernel::time::SimTime;
 
+/// Taint of a spot node that is taken away.
+pub(super) const RECLAIMED: &str = "aws-node-termination-handler/spot-itn";
+
 /// What a node has of an image.
 #[derive(Clone, Copy)]
 pub(super) struct Image {
@@ -64,5 +67,10 @@ impl Node {
 
     pub fn is_tainted(&self) -> bool {
         self.tainted != SimTime::NEVER
+    }
+
+    /// Whether it is of its group for whoever keeps that at its size: a node that a spot notice has reached is until it is gone.
+    pub fn is_held(&self) -> bool {
+        !self.is_tainted() || self.taint == RECLAIMED
     }
 }

@@ -3,13 +3,10 @@
 use super::cluster::Cluster;
 use super::delay::Delay;
 use super::event::Event;
-use super::node::{Image, Node};
+use super::node::{Image, Node, RECLAIMED};
 use super::record::Controller;
 use super::spec::{FaultKind, When};
 use crate::kernel::time::{SimDuration, SimTime};
-
-/// Taint of a spot node that is taken away.
-pub(super) const RECLAIMED: &str = "aws-node-termination-handler/spot-itn";
 
 impl Cluster {
     fn new_node(&mut self, now: SimTime, group: usize) -> usize {
@@ -90,13 +87,24 @@ impl Cluster {
 
     /// Asks for as many instances as the group has too few, after a node was lost or the target raised.
     pub(super) fn fill(&mut self, now: SimTime, group: usize) {
-        let there = self.groups[group].there;
+        let there = self.held(group);
         if self.karpenter.is_some() {
             self.groups[group].target = there;
         }
         for _ in there..self.groups[group].target {
             self.launch(now, group, true);
         }
+    }
+
+    /// Nodes that the cloud counts for a group: those there or coming, and lost ones until that is noticed.
+    fn held(&self, group: usize) -> usize {
+        self.groups[group].there + self.groups[group].unnoticed
+    }
+
+    /// The loss of an instance is noticed: another takes its place.
+    pub(super) fn group_notices(&mut self, now: SimTime, group: usize) {
+        self.groups[group].unnoticed -= 1;
+        self.fill(now, group);
     }
 
     pub(super) fn count(&self, group: usize, which: impl Fn(&Node) -> bool) -> usize {
@@ -108,14 +116,14 @@ impl Cluster {
     /// Sets the size of a group: more are asked for; of those that are too many, requests are withdrawn, the youngest first.
     pub(super) fn set_group_size(&mut self, now: SimTime, group: usize, size: usize) {
         self.groups[group].target = size;
-        if size >= self.groups[group].there {
+        if size >= self.held(group) {
             return self.fill(now, group);
         }
         let booting: Vec<usize> = (self.present.iter().rev())
             .filter(|n| self.nodes[**n].group == group && self.nodes[**n].is_booting())
             .copied()
             .collect();
-        let there = self.groups[group].there;
+        let there = self.held(group);
         for n in booting.into_iter().take(there.saturating_sub(size)) {
             self.forget_node(now, n, "its request was withdrawn");
         }
@@ -149,7 +157,7 @@ impl Cluster {
         }
         let group = &mut self.groups[node.group];
         group.all -= 1;
-        group.there -= usize::from(!node.is_tainted());
+        group.there -= usize::from(node.is_held());
         if let Ok(place) = self.present.binary_search(&n) {
             self.present.remove(place);
         }
@@ -164,7 +172,7 @@ impl Cluster {
         }
         self.forget_node(now, n, "refused: the cloud has no capacity");
         let from = self.groups[group].target;
-        let registered = self.count(group, |n| n.is_registered() && !n.is_tainted());
+        let registered = self.count(group, |n| n.is_registered() && n.is_held());
         if let Some(autoscaler) = &mut self.autoscaler {
             autoscaler.refused(now, group, registered);
             self.set_group_size(now, group, registered);
@@ -230,7 +238,7 @@ impl Cluster {
         if !self.nodes[n].is_tainted() {
             self.nodes[n].tainted = now;
             self.nodes[n].taint = taint;
-            self.groups[self.nodes[n].group].there -= 1;
+            self.groups[self.nodes[n].group].there -= usize::from(!self.nodes[n].is_held());
             self.refile(n);
         }
     }
@@ -239,8 +247,8 @@ impl Cluster {
     pub(super) fn untaint(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         if node.is_tainted() && node.gone == SimTime::NEVER {
+            self.groups[node.group].there += usize::from(!node.is_held());
             node.tainted = SimTime::NEVER;
-            self.groups[node.group].there += 1;
             self.refile(n);
         }
     }
@@ -288,6 +296,7 @@ impl Cluster {
         if self.nodes[n].gone != SimTime::NEVER {
             return;
         }
+        let was_held = self.nodes[n].is_held();
         let mut units: Vec<usize> = self.nodes[n]
             .pods
             .iter()
@@ -302,7 +311,14 @@ impl Cluster {
         self.nodes[n].why_gone = why.to_owned();
         self.forget_node(now, n, why);
         let group = self.nodes[n].group;
-        // Whoever keeps the group at its size replaces the instance.
-        self.fill(now, group);
+        if self.karpenter.is_some() || !was_held {
+            self.fill(now, group);
+            return;
+        }
+        // Whoever keeps the group at its size replaces the instance when that is noticed.
+        let after = (self.spec.groups[group].replaced_after)
+            .draw(self.seed, &format!("cluster/replace/{n}"));
+        self.groups[group].unnoticed += 1;
+        self.plan(now + after, Event::GroupNotices(group));
     }
 }

@@ -53,6 +53,11 @@ impl Cluster {
     }
 
     pub(super) fn create(&mut self, now: SimTime, d: usize) {
+        self.create_of(now, d, self.deployments[d].generation);
+    }
+
+    /// Creates a replica of deployment `d` of this generation.
+    pub(super) fn create_of(&mut self, now: SimTime, d: usize, generation: u32) {
         let unit = self.units.len();
         let spec = &self.spec.deployments[d].pod;
         let ordinal = if self.is_set_of_groups(d) {
@@ -103,7 +108,7 @@ impl Cluster {
         self.deployments[d].counted += 1;
         self.units.push(Unit {
             deployment: d,
-            generation: self.deployments[d].generation,
+            generation,
             ordinal,
             name,
             pods,
@@ -115,6 +120,7 @@ impl Cluster {
             gone: SimTime::NEVER,
             why_gone: String::new(),
             engine: None,
+            is_shut_down: false,
             falls_asleep: false,
             partitions: 0,
             speed: None,
@@ -430,19 +436,35 @@ impl Cluster {
 
     /// Tells a replica to end: one that serves answers what it has, for as long as its grace period allows.
     pub(super) fn remove(&mut self, now: SimTime, unit: usize, why: &str) {
+        let grace = self.spec.deployments[self.units[unit].deployment].pod.grace;
+        self.tell_to_end(now, unit, grace, why);
+    }
+
+    /// The node of a replica shuts down: the kubelet tells it to end, within its grace period and `most`. It counts until it has ended.
+    pub(super) fn shut_down(&mut self, now: SimTime, unit: usize, most: SimDuration) {
+        let grace = self.spec.deployments[self.units[unit].deployment].pod.grace;
+        self.tell_to_end(now, unit, grace.min(most), "its node shuts down");
+        let u = &mut self.units[unit];
+        u.is_shut_down = u.state == State::Draining;
+    }
+
+    fn tell_to_end(&mut self, now: SimTime, unit: usize, grace: SimDuration, why: &str) {
         let u = &mut self.units[unit];
         if !u.counts() {
             return;
         }
+        if std::mem::take(&mut u.is_shut_down) {
+            // It ends already, and is deleted now.
+            return;
+        }
         why.clone_into(&mut u.why_gone);
         u.draining = now;
-        let (state, engine, deployment) = (u.state, u.engine, u.deployment);
+        let (state, engine) = (u.state, u.engine);
         match (state, engine) {
             (State::Serving, Some(engine)) => {
                 self.set_state(unit, State::Draining);
                 self.stop_serving(now, unit);
                 self.orders.push(Order::Drain(engine));
-                let grace = self.spec.deployments[deployment].pod.grace;
                 self.plan(now + grace, Event::Deadline(unit));
                 if !self.looks {
                     self.looks = true;

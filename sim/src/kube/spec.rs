@@ -325,6 +325,8 @@ pub struct GroupSpec {
     pub refused: f64,
     /// How long the cloud takes to refuse.
     pub refused_after: Delay,
+    /// From the loss of an instance until whoever keeps the group at its size asks for another.
+    pub replaced_after: Delay,
 }
 
 /// A number, or a share of the replicas.
@@ -559,6 +561,23 @@ pub enum Slows {
     Communication,
 }
 
+/// Who acts on the notice of a spot node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpotHandler {
+    /// Nobody: its pods serve until it is gone, and are replaced once that was noticed.
+    None {
+        /// Time until its pods are replaced.
+        noticed_after: SimDuration,
+    },
+    /// The kubelet (graceful node shutdown): its containers are told to end, and each pod is replaced when it has ended.
+    GracefulShutdown {
+        /// Most time that a pod has, its own grace period aside.
+        grace: SimDuration,
+    },
+    /// A controller that evicts its pods, which are replaced at once (aws-node-termination-handler, Karpenter's interruption queue).
+    Drain,
+}
+
 /// What breaks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
@@ -569,10 +588,12 @@ pub enum FaultKind {
         /// Time until its pods are replaced.
         noticed_after: SimDuration,
     },
-    /// A spot node is taken away: its pods are evicted at the notice, and it is gone at its end.
+    /// A spot node is taken away at the end of a notice.
     Spot {
         /// From the notice to the end.
         notice: SimDuration,
+        /// What is done with its pods meanwhile.
+        handler: SpotHandler,
     },
     /// The engines on a node take longer for each step, those that run and those that start.
     Straggler {

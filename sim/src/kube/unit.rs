@@ -38,6 +38,8 @@ pub(super) struct Unit {
     pub why_gone: String,
     /// The engine that serves it, or has.
     pub engine: Option<u32>,
+    /// The kubelet ends it with its node: nobody has deleted it, and it counts until it has ended.
+    pub is_shut_down: bool,
     /// It has drained, and its instance falls asleep.
     pub falls_asleep: bool,
     /// Partitions that keep the gateway from it.
@@ -51,6 +53,7 @@ impl Unit {
     /// Whether its controller counts it.
     pub fn counts(&self) -> bool {
         matches!(self.state, State::Starting | State::Serving | State::Lost)
+            || self.state == State::Draining && self.is_shut_down
     }
 
     pub fn is_serving(&self) -> bool {

@@ -189,6 +189,9 @@ fn fill_autoscaler(file: &mut ClusterAutoscalerFile) {
     let f = Flags::default();
     let of = super::numbers::told;
     file.scan_interval.get_or_insert(of(f.scan_interval));
+    file.frequent_loops_enabled
+        .get_or_insert(f.frequent_loops_enabled);
+    file.salvo_scale_up.get_or_insert(f.salvo_scale_up);
     file.new_pod_scale_up_delay
         .get_or_insert(of(f.new_pod_scale_up_delay));
     file.gpu_pod_buffer.get_or_insert(of(f.gpu_pod_buffer));
@@ -513,6 +516,8 @@ impl Scenario {
                 f.scan_interval,
                 "autoscaler.cluster_autoscaler.scan-interval",
             )?,
+            frequent_loops_enabled: f.frequent_loops_enabled.unwrap_or(d.frequent_loops_enabled),
+            salvo_scale_up: f.salvo_scale_up.unwrap_or(d.salvo_scale_up),
             new_pod_scale_up_delay: or(f.new_pod_scale_up_delay, d.new_pod_scale_up_delay),
             gpu_pod_buffer: or(f.gpu_pod_buffer, d.gpu_pod_buffer),
             max_node_provision_time: or(f.max_node_provision_time, d.max_node_provision_time),

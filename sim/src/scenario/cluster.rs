@@ -31,6 +31,10 @@ const BOOT: f64 = 137.0;
 const DEVICE_PLUGIN: f64 = 30.0;
 /// Instances answer, or are refused, in about this time.
 const REFUSED_AFTER: f64 = 30.0;
+/// From the end of its last pod until an instance is not paid for: a prior. Autoscalers look every 5 s whether the pods are gone, and clouds give a machine up to 90 s to stop.
+const SHUTDOWN: f64 = 30.0;
+/// From the loss of a spot instance until its managed instance group asked for another: one episode on GKE.
+const REPLACED_AFTER: f64 = 40.0;
 
 /// The cluster of a scenario, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,7 +167,10 @@ fn fill_group(group: &mut NodeGroupFile, i: usize, is_estimated: bool) {
             .device_plugin
             .get_or_insert_with(|| fixed(DEVICE_PLUGIN));
     }
-    group.shutdown.get_or_insert_with(|| fixed(0.0));
+    group.shutdown.get_or_insert_with(|| fixed(SHUTDOWN));
+    group
+        .replaced_after
+        .get_or_insert_with(|| fixed(REPLACED_AFTER));
     group.spot.get_or_insert(false);
     group.priority.get_or_insert(0);
     group.has_image.get_or_insert(false);

@@ -169,13 +169,17 @@ pub struct NodeGroupFile {
     /// instance type's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
+    /// Kind of host whose figures of imports, compilation and graph capture hold: "a100", "hopper", "h100-epyc", "h100-xeon", "t4". Default: by the accelerator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// From the request of an instance until its node is Ready. Default: that of `servetwin startup` for its platform; without hardware "137 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot: Option<DelayFile>,
     /// From there until the device plugin has told of the accelerators. Default: that of `servetwin startup`; without hardware "30 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_plugin: Option<DelayFile>,
-    /// From the end of its last pod until a node that is to go is not paid for any more. Default: "0 s".
+    /// From the end of its last pod until a node that is to go is not paid for any more: who removes it sees that the pods are gone, and the cloud stops it. Default:
+    /// "30 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown: Option<DelayFile>,
     /// Price of a node. Default: the catalog's for its instance type, or `hardware.price`.
@@ -202,6 +206,10 @@ pub struct NodeGroupFile {
     /// How long the cloud takes to refuse. Default: "30 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_after: Option<DelayFile>,
+    /// From the loss of an instance until whoever keeps the group at its size (an Auto Scaling Group, a managed instance group) asks for another. Without effect under
+    /// Karpenter, where pods that wait bring nodes. Default: "40 s".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced_after: Option<DelayFile>,
 }
 
 /// The pods of a replica. The start of a pod is the sum of its phases: pending, node boot, device plugin, image pull, weights load, gang
@@ -231,6 +239,9 @@ pub struct PodFile {
     /// Compressed size of the image. Default: that of the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ByteSize>,
+    /// Where its registry is: "region", the nodes' own, or "public", anywhere else (Docker Hub, ghcr.io, another region). Default: "region". With hardware only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryFile>,
     /// Where the weights lie: "s3", "efs", "fsx_lustre", "ebs_gp3", "ebs_io2", "nvme", "page_cache", "hub". Default: "ebs_gp3". With hardware only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
@@ -276,6 +287,16 @@ pub struct PodFile {
     /// "10 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_backoff: Option<Secs>,
+}
+
+/// Where the registry of an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RegistryFile {
+    /// In the nodes' own region.
+    Region,
+    /// Anywhere else.
+    Public,
 }
 
 /// Who changes the number of replicas and nodes. Without it operators alone do.
@@ -433,9 +454,16 @@ pub enum MetricTypeFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ClusterAutoscalerFile {
-    /// Time between two loops. Default: "10 s".
+    /// Longest time between two loops. Default: "10 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scan_interval: Option<Secs>,
+    /// Whether a loop follows at once on a new unschedulable pod and on a loop that changed something, as since 2026 without being told to; releases before look every
+    /// `scan-interval`. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequent_loops_enabled: Option<bool>,
+    /// Whether one loop grows as many groups, one after the other, as the pending pods need. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub salvo_scale_up: Option<bool>,
     /// Pods younger than this are not looked at. Default: "0 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_pod_scale_up_delay: Option<Secs>,
@@ -460,7 +488,7 @@ pub struct ClusterAutoscalerFile {
     /// Share of its accelerators in use below which a node is not needed. Default: 0.5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_gpu_utilization_threshold: Option<f64>,
-    /// Most nodes removed in one loop. Default: 10.
+    /// Most nodes that are being removed at a time. Default: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_scale_down_parallelism: Option<u32>,
     /// First pause after a group could not grow. Default: "5 min".
@@ -516,7 +544,17 @@ pub struct FaultFile {
     /// Time from the notice to the end (spot). Default: "2 min".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<Secs>,
-    /// Time until the pods of a lost node are replaced (node): the monitor's 40 s and the pods' toleration of 5 min, unless the cloud says
+    /// What is done at the notice with the pods of a spot node (spot): "drain" evicts them, and they are replaced at once (aws-node-termination-handler, Karpenter);
+    /// "graceful_shutdown" is the kubelet's, as on GKE: they are told to end, and each is replaced when it has; "none": they serve until the node is gone. Default:
+    /// "drain".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handler: Option<SpotHandlerFile>,
+    /// Most time that pods have in a graceful shutdown, their own grace period aside (spot): the kubelet's `shutdownGracePeriod` less that of critical pods. Default: "15 s",
+    /// as on GKE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_grace: Option<Secs>,
+    /// Time until the pods of a lost node are replaced (node; spot with handler = "none", there "100 s": 40 s until the node is not Ready, and then the cloud says that it is
+    /// gone, and orphans wait for another 40 s): the monitor's 40 s and the pods' toleration of 5 min, unless the cloud says
     /// earlier that the instance is gone. Default: "340 s".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noticed_after: Option<Secs>,
@@ -542,6 +580,19 @@ pub struct FaultFile {
     /// The availability zone whose nodes are hit, in place of `node_group`. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+}
+
+/// Who acts on the notice of a spot node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpotHandlerFile {
+    /// Nobody.
+    None,
+    /// The kubelet.
+    GracefulShutdown,
+    /// A controller that evicts its pods.
+    #[default]
+    Drain,
 }
 
 /// A link that can lose bandwidth.

@@ -1,14 +1,16 @@
 //! `[[fault]]` and `[[change]]`: what breaks and what operators do, checked.
 
 use super::Scenario;
-use super::cluster_file::{ChangeFile, DelayFile, FaultFile, FaultKindFile, LinkFile};
+use super::cluster_file::{
+    ChangeFile, DelayFile, FaultFile, FaultKindFile, LinkFile, SpotHandlerFile,
+};
 use super::error::ScenarioError;
 use super::numbers::{MAX_NODES, nanos, secs};
 use crate::kernel::time::SimTime;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{
     ChangeKind, ChangeSpec, ClusterSpec, FaultKind, FaultSpec, ScalerSpec, ScalerUse, Slows,
-    Target, When,
+    SpotHandler, Target, When,
 };
 
 type Result<T> = std::result::Result<T, ScenarioError>;
@@ -22,6 +24,15 @@ pub(super) fn fill(fault: &mut FaultFile) {
         }
         FaultKindFile::Spot => {
             fault.notice.get_or_insert(secs(120.0));
+            match fault.handler.get_or_insert_default() {
+                SpotHandlerFile::Drain => {}
+                SpotHandlerFile::GracefulShutdown => {
+                    fault.shutdown_grace.get_or_insert(secs(15.0));
+                }
+                SpotHandlerFile::None => {
+                    fault.noticed_after.get_or_insert(secs(100.0));
+                }
+            }
         }
         FaultKindFile::Straggler => {
             fault.factor.get_or_insert(1.5);
@@ -94,6 +105,15 @@ impl Scenario {
             },
             FaultKindFile::Spot => FaultKind::Spot {
                 notice: nanos(fault.notice),
+                handler: match fault.handler.unwrap_or_default() {
+                    SpotHandlerFile::Drain => SpotHandler::Drain,
+                    SpotHandlerFile::GracefulShutdown => SpotHandler::GracefulShutdown {
+                        grace: nanos(fault.shutdown_grace),
+                    },
+                    SpotHandlerFile::None => SpotHandler::None {
+                        noticed_after: nanos(fault.noticed_after),
+                    },
+                },
             },
             FaultKindFile::Straggler | FaultKindFile::ThermalThrottling => {
                 let factor = fault.factor.unwrap_or(1.5);
@@ -203,11 +223,18 @@ impl Scenario {
                 "degraded_link",
             ),
             ("notice", fault.notice.is_some(), kind == Spot, "spot"),
+            ("handler", fault.handler.is_some(), kind == Spot, "spot"),
+            (
+                "shutdown_grace",
+                fault.shutdown_grace.is_some(),
+                fault.handler == Some(SpotHandlerFile::GracefulShutdown),
+                "spot with handler = \"graceful_shutdown\"",
+            ),
             (
                 "noticed_after",
                 fault.noticed_after.is_some(),
-                kind == Node,
-                "node",
+                kind == Node || fault.handler == Some(SpotHandlerFile::None),
+                "node, and spot with handler = \"none\"",
             ),
             (
                 "factor",

@@ -147,6 +147,7 @@ impl Scenario {
             has_image: group.has_image.unwrap_or(false),
             refused: group.refused.unwrap_or_default().get(),
             refused_after: self.delay(&group.refused_after, &at("refused_after"))?,
+            replaced_after: self.delay(&group.replaced_after, &at("replaced_after"))?,
         };
         Ok((spec, accelerator))
     }

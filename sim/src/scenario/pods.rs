@@ -127,6 +127,7 @@ impl Scenario {
                 pod.weights_load.is_some(),
             ),
             ("image", pod.image.is_some(), pod.image_pull.is_some()),
+            ("registry", pod.registry.is_some(), pod.image_pull.is_some()),
             (
                 "compile_cached",
                 pod.compile_cached.is_some(),

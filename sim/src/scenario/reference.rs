@@ -10,7 +10,7 @@ use super::schema::schema;
 pub fn markdown() -> String {
     let root = schema();
     let mut out = String::new();
-    let sections: [(&str, &str); 45] = [
+    let sections = [
         ("At the top", ""),
         ("[model]", "/$defs/ModelFile"),
         ("[hardware]", "/$defs/HardwareFile"),
@@ -23,6 +23,7 @@ pub fn markdown() -> String {
         ("[router.outlier_detection]", "/$defs/OutlierFile"),
         ("[[workload]]", "/$defs/StreamFile"),
         ("workload.arrival", "/$defs/ArrivalFile"),
+        ("workload.arrival.steps", "/$defs/RateStepFile"),
         ("workload.arrival.columns", "/$defs/TraceColumns"),
         (
             "workload.prompt, workload.output, sessions.turns",
@@ -33,6 +34,7 @@ pub fn markdown() -> String {
         ("workload.sessions", "/$defs/SessionsFile"),
         ("workload.cancel", "/$defs/CancelFile"),
         ("workload.retries", "/$defs/RetriesFile"),
+        ("workload.sampling", "/$defs/SamplingFile"),
         ("[run]", "/$defs/RunFile"),
         ("[slo]", "/$defs/SloFile"),
         ("[cluster]", "/$defs/ClusterFile"),
@@ -67,10 +69,41 @@ pub fn markdown() -> String {
             "[autoscaler.cluster_autoscaler]",
             "/$defs/ClusterAutoscalerFile",
         ),
+        ("[autoscaler.karpenter]", "/$defs/KarpenterFile"),
+        ("autoscaler.karpenter.limits", "/$defs/LimitsFile"),
+        ("autoscaler.karpenter.disruption", "/$defs/DisruptionFile"),
+        (
+            "autoscaler.karpenter.disruption.budgets",
+            "/$defs/BudgetFile",
+        ),
+        ("[autoscaler.sagemaker]", "/$defs/SageMakerFile"),
+        (
+            "autoscaler.sagemaker.TargetTrackingScaling",
+            "/$defs/TargetTrackingFile",
+        ),
+        ("autoscaler.sagemaker.StepScaling", "/$defs/StepScalingFile"),
+        ("autoscaler.sagemaker.StepScaling.Alarm", "/$defs/AlarmFile"),
+        (
+            "autoscaler.sagemaker.StepScaling.StepAdjustments",
+            "/$defs/StepFile2",
+        ),
+        (
+            "autoscaler.sagemaker.ScheduledActions",
+            "/$defs/ScheduledActionFile",
+        ),
+        (
+            "autoscaler.sagemaker.PredictiveScaling",
+            "/$defs/PredictiveFile",
+        ),
+        ("[autoscaler.wva]", "/$defs/WvaFile"),
+        ("autoscaler.wva.config", "/$defs/WvaSpec"),
+        ("[autoscaler.epp]", "/$defs/EppFile"),
+        ("[autoscaler.dynamo]", "/$defs/PlannerConfig"),
         ("[autoscaler.on_demand]", "/$defs/OnDemandFile"),
         ("autoscaler.on_demand.models", "/$defs/OnDemandModelFile"),
         ("[[fault]]", "/$defs/FaultFile"),
         ("[[change]]", "/$defs/ChangeFile"),
+        ("engine.attention_dp_config", "/$defs/AttentionDpConfig"),
     ];
     for (title, pointer) in sections {
         if let Some(s) = root.pointer(pointer) {

@@ -13,6 +13,13 @@ use crate::engines::{EngineCommon, EngineParams, memory_key};
 
 /// The kind of engine that means vLLM at the newest release that is modelled.
 pub const NEWEST_VLLM: &str = "vllm";
+/// vLLM's name for the opposite of `cuda_graphs`.
+pub(super) const EAGER: &str = "enforce_eager";
+
+/// Whether engines of `kind` know [`EAGER`].
+pub(super) fn has_eager(kind: EngineKind) -> bool {
+    matches!(kind, EngineKind::VllmV1 | EngineKind::VllmV0)
+}
 
 /// JSON schema (draft 2020-12) of scenario files, for editors.
 pub fn schema() -> Value {
@@ -87,6 +94,11 @@ fn engine_schema(kind: EngineKind, g: &mut schemars::SchemaGenerator) -> Value {
             };
             properties.insert(name.into(), v.clone());
         }
+    }
+    if has_eager(kind) {
+        let description = "vLLM's name for the opposite of `cuda_graphs`: decode steps launch each kernel. Default: false.";
+        let property = json!({ "type": "boolean", "description": description });
+        properties.insert(EAGER.into(), property);
     }
     let mut required = vec![json!("kind")];
     required.extend(

@@ -10,9 +10,10 @@ use hwmodels::startup::spread::Spread;
 use hwmodels::startup::weights::NodeRead;
 use hwmodels::startup::{Estimate, PhaseName, Pod, State, estimate};
 
-use super::cluster_file::{DelayFile, NodeGroupFile, PodFile};
+use super::cluster_file::{DelayFile, NodeGroupFile, PodFile, RegistryFile};
 use super::error::ScenarioError;
 use super::{ModelChoice, Scenario};
+use crate::engines::EngineParams;
 use crate::kube::delay::Delay;
 use crate::kube::spec::{ClusterSpec, SharedLoad, StartSpec, Wake, WakeSpec, Weights};
 
@@ -96,7 +97,7 @@ impl Scenario {
     ) -> Result<GroupStart> {
         let (file, at) = group;
         let key = |key: &str| format!("cluster.pod.{key}");
-        let e = self.estimate(figures, file.platform.as_deref(), pod, instance, at)?;
+        let e = self.estimate(figures, file, pod, instance, at)?;
         let or = |own: &Option<DelayFile>, path: &str, default: Delay| match own {
             Some(_) => self.delay(own, path),
             None => Ok(default),
@@ -160,11 +161,12 @@ impl Scenario {
     fn estimate(
         &self,
         figures: &Figures,
-        platform: Option<&str>,
+        file: &NodeGroupFile,
         pod: &PodFile,
         instance: &str,
         at: &str,
     ) -> Result<Estimate> {
+        let (platform, host) = (file.platform.as_deref(), file.host.as_deref());
         let told = |path: &str, message: String| self.places.error(path, message);
         let arch = figures
             .catalog
@@ -173,6 +175,9 @@ impl Scenario {
         let kind: EngineKind = self.engine.params.kind();
         // Ranks lie as on the scenario's own instance type, whatever nodes a group has.
         let own = self.hardware.as_ref().map_or(instance, |h| &h.instance);
+        if let Some(Err(e)) = host.map(|name| figures.defaults.host(name)) {
+            return Err(told(&format!("{at}.host"), e.to_string()));
+        }
         let placement = Placement::new(figures.catalog, arch, own, self.layout, kind)
             .map_err(|e| told("layout", e.to_string()))?;
         let own = self.model.as_ref().and_then(|m| m.weights);
@@ -202,13 +207,18 @@ impl Scenario {
                 ..own
             }];
         }
-        let layers = placement.stage_layers.iter().map(|s| s.len() as u32).max();
+        let stage = placement.stage_layers.iter().max_by_key(|s| s.len());
+        let release = match &self.engine.params {
+            EngineParams::VllmV1(p) => Some(p.version.in_full()),
+            _ => None,
+        };
         estimate(&Pod {
             defaults: &defaults,
             instance: &node,
-            host: None,
+            host,
             engine: kind,
-            layers: layers.unwrap_or(0),
+            layers: stage.map_or(0, |s| s.len() as u32),
+            state_layers: stage.map_or(0, |s| arch.state_layers_in(s.clone())),
             ranks: placement.layout.devices(),
             read: NodeRead {
                 bytes,
@@ -222,6 +232,9 @@ impl Scenario {
             per_node: 1,
             state: State {
                 compile_cached: pod.compile_cached.unwrap_or(false),
+                enforce_eager: self.engine.common.cuda_graphs == Some(false),
+                public_registry: pod.registry == Some(RegistryFile::Public),
+                release,
                 image_bytes: pod.image.map(|b| b.bytes() as f64),
                 ..State::default()
             },

@@ -541,6 +541,18 @@ fn the_schema_knows_every_key_that_is_shown() {
 }
 
 #[test]
+fn every_table_of_the_schema_has_a_section_of_the_reference() {
+    let (root, page) = (schema::schema(), reference::markdown());
+    for (name, table) in root["$defs"].as_object().unwrap() {
+        let keys = table["properties"].as_object().into_iter().flatten();
+        for (key, _) in keys {
+            let row = format!("| `{key}` |");
+            assert!(page.contains(&row), "{name}: {key} is in no section");
+        }
+    }
+}
+
+#[test]
 fn the_reference_page_lists_every_key() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/scenario.md");
     let page = std::fs::read_to_string(&path).unwrap();

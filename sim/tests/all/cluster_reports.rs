@@ -206,3 +206,35 @@ fn a_rolling_update_keeps_what_it_must_and_loses_no_request() {
         &["cluster.pod.maxSurge: must be a number such as \"1\" or a share such as \"25%\""],
     );
 }
+
+#[test]
+fn a_deployment_scaled_in_the_midst_of_a_rollout_keeps_its_proportions() {
+    let sizes = |replicas: u32| {
+        let record = ran(&[
+            "cluster.replicas=16",
+            "cluster.sample=1 s",
+            "cluster.node_group[0].max=32",
+            "cluster.node_group[0].nodes=32",
+            "cluster.pod.maxSurge=\"25%\"",
+            "cluster.pod.maxUnavailable=\"25%\"",
+            // New ones need 65 s: at 110 s none of them is ready.
+            &format!(
+                "change=[{{ at = \"100 s\", restart = true }}, {{ at = \"110 s\", replicas = {replicas} }}]"
+            ),
+        ]);
+        let c = cluster(&record);
+        let at = |t: f64| c.samples.iter().find(|s| secs(s.at) >= t).unwrap();
+        let scaled = |r: &&sim::kube::record::ReplicaRow| {
+            r.why_gone == "not wanted any more" && secs(r.draining) == 110.0
+        };
+        let old = c.replicas[..16].iter().filter(scaled).count();
+        let new = c.replicas[16..].iter().filter(scaled).count();
+        let last = c.samples.last().unwrap();
+        assert_eq!((last.replicas, last.ready), (replicas, replicas));
+        (at(109.0).replicas, at(111.0).replicas, old, new)
+    };
+    // 12 old and 8 new ones are 20. Wanted are 8 with a surge of 2, so that 6 and 4 stay.
+    assert_eq!(sizes(8), (20, 10, 6, 4));
+    // 12 old ones become 19 and 8 new ones 13 where 26 are wanted with a surge of 7: the largest takes the rest.
+    assert_eq!(sizes(26), (20, 33, 0, 0));
+}

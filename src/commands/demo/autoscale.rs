@@ -242,7 +242,7 @@ pub(super) fn run(args: &Args, scaler: Scaler) -> anyhow::Result<u8> {
         let mut files = FileSet::new();
         cluster_tables::write(&mut files, &dir, &played.cluster)?;
         files.commit()?;
-        let svg = cluster_plot::svg(&format!("autoscale, {name}"), &played.cluster)?;
+        let svg = cluster_plot::svg(&format!("autoscale, {name}"), &played.cluster, &[])?;
         write_text(&dir.join("cluster.svg"), &svg)?;
     }
     let (m, p) = (measured.course(), predicted.course());

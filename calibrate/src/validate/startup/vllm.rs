@@ -22,6 +22,9 @@ pub const FILE: &str = "vllm_startup_warm.csv";
 /// Models that figures are fitted on: the smallest, two of common sizes, the deepest.
 pub const FITTED: [&str; 4] = ["qwen1.5-0.5b", "llama2-7b-hf", "qwen1.5-14b", "yi-9b"];
 
+/// Layers of Granite 4.0 H that keep a state.
+const GRANITE_STATE_LAYERS: u32 = 36;
+
 /// Decoder layers and 1e9 bytes of the checkpoint's tensors, as the models' pages at the hub list them.
 const MODELS: [(&str, u32, f64); 20] = [
     ("falcon-7b", 32, 14.43),
@@ -92,6 +95,11 @@ impl Start {
     /// Whether the weights came from SSDs.
     pub fn from_ssd(&self) -> bool {
         self.condition.contains("SSD")
+    }
+
+    /// Whether it is of a model most of whose layers keep a state.
+    pub fn has_states(&self) -> bool {
+        self.model.starts_with("granite4.0-h")
     }
 
     /// Layers, and 1e9 bytes of weights.
@@ -177,7 +185,13 @@ pub fn rows(source: &Source, defaults: &Defaults) -> Result<Vec<Row>, SetError> 
                 &[WeightsLoad],
                 s.fitted(),
             ),
-            ("torch_compile_s", s.torch_compile_s, &[TorchCompile], warm),
+            (
+                "torch_compile_s",
+                s.torch_compile_s,
+                &[TorchCompile],
+                // The share of layers with a state is of these models.
+                warm || s.has_states(),
+            ),
             (
                 "kv_cache_profiling_s",
                 s.kv_cache_profiling_s,
@@ -224,6 +238,10 @@ fn predict(defaults: &Defaults, s: &Start, host: &str) -> Result<Estimate, Strin
         host: Some(host),
         engine: EngineKind::VllmV1,
         layers,
+        state_layers: match s.has_states() {
+            true => GRANITE_STATE_LAYERS,
+            false => 0,
+        },
         ranks: s.tp,
         read: NodeRead {
             bytes: gb * 1e9,

@@ -1,7 +1,8 @@
 //! The Cluster Autoscaler (5.1).
 //!
-//! [`ClusterAutoscaler::scan`] is one loop; whoever drives it calls it every [`Flags::scan_interval`], resizes the groups, and tells of
-//! refused launches and failed removals. Source: kubernetes/autoscaler `core/static_autoscaler.go`, `clusterstate/clusterstate.go`.
+//! [`ClusterAutoscaler::scan`] is one loop; whoever drives it calls it when [`ClusterAutoscaler::next_loop`] says, and at once for a new unschedulable
+//! pod ([`Flags::frequent_loops_enabled`]), resizes the groups, and tells of refused launches and failed removals. Source: kubernetes/autoscaler
+//! `core/static_autoscaler.go`, `loop/trigger.go`, `clusterstate/clusterstate.go`.
 
 mod scale_down;
 mod scale_up;
@@ -39,9 +40,14 @@ pub enum Action {
 pub struct Scan {
     /// What is to be done, in order.
     pub actions: Vec<Action>,
+    /// When the youth of pending pods ends that kept it from looking at them; [`SimTime::NEVER`]: nothing did.
+    pub ripe: SimTime,
     /// Why, in words.
     pub why: String,
 }
+
+/// How long a loop takes before the next can follow at once.
+const LOOP_TAKES: SimDuration = SimDuration(1_000_000);
 
 /// A group's state.
 #[derive(Clone, Debug, Default)]
@@ -146,6 +152,19 @@ impl ClusterAutoscaler {
         self.state[node.group].target += 1;
     }
 
+    /// When the loop after `scan`, taken at `now`, is.
+    ///
+    /// With frequent loops one that changed something is followed at once, and one that found pods too young by one when they are old enough: the original
+    /// waits for its timer or another pod then, which at its 30 s for GPUs is the same instant; GKE's autoscaler was seen to act after 2 s.
+    pub fn next_loop(&self, now: SimTime, scan: &Scan) -> SimTime {
+        let timer = now + self.flags.scan_interval;
+        match (self.flags.frequent_loops_enabled, scan.actions.is_empty()) {
+            (false, _) => timer,
+            (true, false) => timer.min(now + LOOP_TAKES),
+            (true, true) => timer.min(scan.ripe.max(now + LOOP_TAKES)),
+        }
+    }
+
     /// One loop.
     pub fn scan(&mut self, now: SimTime, seen: Observed) -> Scan {
         let unready = seen
@@ -164,16 +183,13 @@ impl ClusterAutoscaler {
         }
         let mut actions = self.withdraw_overdue(now, &seen);
         let withdrawn = actions.len();
-        let (pending, postponed) = self.pending(now, &seen);
+        let (pending, ripe) = self.pending(now, &seen);
         if !pending.is_empty() {
             let mut scan = self.scale_up(now, &seen, &pending);
             let grows = !scan.actions.is_empty();
             actions.append(&mut scan.actions);
             if grows {
-                return Scan {
-                    actions,
-                    why: scan.why,
-                };
+                return Scan { actions, ..scan };
             }
             // Pods that no group can help do not keep nodes that they do not need.
             let mut down = self.scale_down(now, &seen);
@@ -183,18 +199,16 @@ impl ClusterAutoscaler {
             } else {
                 scan.why
             };
-            return Scan { actions, why };
+            return Scan { actions, ripe, why };
         }
-        if postponed > 0 {
-            let why = format!("waits: {postponed} pending pods are too young");
-            return Scan { actions, why };
+        if ripe != SimTime::NEVER {
+            let young = seen.unschedulable.len();
+            let why = format!("waits: {young} pending pods are too young");
+            return Scan { actions, ripe, why };
         }
         let mut scan = self.scale_down(now, &seen);
         actions.append(&mut scan.actions);
-        Scan {
-            actions,
-            why: scan.why,
-        }
+        Scan { actions, ..scan }
     }
 
     /// Whether a registered node has yet to become useful: a GPU node whose device plugin has not come up.
@@ -227,29 +241,33 @@ impl ClusterAutoscaler {
         actions
     }
 
-    /// Pods that fit neither on ready nor on upcoming nodes, and the number of those that are too young to be looked at.
-    fn pending(&self, now: SimTime, seen: &Observed) -> (Vec<PodView>, usize) {
-        let buffer = POD_BUFFER.max(self.flags.new_pod_scale_up_delay);
-        let age = |pod: &PodView| now.since(pod.created);
-        let (old, young): (Vec<PodView>, Vec<PodView>) =
-            seen.unschedulable.iter().partition(|p| age(p) >= buffer);
-        let oldest_gpu = seen
-            .unschedulable
-            .iter()
-            .filter(|p| p.requests.gpus > 0)
-            .map(age)
-            .max();
-        if oldest_gpu.is_some_and(|age| age < self.flags.gpu_pod_buffer) {
-            return (Vec::new(), seen.unschedulable.len());
-        }
+    /// Pods that fit neither on ready nor on upcoming nodes; none while the oldest of them is too young, and then until when.
+    fn pending(&self, now: SimTime, seen: &Observed) -> (Vec<PodView>, SimTime) {
+        let looked_at = |p: &PodView| p.created + self.flags.new_pod_scale_up_delay;
+        let (ready, young): (Vec<PodView>, Vec<PodView>) =
+            (seen.unschedulable.iter()).partition(|p| looked_at(p) <= now);
+        let next = young.iter().map(looked_at).min().unwrap_or(SimTime::NEVER);
         let mut free = self.free_on_nodes(seen, |_| true);
-        (scale_up::place(&old, &mut free), young.len())
+        let left = scale_up::place(&ready, &mut free);
+        let oldest = |is: fn(&PodView) -> bool| {
+            let own = left.iter().filter(|p| is(p));
+            own.map(|p| p.created).min()
+        };
+        let ripe = [
+            oldest(|_| true).map(|at| at + POD_BUFFER),
+            oldest(|p| p.requests.gpus > 0).map(|at| at + self.flags.gpu_pod_buffer),
+        ];
+        match ripe.into_iter().flatten().max() {
+            Some(ripe) if ripe > now => (Vec::new(), ripe.min(next)),
+            Some(_) => (left, SimTime::NEVER),
+            None => (left, next),
+        }
     }
 
     /// What is free on the nodes chosen, and on upcoming ones.
     fn free_on_nodes(&self, seen: &Observed, chosen: impl Fn(&NodeView) -> bool) -> Vec<Free> {
         let mut free: Vec<Free> = Vec::new();
-        for node in seen.nodes.iter().filter(|n| chosen(n)) {
+        for node in (seen.nodes.iter()).filter(|n| !n.is_cordoned && chosen(n)) {
             let has = match (self.is_upcoming(node), node.is_ready) {
                 (true, _) => self.groups[node.group].template,
                 (false, true) => node.allocatable,
@@ -265,7 +283,25 @@ impl ClusterAutoscaler {
         free
     }
 
+    /// Grows one group, or with a salvo one after the other until no pod is left that one helps.
     fn scale_up(&mut self, now: SimTime, seen: &Observed, pending: &[PodView]) -> Scan {
+        let mut scan = self.grow(now, seen.draw, pending);
+        while self.flags.salvo_scale_up && !scan.actions.is_empty() {
+            // What was asked for just now is upcoming: the pods that it is for have room.
+            let (left, _) = self.pending(now, seen);
+            let draw = seen.draw.rotate_left(scan.actions.len() as u32);
+            let mut more = self.grow(now, draw, &left);
+            if more.actions.is_empty() {
+                break;
+            }
+            scan.actions.append(&mut more.actions);
+            scan.why = format!("{}; {}", scan.why, more.why);
+        }
+        scan
+    }
+
+    /// Grows the group that the expander picks of those that help.
+    fn grow(&mut self, now: SimTime, draw: u64, pending: &[PodView]) -> Scan {
         let mut growths = Vec::new();
         let mut backed_off = 0;
         for (i, (group, state)) in self.groups.iter().zip(&self.state).enumerate() {
@@ -276,7 +312,7 @@ impl ClusterAutoscaler {
             let room = group.max.saturating_sub(state.target);
             growths.extend(scale_up::estimate(pending, i, group, room));
         }
-        let Some(growth) = scale_up::pick(self.flags.expander, &growths, seen.draw) else {
+        let Some(growth) = scale_up::pick(self.flags.expander, &growths, draw) else {
             let why = format!(
                 "nothing: no node group helps {} pending pods, {backed_off} groups are backed off",
                 pending.len()
@@ -294,6 +330,7 @@ impl ClusterAutoscaler {
                 group: growth.group,
                 size,
             }],
+            ripe: SimTime::NEVER,
             why: format!(
                 "{} from {from} to {size} nodes for {} pending pods",
                 self.groups[growth.group].name, growth.pods
@@ -346,13 +383,15 @@ impl ClusterAutoscaler {
         };
         Scan {
             actions: removed.iter().map(remove).collect(),
+            ripe: SimTime::NEVER,
             why: format!("removes {} nodes that were not needed", removed.len()),
         }
     }
 
     fn update_unneeded(&mut self, now: SimTime, seen: &Observed) {
         let mut unneeded = BTreeMap::new();
-        for node in seen.nodes.iter().filter(|n| !self.is_upcoming(n)) {
+        let stays = |n: &&NodeView| !n.is_cordoned && !self.is_upcoming(n);
+        for node in seen.nodes.iter().filter(stays) {
             if !scale_down::is_idle(node, self.groups[node.group].template, &self.flags) {
                 continue;
             }
@@ -368,7 +407,7 @@ impl ClusterAutoscaler {
         self.unneeded_since = unneeded;
     }
 
-    /// Nodes to remove now: empty ones first, within the limits of one scan, none below its group's minimum, and such that the pods of
+    /// Nodes to remove now: empty ones first, within the limits of what is removed at a time, none below its group's minimum, and such that the pods of
     /// all of them find room together.
     fn removable<'a>(&self, now: SimTime, seen: &Observed<'a>) -> Vec<&'a NodeView> {
         let long_enough = |n: &&NodeView| {
@@ -386,11 +425,12 @@ impl ClusterAutoscaler {
         let mut removed: Vec<&NodeView> = Vec::new();
         let mut drained = Vec::new();
         for node in candidates {
-            let is_full = removed.len() >= self.flags.max_scale_down_parallelism;
+            let (empty, draining) = seen.removing;
+            let is_full = removed.len() + empty + draining >= self.flags.max_scale_down_parallelism;
             let drains = !node.pods.is_empty();
             if is_full
                 || left[node.group] <= self.groups[node.group].min
-                || (drains && drained.len() >= self.flags.max_drain_parallelism)
+                || (drains && drained.len() + draining >= self.flags.max_drain_parallelism)
             {
                 continue;
             }
@@ -417,6 +457,7 @@ impl ClusterAutoscaler {
 fn nothing(why: String) -> Scan {
     Scan {
         actions: Vec::new(),
+        ripe: SimTime::NEVER,
         why,
     }
 }

@@ -1,6 +1,6 @@
 //! Flags of the Cluster Autoscaler, its node groups, and what it sees (5.1).
 //!
-//! Source: kubernetes/autoscaler `cluster-autoscaler/FAQ.md` and `config/flags`, 1.30.
+//! Source: kubernetes/autoscaler `cluster-autoscaler/FAQ.md` and `config/flags`, 1.30; frequent loops and salvos as of 2026.
 
 use crate::kernel::time::{SimDuration, SimTime};
 
@@ -82,6 +82,10 @@ pub enum Expander {
 pub struct Flags {
     /// `scan-interval`.
     pub scan_interval: SimDuration,
+    /// `frequent-loops-enabled`: a loop follows at once on an unschedulable pod and on a loop that changed something (`loop/trigger.go`).
+    pub frequent_loops_enabled: bool,
+    /// `salvo-scale-up`: one loop grows as many groups, one after the other, as the pending pods need (`proposals/scale_up_salvo.md`).
+    pub salvo_scale_up: bool,
     /// `new-pod-scale-up-delay`.
     pub new_pod_scale_up_delay: SimDuration,
     /// While the oldest pending pod with a GPU is younger than this, all pods wait: GPUs of a new node appear late. A constant of the
@@ -105,7 +109,7 @@ pub struct Flags {
     pub scale_down_utilization_threshold: f64,
     /// `scale-down-gpu-utilization-threshold`.
     pub scale_down_gpu_utilization_threshold: f64,
-    /// `max-scale-down-parallelism`: nodes removed in one scan.
+    /// `max-scale-down-parallelism`: nodes that are being removed at a time.
     pub max_scale_down_parallelism: usize,
     /// `max-drain-parallelism`: of these, nodes with pods.
     pub max_drain_parallelism: usize,
@@ -127,6 +131,8 @@ impl Default for Flags {
     fn default() -> Self {
         Flags {
             scan_interval: secs(10),
+            frequent_loops_enabled: true,
+            salvo_scale_up: false,
             new_pod_scale_up_delay: SimDuration::ZERO,
             gpu_pod_buffer: GPU_POD_BUFFER,
             max_node_provision_time: secs(900),
@@ -231,6 +237,8 @@ pub struct NodeView {
     pub group: usize,
     /// Whether its condition Ready is true.
     pub is_ready: bool,
+    /// Whether no pod may be placed on it any more, though its group has it still: a spot node that will be taken away.
+    pub is_cordoned: bool,
     /// What it can give to pods; a GPU node without GPUs yet counts as upcoming.
     pub allocatable: Resources,
     /// Pods on it, DaemonSets left out.
@@ -242,6 +250,8 @@ pub struct NodeView {
 pub struct Observed<'a> {
     /// Nodes, without those that it removes already.
     pub nodes: &'a [NodeView],
+    /// Nodes that it removes already: those without pods, and those that drain.
+    pub removing: (usize, usize),
     /// Pods that the scheduler marked Unschedulable.
     pub unschedulable: &'a [PodView],
     /// A number drawn by the caller, for the random expander.

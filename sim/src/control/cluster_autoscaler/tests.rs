@@ -6,6 +6,10 @@ fn at(secs: u64) -> SimTime {
     SimTime(secs * 1_000_000_000)
 }
 
+fn secs(n: u64) -> SimDuration {
+    at(n).since(SimTime::ZERO)
+}
+
 const GPU_NODE: Resources = Resources {
     cpu_milli: 96_000,
     memory_bytes: 1_000,
@@ -42,6 +46,7 @@ fn node(id: u64, pods: Vec<PodView>) -> NodeView {
         id,
         group: 0,
         is_ready: true,
+        is_cordoned: false,
         allocatable: GPU_NODE,
         pods,
     }
@@ -54,6 +59,7 @@ fn autoscaler(groups: Vec<NodeGroup>, sizes: &[usize]) -> ClusterAutoscaler {
 fn seen<'a>(nodes: &'a [NodeView], unschedulable: &'a [PodView]) -> Observed<'a> {
     Observed {
         nodes,
+        removing: (0, 0),
         unschedulable,
         draw: 0,
     }
@@ -316,4 +322,88 @@ fn bounds_that_contradict_each_other_are_refused() {
     let message =
         ClusterAutoscaler::new(Flags::default(), vec![wrong], &[0]).expect_err("min above max");
     assert_eq!(message, "node group p4d: min (2) must be at most max (1)");
+}
+
+#[test]
+fn a_loop_that_changed_something_or_found_pods_too_young_is_followed_by_another_at_once() {
+    let next = |flags: Flags, now: u64, pods: &[PodView]| {
+        let mut ca = ClusterAutoscaler::new(flags, vec![group("p4d", 4)], &[0]).expect("right");
+        let scan = ca.scan(at(now), seen(&[], pods));
+        ca.next_loop(at(now), &scan).since(at(now)).as_secs()
+    };
+    let frequent = Flags::default();
+    assert_eq!(next(frequent, 5, &[]), 10.0, "nothing to do: the timer");
+    assert_eq!(
+        next(frequent, 40, &[pod(1, 8, 0)]),
+        0.001,
+        "it was productive"
+    );
+    let gke = Flags {
+        gpu_pod_buffer: secs(2),
+        ..frequent
+    };
+    assert_eq!(
+        next(gke, 5, &[pod(1, 8, 5)]),
+        2.0,
+        "the pod is old enough then"
+    );
+    assert_eq!(
+        next(frequent, 5, &[pod(1, 8, 5)]),
+        10.0,
+        "30 s: the timer first"
+    );
+    let slow = Flags {
+        frequent_loops_enabled: false,
+        ..gke
+    };
+    assert_eq!(next(slow, 40, &[pod(1, 8, 0)]), 10.0);
+    assert_eq!(next(slow, 5, &[pod(1, 8, 5)]), 10.0);
+}
+
+#[test]
+fn a_salvo_grows_several_groups_in_one_loop() {
+    let pods: Vec<PodView> = (0..6).map(|i| pod(i, 8, 0)).collect();
+    let actions = |salvo_scale_up| {
+        let flags = Flags {
+            salvo_scale_up,
+            expander: Expander::LeastWaste,
+            ..Flags::default()
+        };
+        let groups = vec![group("a", 4), group("b", 4)];
+        let mut ca = ClusterAutoscaler::new(flags, groups, &[0, 0]).expect("right groups");
+        ca.scan(at(60), seen(&[], &pods)).actions
+    };
+    let grown = |group, size| Action::SetGroupSize { group, size };
+    assert_eq!(actions(false), [grown(0, 4)]);
+    assert_eq!(actions(true), [grown(0, 4), grown(1, 2)]);
+}
+
+#[test]
+fn what_is_being_removed_counts_against_the_limits() {
+    let light = |id, node_id| node(node_id, vec![pod(id, 3, 0)]);
+    let nodes = [light(1, 1), light(2, 2), light(3, 3)];
+    let removed = |removing| {
+        let mut ca = autoscaler(vec![group("p4d", 9)], &[3]);
+        let observed = Observed {
+            removing,
+            ..seen(&nodes, &[])
+        };
+        ca.scan(at(0), observed);
+        ca.scan(at(600), observed).actions.len()
+    };
+    assert_eq!(
+        (removed((0, 0)), removed((0, 1)), removed((9, 0))),
+        (1, 0, 1)
+    );
+    assert_eq!(removed((10, 0)), 0);
+}
+
+#[test]
+fn a_cordoned_node_has_no_room_and_counts_for_its_group() {
+    let mut ca = autoscaler(vec![group("p4d", 4)], &[1]);
+    let mut going = node(1, Vec::new());
+    going.is_cordoned = true;
+    let pods = [pod(1, 8, 0)];
+    let scan = ca.scan(at(60), seen(&[going], &pods));
+    assert_eq!(grown(&scan), Some((0, 2)), "{}", scan.why);
 }

@@ -412,9 +412,9 @@ pub fn value_per_pod(
         );
         (replicas, why)
     };
-    // No replica, no mean: the total is told. A saturated total stays what it is.
+    // No replica, no mean: 0 is told, as since kubernetes pull request 140958. A saturated total stays what it is.
     let usage = match status_replicas {
-        0 => usage_milli,
+        0 => 0,
         _ if usage_milli as f64 >= i64::MAX as f64 => i64::MAX,
         _ => (usage_milli as f64 / f64::from(status_replicas)).ceil() as i64,
     };

@@ -25,7 +25,7 @@ impl Cluster {
                 } else {
                     PodPhase::Pending
                 },
-                deleted: u.state == State::Draining,
+                deleted: u.state == State::Draining && !u.is_shut_down,
                 started: set(leader.scheduled),
                 ready: set(leader.scheduled).map(|scheduled| ReadyCondition {
                     is_ready: u.state == State::Serving,

@@ -217,10 +217,16 @@ impl Checker<'_, '_> {
         let common_keys = schema::common_engine_keys();
         let (mut common, mut own) = (DeTable::new(), DeTable::new());
         let mut newest = false;
+        let mut eager = None;
         for (key, value) in table.into_inner() {
             let name: &str = key.get_ref();
             if name == memory_key(kind) {
                 common.insert(Spanned::new(key.span(), "memory_fraction".into()), value);
+            } else if name == schema::EAGER && schema::has_eager(kind) {
+                let Some(is_eager) = value.get_ref().as_bool() else {
+                    return self.fail("engine.enforce_eager", "must be true or false");
+                };
+                eager = Some(is_eager);
             } else if common_keys.iter().any(|k| k == name) {
                 common.insert(key, value);
             } else if name == "kind" {
@@ -229,9 +235,16 @@ impl Checker<'_, '_> {
                 own.insert(key, value);
             }
         }
-        let common: EngineCommon = self
+        let mut common: EngineCommon = self
             .document
             .read("engine", Spanned::new(span.clone(), common))?;
+        if let Some(is_eager) = eager {
+            if common.cuda_graphs.is_some() {
+                let message = "says the opposite of cuda_graphs; leave one of them out";
+                return self.fail("engine.enforce_eager", message);
+            }
+            common.cuda_graphs = Some(!is_eager);
+        }
         if let Some(n) = common.kv_blocks
             && !(2..=MAX_KV_BLOCKS).contains(&n)
         {
