@@ -10,6 +10,8 @@ use clap::ValueEnum;
 use hwmodels::profile::Param;
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
+use sim::report::RunReport;
+use sim::report::doubt;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioRunError;
@@ -167,6 +169,27 @@ pub fn simulate_recorded(
         store::run(built, &options, store::Limits::default(), wall_s).map_err(in_words)?;
     let wall_s = stored.report.stats.wall_s;
     Ok((Simulated { record, wall_s }, stored))
+}
+
+/// Gives `report`, that of a run of `scenario` with `seeds`, the ranges that its load makes.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn give_ranges(
+    scenario: &Scenario,
+    seeds: impl Into<Seeds>,
+    path: Path,
+    report: &mut RunReport,
+) -> anyhow::Result<()> {
+    let seeds = seeds.into();
+    doubt::replay(report, scenario.load_follows(), |factor| {
+        let mut built = built(scenario, seeds)?;
+        built.simulation.pace(factor);
+        let record = built
+            .run(&options(Keep::Requests, path, None))
+            .map_err(in_words)?;
+        Ok(RunReport::new(&record, 0.0))
+    })
 }
 
 fn built(scenario: &Scenario, seeds: Seeds) -> anyhow::Result<Built> {

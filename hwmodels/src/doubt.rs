@@ -11,9 +11,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineKind;
-
-/// The errors on measured sets that ship with the crate; `servetwin validate DIR --errors FILE` writes them.
-const SHIPPED: &str = include_str!("../data/errors.toml");
+use crate::packed;
 
 /// What a figure is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -126,6 +124,8 @@ pub struct RowError {
     pub accelerator: Option<String>,
     /// `ln(predicted / measured)`.
     pub error: f64,
+    /// How many times as much the figure changes as the time of steps does, under the row's load; at least 1.
+    pub response: f64,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -133,12 +133,10 @@ struct Table {
     set: Vec<SetErrors>,
 }
 
-/// The shipped errors.
+/// The errors on measured sets that ship with the crate; `servetwin validate DIR --errors FILE` writes them.
 pub fn shipped() -> &'static [SetErrors] {
     static TABLE: OnceLock<Table> = OnceLock::new();
-    let table = TABLE
-        .get_or_init(|| toml::from_str(SHIPPED).expect("data/errors.toml is checked by a test"));
-    &table.set
+    &TABLE.get_or_init(|| packed::find("errors.toml").read()).set
 }
 
 /// Text of an errors file that holds `sets`.
@@ -187,7 +185,8 @@ pub fn by_set(rows: impl IntoIterator<Item = RowError>) -> Vec<SetErrors> {
     groups
         .into_iter()
         .map(|((set, figure, kind), rows)| {
-            let mut errors: Vec<f64> = rows.iter().map(|r| r.error.abs()).collect();
+            let plain = |r: &RowError| r.error.abs() / r.response;
+            let mut errors: Vec<f64> = rows.iter().map(plain).collect();
             errors.sort_by(f64::total_cmp);
             let n = errors.len();
             let at = |q: f64| errors[((q * n as f64).ceil() as usize).clamp(1, n) - 1];
@@ -244,19 +243,19 @@ pub fn measured_on<'a>(
 }
 
 /// Share of errors that a range is to hold.
-const HELD: f64 = 0.9;
+pub const HELD: f64 = 0.9;
 /// How much more a set of the same engine says than one of another.
 const SAME_ENGINE: f64 = 3.0;
 /// The same of mixtures of experts for each other, and of dense models.
-const SAME_EXPERTS: f64 = 4.0;
+const SAME_EXPERTS: f64 = 32.0;
 /// The same of sets whose requests came alike ([`Load`]).
-const SAME_LOAD: f64 = 4.0;
+const SAME_LOAD: f64 = 2.0;
 /// What a set of Neuron devices says of GPUs, and the reverse: little.
 const OTHER_PLATFORM: f64 = 0.1;
 /// What throughput says of the time per token, and the reverse: at saturation they are one thing, below it they are not.
 const OTHER_FIGURE: f64 = 0.15;
 /// Rows at which a set has half of the weight that any number of rows would give it: runs of one set err together.
-const HALF_WEIGHT: f64 = 8.0;
+const HALF_WEIGHT: f64 = 16.0;
 /// A chip that is known by its data sheet alone: how much wider its range is.
 const DATA_SHEET: f64 = 1.6;
 /// Share of its time by which nine of ten predicted starts of a replica are off at most, on a host that nothing was fitted on [ratio]: the
@@ -327,6 +326,26 @@ pub fn half_width(sets: &[SetErrors], kind: Kind, figure: Figure, left_out: Opti
     (high * sheet).max(LEAST)
 }
 
+/// The ends of the range of `value`. `own` is half the width that runs like it have at a load that changes nothing ([`half_width`]), `pace` that of
+/// the time of steps; `responses` say how many times as much the figure changes as the time of steps does, `[shorter, longer]` ones.
+///
+/// Of a latency's error, what comes from the steps grows by the response, and what does not stays: they have nothing to do with each other, so squares
+/// add up. A rate is that of the steps where they set it (response 1), and that of the arrivals, which is known, where they do not (0).
+pub fn ends(
+    figure: Figure,
+    value: f64,
+    [own, pace]: [f64; 2],
+    [shorter, longer]: [f64; 2],
+) -> [f64; 2] {
+    if figure == Figure::Throughput {
+        let width = |response: f64| own * response.min(1.0);
+        return [value / width(longer).exp(), value * width(shorter).exp()];
+    }
+    let beside = (own * own - pace * pace).max(0.0);
+    let width = |response: f64| (beside + (response * pace).powi(2)).sqrt();
+    [value / width(shorter).exp(), value * width(longer).exp()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,6 +368,7 @@ mod tests {
                 kind: kind(engine, false),
                 accelerator: None,
                 error: error * f64::from(i) / 40.0,
+                response: 1.0,
             })
             .collect()
     }
@@ -365,6 +385,7 @@ mod tests {
             },
             accelerator: Some(accelerator.to_owned()),
             error: f64::ln(ratio),
+            response: 1.0,
         };
         let sets = by_set([
             row("loops", "H100", Load::Closed, false, 1.1),
@@ -410,7 +431,7 @@ mod tests {
         let again: Table = toml::from_str(&to_toml(shipped())).expect("parses");
         assert_eq!(again.set, shipped());
         // What `validate --errors` writes, byte by byte: nobody edits it.
-        assert_eq!(to_toml(shipped()), SHIPPED);
+        assert_eq!(to_toml(shipped()), include_str!("../data/errors.toml"));
         for s in shipped() {
             assert!(
                 s.rows > 0 && s.quantiles.is_sorted(),

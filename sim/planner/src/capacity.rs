@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use sim::report::doubt;
 use sim::report::summary::CONTRACT;
 use sim::report::text::figure;
 use sim::scenario::Scenario;
@@ -50,6 +51,10 @@ pub struct CapacityRow {
     pub requests_per_s: Option<f64>,
     /// Smallest number of replicas that holds; null where the most that was tried does not.
     pub replicas: Option<u32>,
+    /// Smallest numbers that hold where steps are as much shorter, and longer, as they may be in nine of ten such deployments; an end is null where the most
+    /// that was tried does not hold. Null where nothing is known of such runs.
+    #[serde(default)]
+    pub replicas_range: Option<[Option<u32>; 2]>,
     /// One more: the objectives hold with any one of them lost.
     pub with_one_spare: Option<u32>,
     /// Instances that those take; null without an instance type.
@@ -122,18 +127,29 @@ pub fn table(
     let packing = Packing::of(scenario);
     let steady = steady(scenario);
     let per_s = requests.moments().per_s;
+    let pace = doubt::pace(&fleet.info);
     let (done, total) = (AtomicU64::new(0), multiples.len() as u64);
     let rows = multiples
         .par_iter()
         .map(|scale| {
             let extent = Extent::of(scenario, *scale);
-            let found = smallest(1, 1, MOST_REPLICAS, |replicas| {
-                let record = fleet.run(&[replicas], requests.all(*scale), extent)?;
-                let standing = Standing::of(&record, conditions, steady);
-                Ok::<_, Error>((standing.holds, standing))
-            })?;
-            progress(1 + done.fetch_add(1, Ordering::Relaxed), total);
+            let fewest = |fleet: &Fleet, hint: u32| {
+                smallest(hint, 1, MOST_REPLICAS, |replicas| {
+                    let record = fleet.run(&[replicas], requests.all(*scale), extent)?;
+                    let standing = Standing::of(&record, conditions, steady);
+                    Ok::<_, Error>((standing.holds, standing))
+                })
+            };
+            let found = fewest(&fleet, 1)?;
             let replicas = found.as_ref().map(|f| f.0);
+            let paced = |pace: f64, from: u32| -> Result<Option<u32>, Error> {
+                Ok(fewest(&fleet.paced(pace.exp()), from)?.map(|f| f.0))
+            };
+            let replicas_range = match (pace, replicas) {
+                (Some(pace), Some(n)) => Some([paced(-pace, n)?, paced(pace, n)?]),
+                _ => None,
+            };
+            progress(1 + done.fetch_add(1, Ordering::Relaxed), total);
             let with_one_spare = replicas.map(|r| r + 1);
             let instances = packing.and_then(|p| Some(p.instances(with_one_spare?)));
             let price = packing.and_then(|p| p.usd_per_hour);
@@ -141,6 +157,7 @@ pub fn table(
                 scale: *scale,
                 requests_per_s: per_s.map(|r| r * scale),
                 replicas,
+                replicas_range,
                 with_one_spare,
                 instances,
                 usd_per_hour: instances.and_then(|n| Some(f64::from(n) * price?)),
@@ -153,6 +170,9 @@ pub fn table(
         requests.len(),
         if steady { " and no queue grows" } else { "" }
     )];
+    if pace.is_some() {
+        notes.push("9 of 10: replicas with steps as much shorter and longer as they may be in nine of ten such deployments".to_owned());
+    }
     if requests.cut {
         notes.push("the load has more requests; the table rests on the first of them".to_owned());
     }
@@ -177,6 +197,7 @@ impl CapacityTable {
             "load [x]",
             "req/s",
             "replicas",
+            "9 of 10",
             "with N+1",
             "instances",
             "USD/h",
@@ -198,6 +219,12 @@ impl CapacityTable {
                     r.requests_per_s.map_or("-".into(), figure),
                     r.replicas
                         .map_or_else(|| format!("> {MOST_REPLICAS}"), |n| n.to_string()),
+                    r.replicas_range.map_or("-".into(), |ends| {
+                        let [low, high] = ends.map(|n| {
+                            n.map_or_else(|| format!("> {MOST_REPLICAS}"), |n| n.to_string())
+                        });
+                        format!("{low} to {high}")
+                    }),
                     number(r.with_one_spare),
                     number(r.instances),
                     r.usd_per_hour.map_or("-".into(), figure),

@@ -156,6 +156,13 @@ impl Fleet {
         })
     }
 
+    /// The same with steps that take `factor` times as long.
+    pub fn paced(&self, factor: f64) -> Fleet {
+        let mut fleet = self.clone();
+        fleet.simulation.pace(factor);
+        fleet
+    }
+
     /// One of the replicas.
     pub fn replica(&self) -> &ReplicaSpec {
         &self.simulation.replicas[0]

@@ -8,6 +8,7 @@ use crate::record::{GatewayRecord, MeasuredError, RunRecord, Served, Window};
 use crate::report::cluster::ClusterReport;
 use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis, Waits};
+use crate::report::doubt::Ranges;
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 pub(crate) use crate::report::latency::to_ms;
@@ -98,6 +99,9 @@ pub struct RunReport {
     /// How far such predictions were from measured runs of the same engine and accelerator that nothing was fitted on;
     /// empty: not known.
     pub accuracy: Vec<MeasuredError>,
+    /// Where nine of ten such deployments would be measured; left out where nothing is known of such runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges: Option<Ranges>,
     /// What the run is like, for the ranges of its figures.
     #[serde(skip)]
     #[schemars(skip)]
@@ -240,7 +244,7 @@ impl RunReport {
         let waits = cluster.as_ref().and_then(|c| c.start_waits);
         let for_starts = waits.and_then(|w| w.waited_ratio);
         let waits = Waits::of(&queue_ms, &ttft_ms, &e2e_ms, for_starts);
-        RunReport {
+        let mut report = RunReport {
             contract: CONTRACT,
             name: record.info.name.clone(),
             description: record.info.description.clone(),
@@ -293,6 +297,7 @@ impl RunReport {
                 .collect(),
             accuracy: record.info.accuracy.clone(),
             like: record.info.like,
+            ranges: None,
             stats: RunStats {
                 wall_s,
                 steps: record.steps,
@@ -304,7 +309,9 @@ impl RunReport {
             kv_transfer: KvTransferReport::of(record),
             fingerprint: format!("{:016x}", record.fingerprint),
             warnings: warnings(record, &stationarity),
-        }
+        };
+        report.ranges = Ranges::of(&report);
+        report
     }
 
     /// The summary of `metric`.

@@ -14,10 +14,10 @@ use crate::engines::{EngineCommon, EngineParams, memory_key};
 /// The kind of engine that means vLLM at the newest release that is modelled.
 pub const NEWEST_VLLM: &str = "vllm";
 
-/// JSON schema (draft 2020-12) of scenario files, for editors.
-pub fn schema() -> Value {
+/// JSON schema (draft 2020-12) of scenario files, for editors; made once per process.
+pub fn schema() -> &'static Value {
     static SCHEMA: std::sync::OnceLock<Value> = std::sync::OnceLock::new();
-    SCHEMA.get_or_init(generate).clone()
+    SCHEMA.get_or_init(generate)
 }
 
 fn generate() -> Value {
@@ -210,8 +210,8 @@ pub fn check_names(document: &Document<'_>, kind: EngineKind) -> Result<(), Scen
         document,
         document.root(),
         "",
-        &schema,
-        &schema,
+        schema,
+        schema,
         kind,
         &mut issues,
     );

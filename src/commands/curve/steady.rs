@@ -4,7 +4,7 @@ use sim::report::RunReport;
 use sim::report::curve::CurvePoint;
 
 use super::loads::{Extent, Loads};
-use crate::simulate::{Keep, Path as SimPath, simulate};
+use crate::simulate::{Keep, Path as SimPath, give_ranges, simulate};
 
 /// Requests of the first run, but for scenarios of fewer.
 const FIRST_REQUESTS: u64 = 1_000;
@@ -64,12 +64,15 @@ impl Loads<'_> {
     /// # Errors
     /// As [`Loads::run`].
     pub fn run_of(&self, load: f64, seed: u64, requests: u64, sent_s: f64) -> anyhow::Result<Run> {
+        self.run(load, seed, Some(self.extent(requests, sent_s)))
+    }
+
+    fn extent(&self, requests: u64, sent_s: f64) -> Extent {
         let own = self.scenario().warmup.secs().min(sent_s / 2.0);
-        let extent = Extent {
+        Extent {
             requests,
             warmup_s: own.max(sent_s * LEFT_OUT),
-        };
-        self.run(load, seed, Some(extent))
+        }
     }
 
     /// `load` in steady state. A load that ends or changes by itself is run as the scenario says.
@@ -77,14 +80,30 @@ impl Loads<'_> {
     /// # Errors
     /// As [`Loads::run`].
     pub fn steady(&self, load: f64, seed: u64) -> anyhow::Result<CurvePoint> {
+        Ok(self.settled(load, seed)?.0)
+    }
+
+    /// The same with the ranges that the load makes: a point of the table.
+    ///
+    /// # Errors
+    /// As [`Loads::run`].
+    pub fn point(&self, load: f64, seed: u64) -> anyhow::Result<CurvePoint> {
+        let (mut point, extent) = self.settled(load, seed)?;
+        let scenario = self.at(load, extent)?;
+        give_ranges(&scenario, seed, SimPath::Auto, &mut point.report)?;
+        Ok(point)
+    }
+
+    fn settled(&self, load: f64, seed: u64) -> anyhow::Result<(CurvePoint, Option<Extent>)> {
         if !self.steady {
             let report = self.run(load, seed, None)?.report;
-            return Ok(CurvePoint {
+            let point = CurvePoint {
                 load,
                 throughput_change_ratio: None,
                 e2e_change_ratio: None,
                 report,
-            });
+            };
+            return Ok((point, None));
         }
         let mut requests = self.first_requests(load);
         let whole = |warmup_s| Some(Extent { requests, warmup_s });
@@ -105,7 +124,8 @@ impl Loads<'_> {
                     .is_none_or(|e2e| e2e * 1e-3 <= now.sent_s * LEFT_OUT);
             let enough = 2 * requests > MOST_REQUESTS || point.report.stats.steps > MOST_STEPS;
             if (stands(&point) && settled) || enough {
-                return Ok(point);
+                let extent = self.extent(requests, 2.0 * before.sent_s);
+                return Ok((point, Some(extent)));
             }
             before = Run {
                 report: point.report,

@@ -1,7 +1,7 @@
 //! What the winner does with all its replicas, what binds it, and where it ends.
 
 use rayon::prelude::*;
-use sim::report::RunReport;
+use sim::report::{RunReport, doubt};
 use sim::report::curve::search::boundary;
 
 use super::energy::energy;
@@ -31,7 +31,12 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
     let record = ready
         .fleet
         .run(&counts, question.requests.all(1.0), question.extent)?;
-    let report = RunReport::new(&record, 0.0);
+    let mut report = RunReport::new(&record, 0.0);
+    doubt::replay(&mut report, false, |factor| {
+        let load = question.requests.all(1.0);
+        let record = ready.fleet.paced(factor).run(&counts, load, question.extent)?;
+        Ok::<_, Error>(RunReport::new(&record, 0.0))
+    })?;
     let multiples: Vec<(f64, Standing)> = MULTIPLES
         .par_iter()
         .map(|f| Ok((*f, at(*f)?)))
@@ -86,6 +91,7 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
         at_twice: at_twice.unwrap_or_default(),
         one_lost,
         accuracy: report.accuracy,
+        ranges: report.ranges,
         profiles: report.profiles.into_iter().map(|p| p.name).collect(),
         energy,
         decided: ready

@@ -30,6 +30,7 @@ use crate::kube::spec::{ClusterSpec, EngineFacts};
 use crate::metrics::definition::Slo;
 use crate::observer::Observer;
 use crate::record::{ReplicaInfo, RunInfo, RunRecord};
+use crate::report::{RunReport, doubt};
 use crate::run::Run;
 use crate::simulation::{ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
@@ -298,6 +299,45 @@ impl Scenario {
     /// See [`ScenarioRunError`].
     pub fn run(&self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
         self.build()?.run(options)
+    }
+}
+
+impl Scenario {
+    /// Whether the load slows down with the deployment: every user waits for an answer, or all requests come at once.
+    pub fn load_follows(&self) -> bool {
+        let follows = |s: &StreamSpec| {
+            matches!(
+                s.arrival,
+                Arrival::Closed { .. } | Arrival::Burst { .. }
+            )
+        };
+        self.workload.iter().all(follows)
+    }
+
+    /// The report of a run of it whose steps take `factor` times as long.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn paced(&self, options: &RunOptions, factor: f64) -> Result<RunReport, ScenarioRunError> {
+        let mut built = self.build()?;
+        built.simulation.pace(factor);
+        Ok(RunReport::new(&built.run(options)?, 0.0))
+    }
+
+    /// Gives `report`, that of a run of it, the ranges that its load makes ([`doubt::replay`]).
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn give_ranges(
+        &self,
+        report: &mut RunReport,
+        options: &RunOptions,
+    ) -> Result<(), ScenarioRunError> {
+        let options = RunOptions {
+            progress: None,
+            ..options.clone()
+        };
+        doubt::replay(report, self.load_follows(), |f| self.paced(&options, f))
     }
 }
 
