@@ -11,7 +11,6 @@ use hwmodels::profile::Param;
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
 use sim::report::RunReport;
-use sim::report::doubt;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioRunError;
@@ -182,14 +181,10 @@ pub fn give_ranges(
     report: &mut RunReport,
 ) -> anyhow::Result<()> {
     let seeds = seeds.into();
-    doubt::replay(report, scenario.load_follows(), |factor| {
-        let mut built = built(scenario, seeds)?;
-        built.simulation.pace(factor);
-        let record = built
-            .run(&options(Keep::Requests, path, None))
-            .map_err(in_words)?;
-        Ok(RunReport::new(&record, 0.0))
-    })
+    let mut scenario = scenario.clone();
+    scenario.seed = seeds.load;
+    let options = options(Keep::Requests, path, None);
+    (scenario.give_ranges(report, &options, Some(seeds.cluster))).map_err(in_words)
 }
 
 fn built(scenario: &Scenario, seeds: Seeds) -> anyhow::Result<Built> {

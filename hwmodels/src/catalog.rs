@@ -335,8 +335,7 @@ impl Catalog {
             file: file.to_owned(),
             message,
         };
-        let parsed =
-            toml::from_str(text).map_err(|e| at(e.to_string().trim_end().to_owned()))?;
+        let parsed = toml::from_str(text).map_err(|e| at(e.to_string().trim_end().to_owned()))?;
         self.add(file, parsed)
     }
 

@@ -1,9 +1,10 @@
 //! How far predictions were from measured runs, by kind of run, and the range that a new prediction gets from it.
 //!
 //! `data/errors.toml` holds, for each measured set that `servetwin validate` replays, the quantiles of `|ln(predicted / measured)|` over the
-//! rows that nothing was fitted on. The range of a new prediction holds nine tenths of the errors of runs like it: the sets are mixed,
+//! rows that nothing was fitted on, each as it would be at a load that changes nothing ([`RowError::response`]). The range of a new prediction holds nine tenths of the errors of runs like it: the sets are mixed,
 //! each with a weight for how like they are ([`Kind`]) and for how many rows they have. A set is judged with the others alone
-//! (`left_out`), so that the coverage which `validate` prints is one of runs that the range has not seen.
+//! (`left_out`), so that the coverage which `validate` prints is one of runs that the range has not seen. The weights are such that the interval
+//! score which it prints beside the coverage is small.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -142,7 +143,7 @@ pub fn shipped() -> &'static [SetErrors] {
 /// Text of an errors file that holds `sets`.
 pub fn to_toml(sets: &[SetErrors]) -> String {
     let mut out = String::from(
-        "# Errors of predictions on measured runs that nothing was fitted on: quantiles 0.1 to 1.0 of |ln(predicted / measured)|.\n\
+        "# Errors of predictions on measured runs that nothing was fitted on: quantiles 0.1 to 1.0 of |ln(predicted / measured)|, over the response to longer steps where that is above 1.\n\
          # Written by `servetwin validate DIR --errors hwmodels/data/errors.toml`, DIR being the folder of measurements that docs/validation.md describes.\n",
     );
     for s in sets {
@@ -502,6 +503,33 @@ mod tests {
             toml::from_str("engine = \"vllm_v1\"\nexperts = false\nmeasured_chip = true\n")
                 .expect("parses");
         assert_eq!(old, open);
+    }
+
+    #[test]
+    fn a_latency_is_as_sure_as_the_load_lets_it_be() {
+        let widths = [0.3, 0.1];
+        let width = |figure, responses: [f64; 2]| {
+            let [low, high] = ends(figure, 10.0, widths, responses);
+            [(10.0 / low).ln(), (high / 10.0).ln()]
+        };
+        let near = |a: [f64; 2], b: [f64; 2]| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-9);
+        // Where the load changes nothing: what runs alike have.
+        assert!(near(width(Figure::Ttft, [1.0; 2]), [0.3; 2]));
+        // By hand: 0.3^2 - 0.1^2 comes not from the steps, and 0.2^2 and 0.8^2 do.
+        let by_hand = [0.08_f64 + 0.04, 0.08 + 0.64].map(f64::sqrt);
+        assert!(near(width(Figure::Ttft, [2.0, 8.0]), by_hand));
+        // A rate that arrivals set is known.
+        assert!(near(width(Figure::Throughput, [0.0, 1.0]), [0.3, 0.0]));
+    }
+
+    #[test]
+    fn errors_near_the_knee_say_what_steps_were_off_by() {
+        let mut rows = set("a", EngineKind::VllmV1, 0.2);
+        let plain = by_set(rows.clone());
+        for row in &mut rows {
+            (row.error, row.response) = (4.0 * row.error, 4.0);
+        }
+        assert_eq!(by_set(rows)[0].quantiles, plain[0].quantiles);
     }
 
     #[test]

@@ -218,11 +218,7 @@ impl Case {
     ///
     /// # Errors
     /// As [`Case::run`].
-    pub fn predict(
-        &self,
-        params: &[(String, f64)],
-        wanted: bool,
-    ) -> Result<Prediction, String> {
+    pub fn predict(&self, params: &[(String, f64)], wanted: bool) -> Result<Prediction, String> {
         let dir = Scratch::with(&self.files)?;
         let text = self
             .scenario

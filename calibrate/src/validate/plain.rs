@@ -148,7 +148,14 @@ mod tests {
     fn a_plain_scenario_knows_the_deployment_but_not_its_benchmark() {
         let read = |known| -> Table { toml::from_str(&plain(TEXT, known).unwrap()).unwrap() };
         let (bare, flags) = (read(Known::Bare), read(Known::Flags));
-        let keys = |t: &Table| t["engine"].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
+        let keys = |t: &Table| {
+            t["engine"]
+                .as_table()
+                .unwrap()
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+        };
         assert_eq!(keys(&bare), ["kind", "version"]);
         assert_eq!(keys(&flags), ["kind", "max_num_seqs", "version"]);
         for t in [&bare, &flags] {

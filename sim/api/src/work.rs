@@ -253,7 +253,7 @@ fn run(
         );
     }
     let mut report = RunReport::new(&record, start.elapsed().as_secs_f64());
-    match scenario.give_ranges(&mut report, &options) {
+    match scenario.give_ranges(&mut report, &options, None) {
         Ok(()) => json(&report),
         Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => Err(Problem::cancelled()),
         Err(e) => Err(Problem::of("the scenario cannot be run", e.into())),

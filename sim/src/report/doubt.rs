@@ -122,6 +122,9 @@ pub struct Ranges {
     pub step_ratio: f64,
     /// What the load makes of that.
     pub load: LoadPart,
+    /// Mean TTFT where the users of closed loops start evenly over one answer, in place of all at once, as those of `vllm bench serve` and AIPerf do unless
+    /// they are told to ramp up [ms]; null without such users. No range holds it: it is for whoever calls the deployment to say.
+    pub ttft_apart_ms: Option<f64>,
 }
 
 /// From and to [ms] for each statistic.
@@ -151,16 +154,21 @@ pub enum LoadPart {
     Overload,
     /// Not in the ranges, which are too narrow near the knee and beyond it.
     LeftOut,
+    /// No run like it was measured: the ranges are a guess, whatever the load.
+    Unknown,
 }
 
 /// Requests of the longest run that is repeated for its ranges.
 const MOST_REPLAYED: u64 = 100_000;
 
 impl Ranges {
-    /// Those of `r` without what the load does; none where nothing is known of such runs.
+    /// Those of `r` without what the load does; none where nothing was predicted: it made no step, or was measured.
     pub(super) fn of(r: &RunReport) -> Option<Ranges> {
+        if r.stats.steps == 0 {
+            return None;
+        }
         let load = match r.like.map(|kind| kind.load) {
-            None if calibrated(&r.accuracy, Figure::Tpot).is_none() => return None,
+            None if calibrated(&r.accuracy, Figure::Tpot).is_none() => LoadPart::Unknown,
             None | Some(Load::Open) => LoadPart::LeftOut,
             Some(Load::Closed | Load::Saturated) => LoadPart::Follows,
         };
@@ -209,6 +217,7 @@ impl Ranges {
             output_tokens_per_s: rate(|r| r.throughput.output_tokens_per_s),
             step_ratio: pace.exp(),
             load,
+            ttft_apart_ms: None,
         }
     }
 }
@@ -234,10 +243,14 @@ pub fn bracket<E>(
     let Some(ranges) = &r.ranges else {
         return Ok(None);
     };
-    if follows || r.requests.offered > MOST_REPLAYED {
+    let known = ranges.load != LoadPart::Unknown;
+    if !known || follows || r.requests.offered > MOST_REPLAYED {
         return Ok(None);
     }
-    Ok(Some([run(1.0 / ranges.step_ratio)?, run(ranges.step_ratio)?]))
+    Ok(Some([
+        run(1.0 / ranges.step_ratio)?,
+        run(ranges.step_ratio)?,
+    ]))
 }
 
 /// Gives `r` the ranges that the load makes; see [`bracket`].
@@ -258,16 +271,49 @@ pub fn replay<E>(
         let response = |value: f64, other: f64| response(value, other, pace);
         let ranges = Ranges::between(r, [&shorter, &longer], response, load);
         r.ranges = Some(ranges);
-    } else if let Some(ranges) = r.ranges.as_mut().filter(|_| follows) {
+    } else if let Some(ranges) =
+        (r.ranges.as_mut()).filter(|ranges| follows && ranges.load == LoadPart::LeftOut)
+    {
         ranges.load = LoadPart::Follows;
     }
     Ok(())
 }
 
+/// Gives the ranges of `r` its mean TTFT with users who start apart; `run` runs `apart`, which is the scenario with such users.
+///
+/// # Errors
+/// Those of `run`.
+pub fn start_apart<S, E>(
+    r: &mut RunReport,
+    apart: Option<S>,
+    run: impl Fn(S) -> Result<RunReport, E>,
+) -> Result<(), E> {
+    let few = r.requests.offered <= MOST_REPLAYED;
+    if let (Some(ranges), Some(apart), true) = (&mut r.ranges, apart, few) {
+        ranges.ttft_apart_ms = run(apart)?.ttft_ms.mean;
+    }
+    Ok(())
+}
+
+/// Share by which TTFT changes with how users start from which on that is said.
+const START_MATTERS: f64 = 0.1;
+
+/// What is to be said of how users start, where TTFT hangs on it.
+fn start_in_words(r: &RunReport, ranges: &Ranges) -> Option<String> {
+    let (at_once, apart) = (r.ttft_ms.mean?, ranges.ttft_apart_ms?);
+    ((apart / at_once - 1.0).abs() > START_MATTERS).then(|| {
+        format!(
+            " TTFT hangs on how users start: mean {} where they start evenly over one answer (stagger), {} with all at once, as benchmark clients do.",
+            secs(apart / 1e3),
+            secs(at_once / 1e3)
+        )
+    })
+}
+
 /// What is to be said of the load beside the ranges.
 fn load_in_words(ranges: &Ranges) -> String {
     match ranges.load {
-        LoadPart::Follows | LoadPart::Replayed => String::new(),
+        LoadPart::Follows | LoadPart::Replayed | LoadPart::Unknown => String::new(),
         LoadPart::Overload => format!(
             " With steps {:.0} % longer, which is as sure, the load is above capacity: the upper ends grow with the length of the run.",
             100.0 * (ranges.step_ratio - 1.0)
@@ -278,7 +324,7 @@ fn load_in_words(ranges: &Ranges) -> String {
     }
 }
 
-/// The ranges of a run's means, in words; empty where nothing was served or nothing is known of such runs.
+/// The ranges of a run's means, in words; empty where nothing was served or predicted.
 pub fn in_words(r: &RunReport) -> String {
     let Some(ranges) = &r.ranges else {
         return String::new();
@@ -300,9 +346,10 @@ pub fn in_words(r: &RunReport) -> String {
     }
     let starts = start_waits(r).map_or(String::new(), |w| starts_in_words(w, of_starts(r)));
     format!(
-        "mean {} in 9 of 10 such deployments.{starts}{}",
+        "mean {} in 9 of 10 such deployments.{starts}{}{}",
         parts.join("; "),
-        load_in_words(ranges)
+        load_in_words(ranges),
+        start_in_words(r, ranges).unwrap_or_default()
     )
 }
 
@@ -343,6 +390,11 @@ mod tests {
         assert!((spread(&r, Figure::Tpot, None) - 1.168_f64.ln()).abs() < 1e-9);
         r.accuracy = vec![known("tpot_ms", 75, 0.001)];
         assert_eq!(spread(&r, Figure::Tpot, None), LEAST);
+    }
+
+    #[test]
+    fn what_was_not_predicted_has_no_ranges() {
+        assert_eq!(RunReport::empty().ranges, None);
     }
 
     #[test]

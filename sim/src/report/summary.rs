@@ -99,7 +99,7 @@ pub struct RunReport {
     /// How far such predictions were from measured runs of the same engine and accelerator that nothing was fitted on;
     /// empty: not known.
     pub accuracy: Vec<MeasuredError>,
-    /// Where nine of ten such deployments would be measured; left out where nothing is known of such runs.
+    /// Where nine of ten such deployments would be measured; left out where the run was measured itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Ranges>,
     /// What the run is like, for the ranges of its figures.

@@ -101,7 +101,7 @@ pub(super) fn record(source: &Source, signals: &Signals) -> Result<Record, Done>
     match built.run_watched(&options(signals), Some(Box::new(watcher))) {
         Ok(run) => {
             let mut report = RunReport::new(&run, start.elapsed().as_secs_f64());
-            match scenario.give_ranges(&mut report, &options(signals)) {
+            match scenario.give_ranges(&mut report, &options(signals), None) {
                 Ok(()) => {}
                 Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => {
                     return Err(Done::Cancelled);

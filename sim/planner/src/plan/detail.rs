@@ -1,8 +1,8 @@
 //! What the winner does with all its replicas, what binds it, and where it ends.
 
 use rayon::prelude::*;
-use sim::report::{RunReport, doubt};
 use sim::report::curve::search::boundary;
+use sim::report::{RunReport, doubt};
 
 use super::energy::energy;
 use super::question::{Question, Redundancy};
@@ -34,7 +34,10 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
     let mut report = RunReport::new(&record, 0.0);
     doubt::replay(&mut report, false, |factor| {
         let load = question.requests.all(1.0);
-        let record = ready.fleet.paced(factor).run(&counts, load, question.extent)?;
+        let record = ready
+            .fleet
+            .paced(factor)
+            .run(&counts, load, question.extent)?;
         Ok::<_, Error>(RunReport::new(&record, 0.0))
     })?;
     let multiples: Vec<(f64, Standing)> = MULTIPLES

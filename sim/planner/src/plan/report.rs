@@ -137,7 +137,7 @@ pub struct Detail {
     pub one_lost: Option<Standing>,
     /// Errors on measured runs of the same engine and accelerator that nothing was fitted on.
     pub accuracy: Vec<MeasuredError>,
-    /// Where nine of ten such deployments would be measured; null where nothing is known of such runs.
+    /// Where nine of ten such deployments would be measured; null where no step was made.
     #[serde(default)]
     pub ranges: Option<Ranges>,
     /// Profiles that step times came from.

@@ -9,7 +9,7 @@ pub use crate::report::diagnosis::regime_name;
 pub use search::Estimate;
 
 use crate::report::diagnosis::Diagnosis;
-use crate::report::doubt::{self, Figure};
+use crate::report::doubt::{self, Figure, LoadPart};
 use crate::report::summary::{CONTRACT, RunReport};
 
 /// What is varied.
@@ -130,7 +130,10 @@ impl Curve {
             .fold(0.0, f64::max);
         let range = |of: Estimate| {
             let saturated = &points.last()?.report;
-            saturated.ranges.as_ref()?;
+            saturated
+                .ranges
+                .as_ref()
+                .filter(|r| r.load != LoadPart::Unknown)?;
             let factor = doubt::spread(saturated, Figure::Throughput, None).exp();
             Some([of.value / factor, of.value * factor])
         };

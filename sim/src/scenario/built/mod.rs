@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hwmodels::fitted::Extent;
 use hwmodels::memory::MemoryPlan;
 use hwmodels::profile::Param;
-use hwmodels::units::UsdPerHour;
+use hwmodels::units::{Secs, UsdPerHour};
 
 pub(super) use hardware::{Hardware, SiteFigures, uncertain};
 pub(super) use words::replicas_in_words;
@@ -241,7 +241,7 @@ impl Scenario {
         }
         let mut warnings = hardware.warnings;
         warnings.extend(started.warnings);
-        let nanos = |t: Option<hwmodels::units::Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
+        let nanos = |t: Option<Secs>| t.map(|t| SimDuration::from_secs(t.secs()));
         Ok(Built {
             simulation,
             cluster,
@@ -305,12 +305,8 @@ impl Scenario {
 impl Scenario {
     /// Whether the load slows down with the deployment: every user waits for an answer, or all requests come at once.
     pub fn load_follows(&self) -> bool {
-        let follows = |s: &StreamSpec| {
-            matches!(
-                s.arrival,
-                Arrival::Closed { .. } | Arrival::Burst { .. }
-            )
-        };
+        let follows =
+            |s: &StreamSpec| matches!(s.arrival, Arrival::Closed { .. } | Arrival::Burst { .. });
         self.workload.iter().all(follows)
     }
 
@@ -324,7 +320,8 @@ impl Scenario {
         Ok(RunReport::new(&built.run(options)?, 0.0))
     }
 
-    /// Gives `report`, that of a run of it, the ranges that its load makes ([`doubt::replay`]).
+    /// Gives `report`, that of a run of it, the ranges that its load makes ([`doubt::replay`]). `cluster_seed` is that of the cluster, where the run had another
+    /// one than the load.
     ///
     /// # Errors
     /// See [`ScenarioRunError`].
@@ -332,12 +329,41 @@ impl Scenario {
         &self,
         report: &mut RunReport,
         options: &RunOptions,
+        cluster_seed: Option<u64>,
     ) -> Result<(), ScenarioRunError> {
         let options = RunOptions {
             progress: None,
             ..options.clone()
         };
-        doubt::replay(report, self.load_follows(), |f| self.paced(&options, f))
+        let run = |scenario: &Scenario, factor: f64| {
+            let mut built = scenario.build()?;
+            built.simulation.seed = cluster_seed.unwrap_or(built.simulation.seed);
+            built.simulation.pace(factor);
+            Ok(RunReport::new(&built.run(&options)?, 0.0))
+        };
+        doubt::replay(report, self.load_follows(), |factor| run(self, factor))?;
+        let apart = report.e2e_ms.mean.and_then(|ms| self.apart(ms / 1e3));
+        doubt::start_apart(report, apart, |scenario| run(&scenario, 1.0))
+    }
+
+    /// The same with the users of each closed loop, who all start at once, starting evenly over `answer_s` [s]; none where no users do.
+    fn apart(&self, answer_s: f64) -> Option<Scenario> {
+        let mut scenario = self.clone();
+        let mut changed = false;
+        for stream in &mut scenario.workload {
+            if let Arrival::Closed {
+                concurrency,
+                stagger,
+                ..
+            } = &mut stream.arrival
+                && *concurrency > 1
+                && stagger.secs() == 0.0
+            {
+                *stagger = Secs::new(answer_s / f64::from(*concurrency)).ok()?;
+                changed = true;
+            }
+        }
+        changed.then_some(scenario)
     }
 }
 
