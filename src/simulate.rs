@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use hwmodels::profile::Param;
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
+use sim::report::RunReport;
 use sim::report::draws::draw;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioRunError;
@@ -167,6 +168,23 @@ pub fn simulate_recorded(
         store::run(built, &options, store::Limits::default(), wall_s).map_err(in_words)?;
     let wall_s = stored.report.stats.wall_s;
     Ok((Simulated { record, wall_s }, stored))
+}
+
+/// Gives `report`, that of a run of `scenario` with `seeds`, the ranges that its load makes.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn give_ranges(
+    scenario: &Scenario,
+    seeds: impl Into<Seeds>,
+    path: Path,
+    report: &mut RunReport,
+) -> anyhow::Result<()> {
+    let seeds = seeds.into();
+    let mut scenario = scenario.clone();
+    scenario.seed = seeds.load;
+    let options = options(Keep::Requests, path, None);
+    (scenario.give_ranges(report, &options, Some(seeds.cluster))).map_err(in_words)
 }
 
 fn built(scenario: &Scenario, seeds: Seeds) -> anyhow::Result<Built> {

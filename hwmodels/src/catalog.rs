@@ -18,74 +18,33 @@ use crate::link::{Link, LinkEntry};
 use crate::mig::Part;
 use crate::model::ModelArch;
 use crate::ops::collective::HostPath;
+use crate::packed;
 
 #[path = "catalog_folder.rs"]
 mod folder;
 
-/// The embedded files, as (name, text).
-const BUILTIN: &[(&str, &str)] = &[
-    (
-        "accelerators.toml",
-        include_str!("../data/accelerators.toml"),
-    ),
-    ("links.toml", include_str!("../data/links.toml")),
-    ("instances.toml", include_str!("../data/instances.toml")),
-    (
-        "instances-azure.toml",
-        include_str!("../data/instances-azure.toml"),
-    ),
-    (
-        "instances-gcp.toml",
-        include_str!("../data/instances-gcp.toml"),
-    ),
-    (
-        "instances-neoclouds.toml",
-        include_str!("../data/instances-neoclouds.toml"),
-    ),
-    (
-        "models/bloom.toml",
-        include_str!("../data/models/bloom.toml"),
-    ),
-    (
-        "models/deepseek.toml",
-        include_str!("../data/models/deepseek.toml"),
-    ),
-    (
-        "models/falcon.toml",
-        include_str!("../data/models/falcon.toml"),
-    ),
-    (
-        "models/gemma.toml",
-        include_str!("../data/models/gemma.toml"),
-    ),
-    (
-        "models/gpt-neox.toml",
-        include_str!("../data/models/gpt-neox.toml"),
-    ),
-    (
-        "models/gpt-oss.toml",
-        include_str!("../data/models/gpt-oss.toml"),
-    ),
-    (
-        "models/granite.toml",
-        include_str!("../data/models/granite.toml"),
-    ),
-    (
-        "models/llama.toml",
-        include_str!("../data/models/llama.toml"),
-    ),
-    (
-        "models/mistral.toml",
-        include_str!("../data/models/mistral.toml"),
-    ),
-    ("models/moe.toml", include_str!("../data/models/moe.toml")),
-    ("models/opt.toml", include_str!("../data/models/opt.toml")),
-    ("models/phi.toml", include_str!("../data/models/phi.toml")),
-    ("models/qwen.toml", include_str!("../data/models/qwen.toml")),
-    (
-        "models/states.toml",
-        include_str!("../data/models/states.toml"),
-    ),
+/// The embedded files.
+const BUILTIN: [&str; 20] = [
+    "accelerators.toml",
+    "links.toml",
+    "instances.toml",
+    "instances-azure.toml",
+    "instances-gcp.toml",
+    "instances-neoclouds.toml",
+    "models/bloom.toml",
+    "models/deepseek.toml",
+    "models/falcon.toml",
+    "models/gemma.toml",
+    "models/gpt-neox.toml",
+    "models/gpt-oss.toml",
+    "models/granite.toml",
+    "models/llama.toml",
+    "models/mistral.toml",
+    "models/moe.toml",
+    "models/opt.toml",
+    "models/phi.toml",
+    "models/qwen.toml",
+    "models/states.toml",
 ];
 
 /// A model with what its maker states about it.
@@ -254,8 +213,8 @@ impl Catalog {
             models: Table::new("model"),
             left_out: Vec::new(),
         };
-        for (name, text) in BUILTIN {
-            catalog.add_toml(&format!("built-in {name}"), text)?;
+        for name in BUILTIN {
+            catalog.add(&format!("built-in {name}"), packed::find(name).read())?;
         }
         match catalog.dangling("built-in catalog").pop() {
             Some((_, _, error)) => Err(error),
@@ -383,8 +342,16 @@ impl Catalog {
             file: file.to_owned(),
             message,
         };
-        let parsed: CatalogFile =
-            toml::from_str(text).map_err(|e| at(e.to_string().trim_end().to_owned()))?;
+        let parsed = toml::from_str(text).map_err(|e| at(e.to_string().trim_end().to_owned()))?;
+        self.add(file, parsed)
+    }
+
+    /// Adds the entries of a file; `file` names it in errors.
+    fn add(&mut self, file: &str, parsed: CatalogFile) -> Result<(), Error> {
+        let at = |message: String| Error::File {
+            file: file.to_owned(),
+            message,
+        };
         for entry in parsed.accelerator {
             let a = entry.resolve().map_err(&at)?;
             self.accelerators

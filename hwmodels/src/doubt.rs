@@ -1,9 +1,10 @@
 //! How far predictions were from measured runs, by kind of run, and the range that a new prediction gets from it.
 //!
 //! `data/errors.toml` holds, for each measured set that `servetwin validate` replays, the quantiles of `|ln(predicted / measured)|` over the
-//! rows that nothing was fitted on. The range of a new prediction holds nine tenths of the errors of runs like it: the sets are mixed,
+//! rows that nothing was fitted on, each as it would be at a load that changes nothing ([`RowError::response`]). The range of a new prediction holds nine tenths of the errors of runs like it: the sets are mixed,
 //! each with a weight for how like they are ([`Kind`]) and for how many rows they have. A set is judged with the others alone
-//! (`left_out`), so that the coverage which `validate` prints is one of runs that the range has not seen.
+//! (`left_out`), so that the coverage which `validate` prints is one of runs that the range has not seen. The weights are such that the interval
+//! score which it prints beside the coverage is small.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -11,9 +12,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineKind;
-
-/// The errors on measured sets that ship with the crate; `servetwin validate DIR --errors FILE` writes them.
-const SHIPPED: &str = include_str!("../data/errors.toml");
+use crate::packed;
 
 /// What a figure is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -126,6 +125,8 @@ pub struct RowError {
     pub accelerator: Option<String>,
     /// `ln(predicted / measured)`.
     pub error: f64,
+    /// How many times as much the figure changes as the time of steps does, under the row's load; at least 1.
+    pub response: f64,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -133,18 +134,16 @@ struct Table {
     set: Vec<SetErrors>,
 }
 
-/// The shipped errors.
+/// The errors on measured sets that ship with the crate; `servetwin validate DIR --errors FILE` writes them.
 pub fn shipped() -> &'static [SetErrors] {
     static TABLE: OnceLock<Table> = OnceLock::new();
-    let table = TABLE
-        .get_or_init(|| toml::from_str(SHIPPED).expect("data/errors.toml is checked by a test"));
-    &table.set
+    &TABLE.get_or_init(|| packed::find("errors.toml").read()).set
 }
 
 /// Text of an errors file that holds `sets`.
 pub fn to_toml(sets: &[SetErrors]) -> String {
     let mut out = String::from(
-        "# Errors of predictions on measured runs that nothing was fitted on: quantiles 0.1 to 1.0 of |ln(predicted / measured)|.\n\
+        "# Errors of predictions on measured runs that nothing was fitted on: quantiles 0.1 to 1.0 of |ln(predicted / measured)|, over the response to longer steps where that is above 1.\n\
          # Written by `servetwin validate DIR --errors hwmodels/data/errors.toml`, DIR being the folder of measurements that docs/validation.md describes.\n",
     );
     for s in sets {
@@ -187,7 +186,8 @@ pub fn by_set(rows: impl IntoIterator<Item = RowError>) -> Vec<SetErrors> {
     groups
         .into_iter()
         .map(|((set, figure, kind), rows)| {
-            let mut errors: Vec<f64> = rows.iter().map(|r| r.error.abs()).collect();
+            let plain = |r: &RowError| r.error.abs() / r.response;
+            let mut errors: Vec<f64> = rows.iter().map(plain).collect();
             errors.sort_by(f64::total_cmp);
             let n = errors.len();
             let at = |q: f64| errors[((q * n as f64).ceil() as usize).clamp(1, n) - 1];
@@ -244,19 +244,19 @@ pub fn measured_on<'a>(
 }
 
 /// Share of errors that a range is to hold.
-const HELD: f64 = 0.9;
+pub const HELD: f64 = 0.9;
 /// How much more a set of the same engine says than one of another.
 const SAME_ENGINE: f64 = 3.0;
 /// The same of mixtures of experts for each other, and of dense models.
-const SAME_EXPERTS: f64 = 4.0;
+const SAME_EXPERTS: f64 = 32.0;
 /// The same of sets whose requests came alike ([`Load`]).
-const SAME_LOAD: f64 = 4.0;
+const SAME_LOAD: f64 = 2.0;
 /// What a set of Neuron devices says of GPUs, and the reverse: little.
 const OTHER_PLATFORM: f64 = 0.1;
 /// What throughput says of the time per token, and the reverse: at saturation they are one thing, below it they are not.
 const OTHER_FIGURE: f64 = 0.15;
 /// Rows at which a set has half of the weight that any number of rows would give it: runs of one set err together.
-const HALF_WEIGHT: f64 = 8.0;
+const HALF_WEIGHT: f64 = 16.0;
 /// A chip that is known by its data sheet alone: how much wider its range is.
 const DATA_SHEET: f64 = 1.6;
 /// Share of its time by which nine of ten predicted starts of a replica are off at most, on a host that nothing was fitted on [ratio]: the
@@ -327,6 +327,26 @@ pub fn half_width(sets: &[SetErrors], kind: Kind, figure: Figure, left_out: Opti
     (high * sheet).max(LEAST)
 }
 
+/// The ends of the range of `value`. `own` is half the width that runs like it have at a load that changes nothing ([`half_width`]), `pace` that of
+/// the time of steps; `responses` say how many times as much the figure changes as the time of steps does, `[shorter, longer]` ones.
+///
+/// Of a latency's error, what comes from the steps grows by the response, and what does not stays: they have nothing to do with each other, so squares
+/// add up. A rate is that of the steps where they set it (response 1), and that of the arrivals, which is known, where they do not (0).
+pub fn ends(
+    figure: Figure,
+    value: f64,
+    [own, pace]: [f64; 2],
+    [shorter, longer]: [f64; 2],
+) -> [f64; 2] {
+    if figure == Figure::Throughput {
+        let width = |response: f64| own * response.min(1.0);
+        return [value / width(longer).exp(), value * width(shorter).exp()];
+    }
+    let beside = (own * own - pace * pace).max(0.0);
+    let width = |response: f64| (beside + (response * pace).powi(2)).sqrt();
+    [value / width(shorter).exp(), value * width(longer).exp()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,6 +369,7 @@ mod tests {
                 kind: kind(engine, false),
                 accelerator: None,
                 error: error * f64::from(i) / 40.0,
+                response: 1.0,
             })
             .collect()
     }
@@ -365,6 +386,7 @@ mod tests {
             },
             accelerator: Some(accelerator.to_owned()),
             error: f64::ln(ratio),
+            response: 1.0,
         };
         let sets = by_set([
             row("loops", "H100", Load::Closed, false, 1.1),
@@ -410,7 +432,7 @@ mod tests {
         let again: Table = toml::from_str(&to_toml(shipped())).expect("parses");
         assert_eq!(again.set, shipped());
         // What `validate --errors` writes, byte by byte: nobody edits it.
-        assert_eq!(to_toml(shipped()), SHIPPED);
+        assert_eq!(to_toml(shipped()), include_str!("../data/errors.toml"));
         for s in shipped() {
             assert!(
                 s.rows > 0 && s.quantiles.is_sorted(),
@@ -481,6 +503,33 @@ mod tests {
             toml::from_str("engine = \"vllm_v1\"\nexperts = false\nmeasured_chip = true\n")
                 .expect("parses");
         assert_eq!(old, open);
+    }
+
+    #[test]
+    fn a_latency_is_as_sure_as_the_load_lets_it_be() {
+        let widths = [0.3, 0.1];
+        let width = |figure, responses: [f64; 2]| {
+            let [low, high] = ends(figure, 10.0, widths, responses);
+            [(10.0 / low).ln(), (high / 10.0).ln()]
+        };
+        let near = |a: [f64; 2], b: [f64; 2]| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-9);
+        // Where the load changes nothing: what runs alike have.
+        assert!(near(width(Figure::Ttft, [1.0; 2]), [0.3; 2]));
+        // By hand: 0.3^2 - 0.1^2 comes not from the steps, and 0.2^2 and 0.8^2 do.
+        let by_hand = [0.08_f64 + 0.04, 0.08 + 0.64].map(f64::sqrt);
+        assert!(near(width(Figure::Ttft, [2.0, 8.0]), by_hand));
+        // A rate that arrivals set is known.
+        assert!(near(width(Figure::Throughput, [0.0, 1.0]), [0.3, 0.0]));
+    }
+
+    #[test]
+    fn errors_near_the_knee_say_what_steps_were_off_by() {
+        let mut rows = set("a", EngineKind::VllmV1, 0.2);
+        let plain = by_set(rows.clone());
+        for row in &mut rows {
+            (row.error, row.response) = (4.0 * row.error, 4.0);
+        }
+        assert_eq!(by_set(rows)[0].quantiles, plain[0].quantiles);
     }
 
     #[test]

@@ -11,151 +11,53 @@ use crate::engine::EngineKind;
 use crate::error::{Error, nearest};
 use crate::evidence::Evidence;
 use crate::files::{self, Files};
+use crate::packed::{self, Packed};
 use crate::profile::Profile;
 use crate::recurrence::Rule;
 use crate::units::plain;
 
 /// Embedded profile files, in the order in which they are laid over each other.
-const FILES: &[(&str, &str)] = &[
-    (
-        "a100-sxm.operators.toml",
-        include_str!("../data/profiles/a100-sxm.operators.toml"),
-    ),
-    (
-        "h100-sxm.operators.toml",
-        include_str!("../data/profiles/h100-sxm.operators.toml"),
-    ),
-    (
-        "a100-sxm.sglang.kernels.toml",
-        include_str!("../data/profiles/a100-sxm.sglang.kernels.toml"),
-    ),
-    (
-        "a100-sxm.trtllm.kernels.toml",
-        include_str!("../data/profiles/a100-sxm.trtllm.kernels.toml"),
-    ),
-    (
-        "a100-sxm.vllm.kernels.toml",
-        include_str!("../data/profiles/a100-sxm.vllm.kernels.toml"),
-    ),
-    (
-        "b200-sxm.sglang.kernels.toml",
-        include_str!("../data/profiles/b200-sxm.sglang.kernels.toml"),
-    ),
-    (
-        "b200-sxm.trtllm.kernels.toml",
-        include_str!("../data/profiles/b200-sxm.trtllm.kernels.toml"),
-    ),
-    (
-        "b200-sxm.vllm.kernels.toml",
-        include_str!("../data/profiles/b200-sxm.vllm.kernels.toml"),
-    ),
-    (
-        "h100-sxm.sglang.kernels.toml",
-        include_str!("../data/profiles/h100-sxm.sglang.kernels.toml"),
-    ),
-    (
-        "h100-sxm.trtllm.kernels.toml",
-        include_str!("../data/profiles/h100-sxm.trtllm.kernels.toml"),
-    ),
-    (
-        "h100-sxm.vllm.kernels.toml",
-        include_str!("../data/profiles/h100-sxm.vllm.kernels.toml"),
-    ),
-    (
-        "h200-sxm.sglang.kernels.toml",
-        include_str!("../data/profiles/h200-sxm.sglang.kernels.toml"),
-    ),
-    (
-        "h200-sxm.trtllm.kernels.toml",
-        include_str!("../data/profiles/h200-sxm.trtllm.kernels.toml"),
-    ),
-    (
-        "h200-sxm.vllm.kernels.toml",
-        include_str!("../data/profiles/h200-sxm.vllm.kernels.toml"),
-    ),
-    (
-        "l40s.sglang.kernels.toml",
-        include_str!("../data/profiles/l40s.sglang.kernels.toml"),
-    ),
-    (
-        "l40s.trtllm.kernels.toml",
-        include_str!("../data/profiles/l40s.trtllm.kernels.toml"),
-    ),
-    (
-        "l40s.vllm.kernels.toml",
-        include_str!("../data/profiles/l40s.vllm.kernels.toml"),
-    ),
-    ("a10g.toml", include_str!("../data/profiles/a10g.toml")),
-    (
-        "inferentia2.toml",
-        include_str!("../data/profiles/inferentia2.toml"),
-    ),
-    (
-        "rtx4090.toml",
-        include_str!("../data/profiles/rtx4090.toml"),
-    ),
-    ("tgi.toml", include_str!("../data/profiles/tgi.toml")),
-    (
-        "tgi-neuron.toml",
-        include_str!("../data/profiles/tgi-neuron.toml"),
-    ),
-    ("vllm.toml", include_str!("../data/profiles/vllm.toml")),
+const FILES: [&str; 23] = [
+    "profiles/a100-sxm.operators.toml",
+    "profiles/h100-sxm.operators.toml",
+    "profiles/a100-sxm.sglang.kernels.toml",
+    "profiles/a100-sxm.trtllm.kernels.toml",
+    "profiles/a100-sxm.vllm.kernels.toml",
+    "profiles/b200-sxm.sglang.kernels.toml",
+    "profiles/b200-sxm.trtllm.kernels.toml",
+    "profiles/b200-sxm.vllm.kernels.toml",
+    "profiles/h100-sxm.sglang.kernels.toml",
+    "profiles/h100-sxm.trtllm.kernels.toml",
+    "profiles/h100-sxm.vllm.kernels.toml",
+    "profiles/h200-sxm.sglang.kernels.toml",
+    "profiles/h200-sxm.trtllm.kernels.toml",
+    "profiles/h200-sxm.vllm.kernels.toml",
+    "profiles/l40s.sglang.kernels.toml",
+    "profiles/l40s.trtllm.kernels.toml",
+    "profiles/l40s.vllm.kernels.toml",
+    "profiles/a10g.toml",
+    "profiles/inferentia2.toml",
+    "profiles/rtx4090.toml",
+    "profiles/tgi.toml",
+    "profiles/tgi-neuron.toml",
+    "profiles/vllm.toml",
 ];
 
 /// Embedded profiles of the kernels of layers that keep a state: they hold for models that have such layers.
-const STATE_FILES: &[(&str, &str)] = &[
-    (
-        "a100-sxm.sglang.states.toml",
-        include_str!("../data/profiles/a100-sxm.sglang.states.toml"),
-    ),
-    (
-        "b200-sxm.sglang.states.toml",
-        include_str!("../data/profiles/b200-sxm.sglang.states.toml"),
-    ),
-    (
-        "b200-sxm.trtllm.states.toml",
-        include_str!("../data/profiles/b200-sxm.trtllm.states.toml"),
-    ),
-    (
-        "b200-sxm.vllm.states.toml",
-        include_str!("../data/profiles/b200-sxm.vllm.states.toml"),
-    ),
-    (
-        "h100-sxm.sglang.states.toml",
-        include_str!("../data/profiles/h100-sxm.sglang.states.toml"),
-    ),
-    (
-        "h100-sxm.trtllm.states.toml",
-        include_str!("../data/profiles/h100-sxm.trtllm.states.toml"),
-    ),
-    (
-        "h100-sxm.vllm.states.toml",
-        include_str!("../data/profiles/h100-sxm.vllm.states.toml"),
-    ),
-    (
-        "h200-sxm.sglang.states.toml",
-        include_str!("../data/profiles/h200-sxm.sglang.states.toml"),
-    ),
-    (
-        "h200-sxm.trtllm.states.toml",
-        include_str!("../data/profiles/h200-sxm.trtllm.states.toml"),
-    ),
-    (
-        "h200-sxm.vllm.states.toml",
-        include_str!("../data/profiles/h200-sxm.vllm.states.toml"),
-    ),
-    (
-        "l40s.sglang.states.toml",
-        include_str!("../data/profiles/l40s.sglang.states.toml"),
-    ),
-    (
-        "l40s.trtllm.states.toml",
-        include_str!("../data/profiles/l40s.trtllm.states.toml"),
-    ),
-    (
-        "l40s.vllm.states.toml",
-        include_str!("../data/profiles/l40s.vllm.states.toml"),
-    ),
+const STATE_FILES: [&str; 13] = [
+    "profiles/a100-sxm.sglang.states.toml",
+    "profiles/b200-sxm.sglang.states.toml",
+    "profiles/b200-sxm.trtllm.states.toml",
+    "profiles/b200-sxm.vllm.states.toml",
+    "profiles/h100-sxm.sglang.states.toml",
+    "profiles/h100-sxm.trtllm.states.toml",
+    "profiles/h100-sxm.vllm.states.toml",
+    "profiles/h200-sxm.sglang.states.toml",
+    "profiles/h200-sxm.trtllm.states.toml",
+    "profiles/h200-sxm.vllm.states.toml",
+    "profiles/l40s.sglang.states.toml",
+    "profiles/l40s.trtllm.states.toml",
+    "profiles/l40s.vllm.states.toml",
 ];
 
 /// Largest profile that is read [bytes].
@@ -244,8 +146,8 @@ impl Resolved {
         }
         let own = self.profile.accelerator.clone();
         for chip in [Some(own.as_str()), relative].into_iter().flatten() {
-            let found = states().iter().find(|p| applies(p, chip, engine));
-            let Some(p) = found.and_then(|p| of_rule(p, rule)) else {
+            let found = (shipped_states().iter()).find(|s| s.packed.applies(chip, engine));
+            let Some(p) = found.and_then(|s| of_rule(s.profile(), rule)) else {
                 continue;
             };
             let given = self.profile.surfaces.clone();
@@ -325,30 +227,49 @@ pub fn describe(p: &Profile) -> String {
     )
 }
 
-fn parsed(files: &[(&str, &str)]) -> Vec<Profile> {
-    (files.iter())
-        .map(|(file, text)| {
-            toml::from_str(text).unwrap_or_else(|e| panic!("embedded profile {file}: {e}"))
-        })
-        .collect()
+/// An embedded profile, unpacked when it is first asked for.
+struct Shipped {
+    packed: &'static Packed,
+    unpacked: OnceLock<Profile>,
 }
 
-/// The built-in profiles, parsed once per process.
-///
-/// # Panics
-/// Never in a build whose tests pass: a test parses every embedded file.
-pub fn builtin() -> &'static [Profile] {
-    static PARSED: OnceLock<Vec<Profile>> = OnceLock::new();
-    PARSED.get_or_init(|| parsed(FILES))
+impl Shipped {
+    fn all(files: &[&str]) -> Vec<Shipped> {
+        let shipped = |file: &&str| Shipped {
+            packed: packed::find(file),
+            unpacked: OnceLock::new(),
+        };
+        files.iter().map(shipped).collect()
+    }
+
+    fn profile(&self) -> &Profile {
+        self.unpacked.get_or_init(|| self.packed.read())
+    }
+}
+
+fn shipped() -> &'static [Shipped] {
+    static ALL: OnceLock<Vec<Shipped>> = OnceLock::new();
+    ALL.get_or_init(|| Shipped::all(&FILES))
+}
+
+fn shipped_states() -> &'static [Shipped] {
+    static ALL: OnceLock<Vec<Shipped>> = OnceLock::new();
+    ALL.get_or_init(|| Shipped::all(&STATE_FILES))
+}
+
+/// The built-in profiles.
+pub fn builtin() -> impl Iterator<Item = &'static Profile> {
+    shipped().iter().map(Shipped::profile)
 }
 
 /// Those of layers that keep a state ([`Resolved::with_states`]).
-///
-/// # Panics
-/// As [`builtin`].
-pub fn states() -> &'static [Profile] {
-    static PARSED: OnceLock<Vec<Profile>> = OnceLock::new();
-    PARSED.get_or_init(|| parsed(STATE_FILES))
+pub fn states() -> impl Iterator<Item = &'static Profile> {
+    shipped_states().iter().map(Shipped::profile)
+}
+
+/// Names of the built-in profiles.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    shipped().iter().map(|s| s.packed.name)
 }
 
 /// Finds the profiles for `accelerator` (catalog name) under `engine`; `relative` is an accelerator with the same chip.
@@ -371,20 +292,20 @@ pub fn resolve(
     if *choice == Choice::Analytic {
         return Ok(resolved);
     }
-    let all = builtin();
+    let all = shipped();
+    let applies = |s: &Shipped| s.packed.applies(accelerator, engine);
     if let Some(relative) = relative {
-        let carried =
-            |p: &&Profile| applies(p, relative, engine) && !applies(p, accelerator, engine);
-        let own = (all.iter()).any(|p| !p.surfaces.is_empty() && applies(p, accelerator, engine));
-        for p in all.iter().filter(carried) {
+        let carried = |s: &&Shipped| s.packed.applies(relative, engine) && !applies(s);
+        let own = all.iter().any(|s| s.packed.has_surfaces && applies(s));
+        for s in all.iter().filter(carried) {
             // Own surfaces lie over the formulas as they were fitted; another's have nothing to add then.
-            if !own || p.surfaces.is_empty() {
-                resolved.carry_over(p, relative, own);
+            if !own || !s.packed.has_surfaces {
+                resolved.carry_over(s.profile(), relative, own);
             }
         }
     }
-    for p in all.iter().filter(|p| applies(p, accelerator, engine)) {
-        resolved.lay_over(p);
+    for s in all.iter().filter(|s| applies(s)) {
+        resolved.lay_over(s.profile());
     }
     if let Choice::Own(profile) = choice {
         // What the built-in profiles were validated with is no longer what runs.
@@ -392,32 +313,17 @@ pub fn resolve(
         resolved.lay_over(profile);
     }
     if let Choice::Named(name) = choice {
-        if let Some(p) = all.iter().find(|p| p.name == *name) {
-            resolved.lay_over(p);
+        if let Some(s) = all.iter().find(|s| s.packed.name == name) {
+            resolved.lay_over(s.profile());
         } else {
             return Err(Error::Unknown {
                 kind: "profile",
                 name: name.clone(),
-                nearest: nearest(name, all.iter().map(|p| p.name.as_str())),
+                nearest: nearest(name, names()),
             });
         }
     }
     Ok(resolved)
-}
-
-/// Whether `p` says anything about this accelerator and engine.
-fn applies(p: &Profile, accelerator: &str, engine: EngineKind) -> bool {
-    let named = |name: &str| name == "*" || name == accelerator;
-    if !p.accelerator.split(',').any(|n| named(n.trim())) {
-        return false;
-    }
-    if !(p.engines.is_empty() || p.engines.contains(&engine)) {
-        return false;
-    }
-    // A profile with parameters of engines only applies if one of them is this engine.
-    let prefix = format!("engine.{engine}.");
-    let about_engines = p.params.keys().any(|k| k.starts_with("engine."));
-    !about_engines || p.params.keys().any(|k| k.starts_with(&prefix))
 }
 
 /// Reads a profile file and checks that every parameter is finite and within its bounds.
@@ -465,7 +371,7 @@ mod tests {
 
     #[test]
     fn every_embedded_profile_parses_and_stays_within_physics() {
-        for p in builtin().iter().chain(states()) {
+        for p in builtin().chain(states()) {
             check(p).unwrap_or_else(|e| panic!("{}: {e}", p.name));
             assert!(!p.provenance.command.is_empty(), "{}: no command", p.name);
         }

@@ -1,5 +1,7 @@
 //! The contract between step-time models and whoever drives them.
 
+use std::sync::Arc;
+
 use crate::batch::BatchStats;
 
 /// Where a step's time goes: no part is negative, and together they are the step's time. The order is that of [`Parts::NAMES`].
@@ -162,6 +164,39 @@ pub trait StepModel: Send + Sync {
             .map(|batch| self.step(batch))
             .max_by(|a, b| a.latency.total_cmp(&b.latency))
             .unwrap_or_default()
+    }
+}
+
+/// A model whose every step takes `factor` times as long as another's.
+pub struct Scaled {
+    /// The other.
+    pub inner: Arc<dyn StepModel>,
+    /// The factor, above 0 [ratio].
+    pub factor: f64,
+}
+
+impl Scaled {
+    fn scaled(&self, mut cost: StepCost) -> StepCost {
+        cost.scale(self.factor);
+        cost
+    }
+}
+
+impl StepModel for Scaled {
+    fn step(&self, batch: &BatchStats) -> StepCost {
+        self.scaled(self.inner.step(batch))
+    }
+
+    fn least(&self) -> f64 {
+        self.inner.least() * self.factor
+    }
+
+    fn computed(&self, batch: &BatchStats) -> StepCost {
+        self.scaled(self.inner.computed(batch))
+    }
+
+    fn step_ranks(&self, ranks: &[BatchStats]) -> StepCost {
+        self.scaled(self.inner.step_ranks(ranks))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hwmodels::StepModel;
+use hwmodels::{Scaled, StepModel};
 
 use crate::cluster::drift::{Drift, SpeedDrift, StepTimes};
 use crate::cluster::engine::{Engine, Surroundings};
@@ -75,6 +75,18 @@ pub struct Simulation {
     pub request_timeout: Option<SimDuration>,
     /// Seed of every random stream.
     pub seed: u64,
+}
+
+impl Simulation {
+    /// Makes every step take `factor` times as long.
+    pub fn pace(&mut self, factor: f64) {
+        for replica in &mut self.replicas {
+            replica.step = Arc::new(Scaled {
+                inner: Arc::clone(&replica.step),
+                factor,
+            });
+        }
+    }
 }
 
 impl ReplicaSpec {

@@ -15,7 +15,7 @@ use crate::commands::report;
 use crate::exit_code;
 use crate::output::{print, print_json};
 use crate::progress;
-use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, drawn, simulate};
+use crate::simulate::{Keep, Path as SimPath, ScenarioArgs, Seeds, drawn, give_ranges, simulate};
 
 /// Paired runs where neither --seeds nor --draws says how many.
 const SEEDS: u64 = 5;
@@ -228,6 +228,11 @@ fn one(
         .map(|i| drawn(scenario, &uncertain[job.side], scenarios[0].seed, i));
     let scenario = drawn.as_ref().unwrap_or(scenario);
     let done = simulate(scenario, job.seeds, Keep::Requests, SimPath::Auto, None)?;
+    let mut report = RunReport::new(&done.record, done.wall_s);
+    // Once for each scenario: the ranges are those of any of its runs.
+    if job.draw.is_none() && job.seeds.cluster == scenarios[0].seed {
+        give_ranges(scenario, job.seeds, SimPath::Auto, &mut report)?;
+    }
     bar.inc(1);
-    Ok(RunReport::new(&done.record, done.wall_s))
+    Ok(report)
 }

@@ -21,7 +21,8 @@ use crate::output::{self, FileSet, print, print_json, write_file};
 use crate::picture;
 use crate::progress;
 use crate::simulate::{
-    Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, simulate, simulate_recorded,
+    Keep, Path as SimPath, ScenarioArgs, Seeds, Simulated, drawn, give_ranges, simulate,
+    simulate_recorded,
 };
 
 /// Most replications: each keeps its report in memory.
@@ -140,8 +141,12 @@ fn single(args: &Args, expectations: &[Expectation]) -> anyhow::Result<u8> {
             .map(|(done, stored)| (done, Some(stored))),
     };
     bar.finish();
-    let (Simulated { record, wall_s }, stored) = done?;
-    let report = RunReport::new(&record, wall_s);
+    let (Simulated { record, wall_s }, mut stored) = done?;
+    let mut report = RunReport::new(&record, wall_s);
+    give_ranges(&scenario, scenario.seed, args.path, &mut report)?;
+    if let Some(stored) = &mut stored {
+        stored.report.ranges.clone_from(&report.ranges);
+    }
     if let (Some(file), Some(stored)) = (&args.record, &stored) {
         write_record(file, stored)?;
     }

@@ -29,6 +29,9 @@ pub struct Args {
     /// Leave the roofline baseline out: faster.
     #[arg(long)]
     no_baseline: bool,
+    /// Run plain scenarios of the same runs too, which do not know how the servers were started nor how the client asked, and print both errors.
+    #[arg(long)]
+    plain: bool,
     /// Write the errors by kind of run to this file, from which ranges of later predictions are made.
     #[arg(long, value_name = "FILE")]
     errors: Option<PathBuf>,
@@ -55,6 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let options = Options {
         sets: args.sets,
         baseline: !args.no_baseline,
+        plain: args.plain,
     };
     let bar = progress::runs(0, "runs");
     let report = serving(&source, &options, &|done, total| {

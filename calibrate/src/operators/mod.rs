@@ -68,7 +68,7 @@ pub fn fit(data: &Path, system: &str) -> Result<(Profile, Report), Error> {
 pub fn refit(data: &Path, system: &str) -> Result<(Profile, Report), Error> {
     let name = profile_name(system);
     let public = Measurement::read(data)?.is_none();
-    let shipped = (profiles::builtin().iter()).find(|p| public && p.name == name);
+    let shipped = profiles::builtin().find(|p| public && p.name == name);
     fit_from(data, system, shipped)
 }
 

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use hwmodels::catalog::Catalog;
-use hwmodels::doubt::Kind;
+use hwmodels::doubt::{Figure, Kind, Load};
 use serde::de::DeserializeOwned;
-use sim::report::RunReport;
+use sim::report::{RunReport, doubt};
 use sim::scenario::Scenario;
+use sim::simulation::RunOptions;
 
 use super::error::SetError;
 use super::input;
+use super::row::LoadPlace;
 
 /// A measured figure and where the prediction's report has its counterpart.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,8 @@ pub struct Case {
 #[derive(Clone, Debug)]
 pub struct Prediction {
     runs: Vec<RunReport>,
+    /// Of each run that the load does not follow: the same with shorter and with longer steps ([`doubt::bracket`]).
+    brackets: Vec<[RunReport; 2]>,
 }
 
 impl Prediction {
@@ -69,13 +73,49 @@ impl Prediction {
 
     /// The figure at `path` of `run --json`, the mean over the runs.
     pub fn number(&self, path: &str) -> Option<f64> {
-        let figures: Option<Vec<f64>> = self
-            .runs
-            .iter()
-            .map(|r| sim::report::expect::number(r, path))
-            .collect();
-        figures.map(|f| f.iter().sum::<f64>() / f.len() as f64)
+        mean(self.runs.iter(), path)
     }
+
+    /// How many times as much the figure at `path` changes as steps do, with `[shorter, longer]` ones; once where the load follows.
+    pub fn responses(&self, path: &str) -> [f64; 2] {
+        let (Some(value), Some(r)) = (self.number(path), self.runs.first()) else {
+            return [1.0; 2];
+        };
+        let pace = doubt::spread(r, Figure::Tpot, None);
+        [0, 1].map(|side| {
+            let other = mean(self.brackets.iter().map(|b| &b[side]), path);
+            other.map_or(1.0, |other| doubt::response(value, other, pace))
+        })
+    }
+
+    /// Where the load is against what the deployment can do.
+    pub fn place(&self) -> Option<LoadPlace> {
+        Some(match self.kind()?.load {
+            Load::Closed => LoadPlace::Follows,
+            Load::Saturated => LoadPlace::AtOnce,
+            Load::Open if self.brackets.is_empty() => LoadPlace::Below,
+            Load::Open if self.runs.iter().any(|r| r.stationarity.growing()) => LoadPlace::Beyond,
+            Load::Open => {
+                let overloaded = self.brackets.iter().any(|b| b[1].stationarity.growing());
+                let [_, longer] = self.responses("ttft_ms.mean");
+                match overloaded || longer >= AT_KNEE {
+                    true => LoadPlace::Near,
+                    false => LoadPlace::Below,
+                }
+            }
+        })
+    }
+}
+
+/// Times as much as steps that TTFT grows by near the knee: the queue makes as much of it as the steps.
+const AT_KNEE: f64 = 2.0;
+
+/// The mean of the figure at `path` over `runs`; none where one of them lacks it, or there are none.
+fn mean<'a>(runs: impl Iterator<Item = &'a RunReport>, path: &str) -> Option<f64> {
+    let figures: Vec<f64> = runs
+        .map(|r| sim::report::expect::number(r, path))
+        .collect::<Option<_>>()?;
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
 /// Where measurements are read from.
@@ -171,6 +211,14 @@ impl Case {
     /// # Errors
     /// In words: the scenario does not parse, the deployment does not fit, or the run fails.
     pub fn run(&self, params: &[(String, f64)]) -> Result<Prediction, String> {
+        self.predict(params, false)
+    }
+
+    /// The same, and where that is `wanted` with the runs that say what the load makes of longer steps.
+    ///
+    /// # Errors
+    /// As [`Case::run`].
+    pub fn predict(&self, params: &[(String, f64)], wanted: bool) -> Result<Prediction, String> {
         let dir = Scratch::with(&self.files)?;
         let text = self
             .scenario
@@ -189,13 +237,20 @@ impl Case {
             overrides.push(format!("seed={seed}"));
             let scenario =
                 Scenario::parse(&text, &origin, &overrides).map_err(|e| e.to_string())?;
-            let record = scenario
-                .run(&sim::simulation::RunOptions::default())
-                .map_err(|e| e.to_string())?;
-            Ok(RunReport::new(&record, 0.0))
+            let options = RunOptions::default();
+            let report = (scenario.paced(&options, 1.0)).map_err(|e| e.to_string())?;
+            let paced = |factor: f64| scenario.paced(&options, factor);
+            let bracket = match wanted {
+                true => doubt::bracket(&report, scenario.load_follows(), paced)
+                    .map_err(|e| e.to_string())?,
+                false => None,
+            };
+            Ok((report, bracket))
         };
-        let runs = (1..=self.runs).map(run).collect::<Result<_, String>>()?;
-        Ok(Prediction { runs })
+        let done: Vec<_> = (1..=self.runs).map(run).collect::<Result<_, String>>()?;
+        let (runs, brackets): (_, Vec<_>) = done.into_iter().unzip();
+        let brackets = brackets.into_iter().flatten().collect();
+        Ok(Prediction { runs, brackets })
     }
 }
 

@@ -14,6 +14,7 @@ pub mod gpu_steps;
 mod input;
 pub mod jumpstart;
 pub mod neuron_llmperf;
+pub mod plain;
 pub mod qwen3;
 pub mod report;
 pub(crate) mod row;
@@ -31,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hwmodels::doubt;
+use hwmodels::doubt::{self, Figure};
 use rayon::prelude::*;
 use sim::report::doubt::figure_of;
 
@@ -39,8 +40,9 @@ use crate::neuron;
 
 pub use case::{Case, Measured, Prediction, Source};
 pub use error::SetError;
+pub use plain::{Known, PlainErrors, PlainFigures};
 pub use report::{Direction, Errors, Report, Summary};
-pub use row::Row;
+pub use row::{LoadPlace, Row};
 
 /// Reads a set's cases from a folder.
 type Loader = fn(&Source) -> Result<Vec<Case>, SetError>;
@@ -86,6 +88,8 @@ pub struct Options {
     pub sets: Vec<String>,
     /// Whether to run the baseline too.
     pub baseline: bool,
+    /// Whether to run plain scenarios of the same runs too ([`plain`]).
+    pub plain: bool,
 }
 
 /// Validates the sets found in `source`. `progress` is called with (done, total) runs.
@@ -134,6 +138,9 @@ pub fn serving(
         || of_tables(&tables, wanted(chips::SET)),
     );
     let (of_tables, groups) = tables?;
+    if options.plain {
+        give_plain(&cases, &mut rows);
+    }
     rows.extend(of_tables);
     let knobs = cases
         .iter()
@@ -152,7 +159,7 @@ pub fn serving(
 fn replays(cases: &[Case], baseline: bool, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
     let (done, total) = (AtomicUsize::new(0), cases.len());
     let predict = |case: &Case| {
-        let prediction = case.run(&[]);
+        let prediction = case.predict(&[], true);
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
         prediction
     };
@@ -169,6 +176,33 @@ fn replays(cases: &[Case], baseline: bool, progress: &(dyn Fn(usize, usize) + Sy
     };
     let results: Vec<Vec<Row>> = (cases.par_iter().zip(&predictions)).map(of_case).collect();
     results.into_iter().flatten().collect()
+}
+
+/// Gives the rows of `cases`, which are in their order, what plain scenarios predict.
+fn give_plain(cases: &[Case], rows: &mut [Row]) {
+    let of = |case: &Case, known| {
+        let text = plain::plain(&case.scenario, known)?;
+        let plain = Case {
+            scenario: text,
+            ..case.clone()
+        };
+        plain.run(&[]).ok()
+    };
+    let figures: Vec<PlainFigures> = cases
+        .par_iter()
+        .flat_map_iter(|case| {
+            let [bare, flags] = [Known::Bare, Known::Flags].map(|known| of(case, known));
+            let at = |p: &Option<Prediction>, path: &str| p.as_ref()?.number(path);
+            let one = move |m: &Measured| PlainFigures {
+                bare: at(&bare, m.path),
+                flags: at(&flags, m.path),
+            };
+            case.measured.iter().map(one)
+        })
+        .collect();
+    for (row, of) in rows.iter_mut().zip(figures) {
+        row.plain = Some(of);
+    }
 }
 
 /// The rows and the groups of rows of whole tables, each with its folder, and of the accelerators left out where those are `wanted`.
@@ -211,8 +245,10 @@ fn give_ranges(rows: &mut [Row]) {
     for row in rows {
         if let (Some(kind), Some(predicted)) = (row.kind, row.predicted) {
             let figure = figure_of(&row.metric);
-            let factor = doubt::half_width(&known, kind, figure, Some(&row.set)).exp();
-            row.range = Some([predicted / factor, predicted * factor]);
+            let width = |figure| doubt::half_width(&known, kind, figure, Some(&row.set));
+            let widths = [width(figure), width(Figure::Tpot)];
+            let responses = row.responses.unwrap_or([1.0; 2]);
+            row.range = Some(doubt::ends(figure, predicted, widths, responses));
         }
     }
 }
@@ -296,6 +332,8 @@ fn rows_of(
     base: Option<&Prediction>,
 ) -> Vec<Row> {
     let accelerator = case.accelerator();
+    let known = prediction.as_ref().ok();
+    let place = known.and_then(Prediction::place);
     case.measured
         .iter()
         .map(|m| {
@@ -311,7 +349,10 @@ fn rows_of(
                 predicted,
                 baseline: base.and_then(|r| r.number(m.path)),
                 range: None,
-                kind: prediction.as_ref().ok().and_then(|p| p.kind()),
+                kind: known.and_then(Prediction::kind),
+                place,
+                responses: known.map(|p| p.responses(m.path)),
+                plain: None,
                 accelerator: accelerator.clone(),
                 fitted: m.fitted,
                 note,

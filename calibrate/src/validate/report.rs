@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use hwmodels::doubt::{RowError, SetErrors, by_set};
+use hwmodels::doubt::{Figure, RowError, SetErrors, by_set};
 use serde::Serialize;
 use sim::report::doubt;
 
-use super::row::{Row, percentage};
+use super::plain::{self, PlainErrors};
+use super::row::{LoadPlace, Row, percentage};
 
 /// Percentage errors over some rows [%].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -93,6 +94,11 @@ pub struct Report {
     pub summaries: Vec<Summary>,
     /// Directions by set and metric.
     pub directions: Vec<Direction>,
+    /// How many rows lie inside their ranges, by load and figure.
+    pub coverage: Vec<Coverage>,
+    /// Errors of plain scenarios beside those of the sets' own, where they were run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plain: Vec<PlainErrors>,
     /// Whether predictions name the right choice.
     pub quality: super::decisions::Quality,
     /// Sets that were not found, or what else a reader must know.
@@ -102,18 +108,74 @@ pub struct Report {
 /// Changes smaller than this share are noise, not a direction.
 const DIRECTION_THRESHOLD: f64 = 0.05;
 
-/// Errors by set, figure and kind of run, of the rows that nothing was fitted on.
+/// Errors by set, figure and kind of run, of the rows that nothing was fitted on, as they would be at a load that changes nothing: over what the load
+/// makes of steps that are as far off ([`hwmodels::doubt::ends`]). Rates that arrivals set say nothing.
 pub fn errors(rows: &[Row]) -> Vec<SetErrors> {
     by_set(rows.iter().filter(|r| !r.fitted).filter_map(|r| {
-        Some(RowError {
+        let figure = doubt::figure_of(&r.metric);
+        let error = (r.predicted? / r.measured).ln();
+        let [shorter, longer] = r.responses.unwrap_or([1.0; 2]);
+        let response = if error > 0.0 { shorter } else { longer };
+        let set_by_arrivals = figure == Figure::Throughput && response < SET_BY_STEPS;
+        (!set_by_arrivals).then_some(RowError {
             set: r.set.clone(),
             metric: r.metric.clone(),
-            figure: doubt::figure_of(&r.metric),
+            figure,
             kind: r.kind?,
             accelerator: r.accelerator.clone(),
-            error: (r.predicted? / r.measured).ln(),
+            error,
+            response: response.max(1.0),
         })
     }))
+}
+
+/// Response from which on a rate is that of the steps, not that of the arrivals.
+const SET_BY_STEPS: f64 = 0.5;
+
+/// Coverage of the rows of one figure whose loads are alike.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Coverage {
+    /// Where their loads are against what the deployments can do.
+    pub place: LoadPlace,
+    /// What the figure is about.
+    pub figure: Figure,
+    /// Rows that were only predicted.
+    pub rows: usize,
+    /// Those of them that lie inside their ranges.
+    pub inside: usize,
+    /// Median of the ranges' upper end over the prediction [ratio].
+    pub median_factor: f64,
+    /// Mean interval score: the width of a range as a logarithm, and 20 times the distance of a measurement that lies outside (Gneiting and Raftery 2007,
+    /// "Strictly proper scoring rules", for 90 %). Less is better; what is known of runs alike is weighed so that it is small ([`hwmodels::doubt`]).
+    pub score: f64,
+}
+
+/// Coverage by load and figure.
+fn coverage(rows: &[Row]) -> Vec<Coverage> {
+    let mut groups = BTreeMap::<(LoadPlace, Figure), Vec<[f64; 3]>>::new();
+    for r in rows.iter().filter(|r| !r.fitted) {
+        if let (Some(place), Some([low, high]), Some(predicted)) = (r.place, r.range, r.predicted) {
+            let of = groups.entry((place, doubt::figure_of(&r.metric)));
+            // As logarithms; below 0: inside.
+            let outside = (low / r.measured).max(r.measured / high).ln();
+            let score = (high / low).ln() + 20.0 * outside.max(0.0);
+            of.or_default().push([high / predicted, score, outside]);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((place, figure), mut rows)| {
+            rows.sort_by(|a, b| a[0].total_cmp(&b[0]));
+            Coverage {
+                place,
+                figure,
+                rows: rows.len(),
+                inside: rows.iter().filter(|r| r[2] <= 0.0).count(),
+                median_factor: rows[rows.len() / 2][0],
+                score: rows.iter().map(|r| r[1]).sum::<f64>() / rows.len() as f64,
+            }
+        })
+        .collect()
 }
 
 impl Report {
@@ -169,6 +231,8 @@ impl Report {
             }
         }
         Report {
+            coverage: coverage(&rows),
+            plain: plain::errors(&rows),
             rows,
             summaries,
             directions,
@@ -238,6 +302,7 @@ impl Report {
             }
         }
         out.push_str(&self.quality.markdown());
+        out.push_str(&plain::markdown(&self.plain));
         let ranged: Vec<(&Summary, [usize; 2])> = (self.summaries.iter())
             .filter_map(|s| Some((s, s.covered?)))
             .collect();
@@ -259,6 +324,21 @@ impl Report {
             }
             let [n, inside] = all;
             let _ = writeln!(out, "| all | all | {n} | {} |", share(inside, n));
+            out.push_str(
+                "\n| load | figure | rows | inside | range, median | score |\n|---|---|---|---|---|---|\n",
+            );
+            for c in &self.coverage {
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {} | {} | x {:.2} | {:.2} |",
+                    c.place.name(),
+                    c.figure.name(),
+                    c.rows,
+                    share(c.inside, c.rows),
+                    c.median_factor,
+                    c.score
+                );
+            }
         }
         if rows {
             out.push_str(
@@ -371,6 +451,9 @@ mod tests {
             baseline: None,
             range: None,
             kind: None,
+            place: None,
+            responses: None,
+            plain: None,
             accelerator: None,
             fitted,
             note: String::new(),

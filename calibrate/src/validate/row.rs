@@ -3,6 +3,37 @@
 use hwmodels::doubt::Kind;
 use serde::Serialize;
 
+use super::plain::PlainFigures;
+
+/// Where a load is against what the deployment can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadPlace {
+    /// Users wait for their answers.
+    Follows,
+    /// All requests come at once.
+    AtOnce,
+    /// Requests come at times of their own, below the knee; a single user too, who meets nobody.
+    Below,
+    /// The same, where steps that are as much longer as they may be make a queue that grows, or TTFT twice as much longer.
+    Near,
+    /// More come than end.
+    Beyond,
+}
+
+impl LoadPlace {
+    /// In the words of tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoadPlace::Follows => "closed loop",
+            LoadPlace::AtOnce => "all at once",
+            LoadPlace::Below => "open, below the knee",
+            LoadPlace::Near => "open, near the knee",
+            LoadPlace::Beyond => "open, beyond the knee",
+        }
+    }
+}
+
 /// One measured figure and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -24,6 +55,15 @@ pub struct Row {
     /// What the run is like, as far as errors depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
+    /// Where its load is against what the deployment can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<LoadPlace>,
+    /// How many times as much the figure changes as steps do, with `[shorter, longer]` ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub responses: Option<[f64; 2]>,
+    /// What plain scenarios predict, where they were run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plain: Option<PlainFigures>,
     /// Accelerator that was measured, by its name in the catalog.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,

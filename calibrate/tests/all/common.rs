@@ -32,11 +32,23 @@ pub fn refusal(source: &Source, sets: &[&str]) -> String {
 }
 
 fn serve(source: &Source, sets: &[&str]) -> Result<Report, SetError> {
-    let options = Options {
+    serving(source, &options(sets), &|_, _| {})
+}
+
+fn options(sets: &[&str]) -> Options {
+    Options {
         sets: sets.iter().map(|s| (*s).to_owned()).collect(),
-        baseline: false,
+        ..Options::default()
+    }
+}
+
+/// The report on `sets` with plain scenarios.
+pub fn validate_plain(source: &Source, sets: &[&str]) -> Report {
+    let options = Options {
+        plain: true,
+        ..options(sets)
     };
-    serving(source, &options, &|_, _| {})
+    serving(source, &options, &|_, _| {}).expect("the data are well formed")
 }
 
 /// The errors of the rows of a set and metric that nothing was fitted on.

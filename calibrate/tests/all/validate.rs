@@ -4,7 +4,7 @@ use std::path::Path;
 
 use calibrate::validate::Source;
 
-use crate::common::{measured, predicted, refusal, validate};
+use crate::common::{measured, predicted, refusal, validate, validate_plain};
 
 #[test]
 fn tgi_on_layouts_that_were_not_fitted_is_within_eight_per_cent_at_the_median() {
@@ -178,4 +178,33 @@ fn sglang_with_prefill_and_decode_apart_is_replayed_where_the_measurements_are_a
         row.and_then(|r| r.predicted).expect("a prediction")
     };
     assert!(waits("osl=8192 c=64") > 20.0 * waits("osl=8192 c=32"));
+}
+
+#[test]
+fn scenarios_written_by_hand_are_held_against_what_the_sets_know_of_their_benchmarks() {
+    let check = |source: &Source, sets: &[&str], least: usize| {
+        let report = validate_plain(source, sets);
+        let table = calibrate::validate::plain::markdown(&report.plain);
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), table.as_bytes());
+        assert!(report.plain.len() >= least, "{table}");
+        for e in &report.plain {
+            // A plain scenario of every row can be run.
+            assert_eq!((e.own.n, e.bare.n), (e.flags.n, e.flags.n), "{table}");
+        }
+        report.plain
+    };
+    check(&Source::Published, &["jumpstart", "llama_405b", "inf2"], 8);
+    let test = "scenarios_written_by_hand_are_held_against_what_the_sets_know_of_their_benchmarks";
+    let Some(source) = measured(test) else {
+        return;
+    };
+    let sets: Vec<&str> = calibrate::validate::SETS.iter().map(|s| s.0).collect();
+    let found = check(&source, &sets, 30);
+    // What a user knows of a deployment is its engine's keys: with them TTFT of vLLM's closed loops is as good as the set's own, but for the front end.
+    let of = found
+        .iter()
+        .find(|e| e.set == "qwen3_32b" && e.metric == "ttft_ms");
+    let of = of.expect("measured");
+    assert!(of.flags.median_ape < of.own.median_ape + 8.0, "{of:?}");
+    assert!(of.bare.median_ape > of.flags.median_ape, "{of:?}");
 }

@@ -8,9 +8,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use hwmodels::{BatchStats, StepCost, StepModel};
 use sim::kernel::time::{SimDuration, SimTime};
 use sim::metrics::RecordOptions;
 use sim::record::RunRecord;
@@ -124,12 +122,7 @@ pub fn replay(
     }
     let mut simulation = built.simulation;
     if change.step_time != 1.0 {
-        for replica in &mut simulation.replicas {
-            replica.step = Arc::new(ScaledStep {
-                inner: Arc::clone(&replica.step),
-                factor: change.step_time,
-            });
-        }
+        simulation.pace(change.step_time);
     }
     let options = RunOptions {
         record: RecordOptions {
@@ -149,30 +142,6 @@ pub fn replay(
         row_of,
         end: scaled(window.meta.end_ns),
     })
-}
-
-/// A step model whose every step takes `factor` times as long.
-struct ScaledStep {
-    inner: Arc<dyn StepModel>,
-    factor: f64,
-}
-
-impl StepModel for ScaledStep {
-    fn step(&self, batch: &BatchStats) -> StepCost {
-        let mut cost = self.inner.step(batch);
-        cost.scale(self.factor);
-        cost
-    }
-
-    fn least(&self) -> f64 {
-        self.inner.least() * self.factor
-    }
-
-    fn computed(&self, batch: &BatchStats) -> StepCost {
-        let mut cost = self.inner.computed(batch);
-        cost.scale(self.factor);
-        cost
-    }
 }
 
 /// The recorded requests as a workload.

@@ -7,6 +7,7 @@ use super::spread::Spread;
 use crate::engine::EngineKind;
 use crate::evidence::Evidence;
 use crate::memory::VllmRelease;
+use crate::packed;
 use crate::units::{ByteSize, BytesPerSec, Secs};
 
 /// A duration with its source.
@@ -279,15 +280,13 @@ pub struct Distributed {
     pub ready: Figure,
 }
 
-const BUILTIN: &str = include_str!("../../data/startup.toml");
-
 impl Defaults {
     /// Those of the binary.
     ///
     /// # Panics
-    /// Never: a test reads the embedded file.
+    /// Never in a build whose tests pass: one reads and checks the embedded file.
     pub fn builtin() -> Defaults {
-        Defaults::parse(BUILTIN, "built-in startup.toml").expect("the embedded file is well formed")
+        packed::find("startup.toml").read()
     }
 
     /// Figures in the form of `data/startup.toml`; `name` is the file's, for messages.

@@ -174,6 +174,7 @@ fn wrong_figures_and_names_are_told_with_what_would_be_right() {
     let message = d.load("tensorizer", "efs").unwrap_err().to_string();
     assert!(message.contains("runai-streamer"), "{message}");
     let text = include_str!("../../data/startup.toml");
+    assert_eq!(Defaults::parse(text, "built-in startup.toml").unwrap(), d);
     for (from, to, because) in [
         (
             "unpack_ratio = 2.3",

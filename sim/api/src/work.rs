@@ -296,7 +296,12 @@ fn run(
             Problem::new(Code::BadInput, "the scenario is too large", why).at("run.duration"),
         );
     }
-    json(&RunReport::new(&record, start.elapsed().as_secs_f64()))
+    let mut report = RunReport::new(&record, start.elapsed().as_secs_f64());
+    match scenario.give_ranges(&mut report, &options, None) {
+        Ok(()) => json(&report),
+        Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => Err(Problem::cancelled()),
+        Err(e) => Err(Problem::of("the scenario cannot be run", e.into())),
+    }
 }
 
 fn capacity(

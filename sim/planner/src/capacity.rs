@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use sim::report::doubt;
 use sim::report::summary::CONTRACT;
 use sim::report::text::figure;
 use sim::scenario::Scenario;
@@ -54,6 +55,10 @@ pub struct CapacityRow {
     pub requests_per_s: Option<f64>,
     /// Smallest number of replicas that holds; null where the most that was tried does not.
     pub replicas: Option<u32>,
+    /// Smallest numbers that hold where steps are as much shorter, and longer, as they may be in nine of ten such deployments; an end is null where the most
+    /// that was tried does not hold. Null where nothing is known of such runs.
+    #[serde(default)]
+    pub replicas_range: Option<[Option<u32>; 2]>,
     /// One more: the objectives hold with any one of them lost.
     pub with_one_spare: Option<u32>,
     /// Instances that those take; null without an instance type.
@@ -111,6 +116,7 @@ pub fn table(
         requests: &requests,
         fleet: &fleet,
         packing: Packing::of(scenario),
+        pace: doubt::pace(&fleet.info),
         alone: alone(&fleet, &requests, conditions)?,
     };
     let (done, total) = (AtomicU64::new(0), multiples.len() as u64);
@@ -151,6 +157,8 @@ struct Of<'a> {
     requests: &'a Requests,
     fleet: &'a Fleet,
     packing: Option<Packing>,
+    /// How much longer or shorter steps may be than predicted [ln]; none where nothing is known of such runs.
+    pace: Option<f64>,
     /// Why no number of replicas can hold.
     alone: Option<String>,
 }
@@ -169,6 +177,7 @@ impl Of<'_> {
             scale,
             requests_per_s: self.requests.per_s().map(|r| r * scale),
             replicas: None,
+            replicas_range: None,
             with_one_spare: None,
             instances: None,
             usd_per_hour: None,
@@ -210,12 +219,28 @@ impl Of<'_> {
             scale,
             requests_per_s: self.requests.per_s().map(|r| r * scale),
             replicas: Some(replicas),
+            replicas_range: self.range(&judge, replicas)?,
             with_one_spare: Some(with_one_spare),
             instances,
             usd_per_hour: instances.and_then(|n| Some(f64::from(n) * price?)),
             standing: Some(standing),
             reason: None,
         })))
+    }
+
+    /// The numbers that hold with shorter and with longer steps, where `replicas` do with those predicted.
+    fn range(&self, judge: &Judge, replicas: u32) -> Result<Option<[Option<u32>; 2]>, Error> {
+        let Some(pace) = self.pace else {
+            return Ok(None);
+        };
+        let fewest = |pace: f64| -> Result<Option<u32>, Error> {
+            let fleet = self.fleet.paced(pace.exp());
+            let found = smallest(replicas, 1, MOST_REPLICAS, |n| {
+                Ok::<_, Error>((judge.stands(&fleet, &[n])?.standing.holds, ()))
+            })?;
+            Ok(found.map(|f| f.0))
+        };
+        Ok(Some([fewest(-pace)?, fewest(pace)?]))
     }
 }
 
@@ -281,6 +306,9 @@ fn notes(of: &Of, rows: &[CapacityRow]) -> Vec<String> {
             ));
         }
     }
+    if of.pace.is_some() {
+        notes.push("9 of 10: replicas with steps as much shorter and longer as they may be in nine of ten such deployments".to_owned());
+    }
     // One note for all rows that share a reason.
     if let Some(why) = &of.alone {
         notes.truncate(1);
@@ -302,6 +330,7 @@ impl CapacityTable {
             "load [x]",
             "req/s",
             "replicas",
+            "9 of 10",
             "with N+1",
             "instances",
             "USD/h",
@@ -322,6 +351,12 @@ impl CapacityTable {
                     figure(r.scale),
                     r.requests_per_s.map_or("-".into(), figure),
                     number(r.replicas),
+                    r.replicas_range.map_or("-".into(), |ends| {
+                        let [low, high] = ends.map(|n| {
+                            n.map_or_else(|| format!("> {MOST_REPLICAS}"), |n| n.to_string())
+                        });
+                        format!("{low} to {high}")
+                    }),
                     number(r.with_one_spare),
                     number(r.instances),
                     r.usd_per_hour.map_or("-".into(), figure),

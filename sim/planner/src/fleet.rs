@@ -45,12 +45,12 @@ pub struct Fleet {
     pub simulation: Simulation,
     /// Where its pools take more replicas than it was started with: how they are joined then.
     pub beyond: Option<Serving>,
-    /// As reports name it.
-    pub info: RunInfo,
+    /// As reports name it, without the resolved scenario. Fleets that are alike share it.
+    pub info: Arc<RunInfo>,
     /// Start-up's decisions.
     pub decided: toml::Table,
-    /// Parameters of its profile that are known within a standard error.
-    pub uncertain: std::collections::BTreeMap<String, hwmodels::profile::Param>,
+    /// Parameters of its profile that are known within a standard error. Fleets that are alike share them.
+    pub uncertain: Arc<std::collections::BTreeMap<String, hwmodels::profile::Param>>,
     /// Raised by whoever wants its runs to stop.
     pub cancel: Option<Arc<AtomicBool>>,
 }
@@ -146,14 +146,32 @@ impl Fleet {
                 .collect();
             info.replicas = firsts.iter().map(|i| info.replicas[*i].clone()).collect();
         }
+        info.config = String::new();
         Ok(Fleet {
             beyond: None,
             simulation,
-            info,
+            info: Arc::new(info),
             decided,
-            uncertain,
+            uncertain: Arc::new(uncertain),
             cancel: None,
         })
+    }
+
+    /// Takes what `other` has where it is the same, so that it is there once.
+    pub fn share(&mut self, other: &Fleet) {
+        if self.info == other.info {
+            self.info = Arc::clone(&other.info);
+        }
+        if self.uncertain == other.uncertain {
+            self.uncertain = Arc::clone(&other.uncertain);
+        }
+    }
+
+    /// The same with steps that take `factor` times as long.
+    pub fn paced(&self, factor: f64) -> Fleet {
+        let mut fleet = self.clone();
+        fleet.simulation.pace(factor);
+        fleet
     }
 
     /// One of the replicas.
@@ -203,7 +221,7 @@ impl Fleet {
             cancel: self.cancel.clone(),
             ..RunOptions::default()
         };
-        let mut info = self.info.clone();
+        let mut info = RunInfo::clone(&self.info);
         let kinds = info.replicas.clone().into_iter().zip(&counts);
         info.replicas = kinds.flat_map(|(one, n)| vec![one; *n as usize]).collect();
         for (pool, n) in info.pools.iter_mut().zip(&counts) {

@@ -26,7 +26,7 @@ use sim::workload::Arrival;
 use crate::conditions::{Condition, Standing};
 use crate::fleet::{Extent, Fleet};
 use crate::interval::{in_order, rises};
-use crate::requests::{Playback, Requests, steady_rate};
+use crate::requests::{Requests, steady_rate};
 use crate::{Error, World};
 
 /// Requests of a run that goes on at least.
@@ -244,19 +244,39 @@ impl<'a> Judge<'a> {
         self.span.as_ref()
     }
 
+    /// Runs `counts` replicas of each kind of `fleet`, as long as `length` says; none: a load that ends or changes by itself, as it is.
+    ///
+    /// # Errors
+    /// The simulator's own.
+    pub fn run(
+        &self,
+        fleet: &Fleet,
+        counts: &[u32],
+        length: Option<Length>,
+    ) -> Result<RunRecord, Error> {
+        let Some(length) = length else {
+            return fleet.run(counts, self.requests.all(self.factor), self.extent);
+        };
+        let load = self.requests.first(length.requests as usize, self.factor)?;
+        let extent = Extent {
+            warmup: SimDuration::from_secs(length.warmup_s),
+            until: None,
+        };
+        fleet.run(counts, load, extent)
+    }
+
     /// How `counts` replicas of each kind of `fleet` stand.
     ///
     /// # Errors
     /// The simulator's own.
     pub fn stands(&self, fleet: &Fleet, counts: &[u32]) -> Result<Judged, Error> {
-        let run = |load: Playback, extent: Extent| -> Result<(RunRecord, Standing), Error> {
-            let record = fleet.run(counts, load, extent)?;
+        let run = |length: Option<Length>| -> Result<(RunRecord, Standing), Error> {
+            let record = self.run(fleet, counts, length)?;
             let standing = Standing::of(&record, self.conditions, self.span.is_some());
             Ok((record, standing))
         };
         let Some(span) = &self.span else {
-            let load = self.requests.all(self.factor);
-            let (record, mut standing) = run(load, self.extent)?;
+            let (record, mut standing) = run(None)?;
             standing.sure &= !is_short(&record);
             return Ok(Judged {
                 standing,
@@ -269,14 +289,7 @@ impl<'a> Judge<'a> {
         let ((record, mut standing), length, seen) = lengthen(
             span,
             is_early,
-            |length| {
-                let load = self.requests.first(length.requests as usize, self.factor)?;
-                let extent = Extent {
-                    warmup: SimDuration::from_secs(length.warmup_s),
-                    until: None,
-                };
-                run(load, extent)
-            },
+            |length| run(Some(length)),
             |(record, standing), length| {
                 Ok(looks.see(record, standing, length.requests >= span.horizon))
             },

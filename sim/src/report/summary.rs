@@ -8,6 +8,7 @@ use crate::record::{GatewayRecord, MeasuredError, RunRecord, Served, Window};
 use crate::report::cluster::ClusterReport;
 use crate::report::counts::{self, Rejections, RequestCounts};
 use crate::report::diagnosis::{self, BlockedBy, BoundBy, Diagnosis, Waits};
+use crate::report::doubt::Ranges;
 use crate::report::figures::secs;
 pub use crate::report::latency::LatencySummary;
 use crate::report::lives::lives;
@@ -97,6 +98,9 @@ pub struct RunReport {
     /// How far such predictions were from measured runs of the same engine and accelerator that nothing was fitted on;
     /// empty: not known.
     pub accuracy: Vec<MeasuredError>,
+    /// Where nine of ten such deployments would be measured; left out where the run was measured itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges: Option<Ranges>,
     /// What the run is like, for the ranges of its figures.
     #[serde(skip)]
     #[schemars(skip)]
@@ -239,7 +243,7 @@ impl RunReport {
         let waits = cluster.as_ref().and_then(|c| c.start_waits);
         let for_starts = waits.and_then(|w| w.waited_ratio);
         let waits = Waits::of(&queue_ms, &ttft_ms, &e2e_ms, for_starts);
-        RunReport {
+        let mut report = RunReport {
             contract: CONTRACT,
             name: record.info.name.clone(),
             description: record.info.description.clone(),
@@ -292,6 +296,7 @@ impl RunReport {
                 .collect(),
             accuracy: record.info.accuracy.clone(),
             like: record.info.like,
+            ranges: None,
             stats: RunStats {
                 wall_s,
                 steps: record.steps,
@@ -303,7 +308,9 @@ impl RunReport {
             kv_transfer: KvTransferReport::of(record),
             fingerprint: format!("{:016x}", record.fingerprint),
             warnings: warnings(record, &stationarity),
-        }
+        };
+        report.ranges = Ranges::of(&report);
+        report
     }
 
     /// The summary of `metric`.

@@ -43,9 +43,7 @@ pub(super) fn no_profile(e: &Error) -> String {
     let Error::Unknown { name, nearest, .. } = e else {
         return e.to_string();
     };
-    let names: Vec<String> = (hwmodels::profiles::builtin().iter())
-        .map(|p| p.name.clone())
-        .collect();
+    let names: Vec<&str> = hwmodels::profiles::names().collect();
     let hint = match nearest {
         Some(n) => format!("; did you mean `{n}`?"),
         None => ".".to_owned(),

@@ -21,10 +21,10 @@ pub(super) fn has_eager(kind: EngineKind) -> bool {
     matches!(kind, EngineKind::VllmV1 | EngineKind::VllmV0)
 }
 
-/// JSON schema (draft 2020-12) of scenario files, for editors.
-pub fn schema() -> Value {
+/// JSON schema (draft 2020-12) of scenario files, for editors; made once per process.
+pub fn schema() -> &'static Value {
     static SCHEMA: std::sync::OnceLock<Value> = std::sync::OnceLock::new();
-    SCHEMA.get_or_init(generate).clone()
+    SCHEMA.get_or_init(generate)
 }
 
 fn generate() -> Value {
@@ -222,8 +222,8 @@ pub fn check_names(document: &Document<'_>, kind: EngineKind) -> Result<(), Scen
         document,
         document.root(),
         "",
-        &schema,
-        &schema,
+        schema,
+        schema,
         kind,
         &mut issues,
     );

@@ -23,6 +23,7 @@ mod hpa;
 mod invariants;
 mod pools;
 mod queueing;
+mod ranges;
 mod records;
 mod scenarios;
 mod schemas;

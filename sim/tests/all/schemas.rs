@@ -26,7 +26,7 @@ fn committed_schemas_are_current() {
 #[test]
 fn the_schema_of_scenarios_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema/scenario.schema.json");
-    let current = serde_json::to_string_pretty(&sim::scenario::schema::schema()).unwrap() + "\n";
+    let current = serde_json::to_string_pretty(sim::scenario::schema::schema()).unwrap() + "\n";
     if std::env::var_os("SERVETWIN_WRITE_SCHEMAS").is_some() {
         fs::write(&path, &current).unwrap();
     }

@@ -117,7 +117,7 @@ impl<'a> Explorer<'a> {
         let points = loads
             .par_iter()
             .map(|load| {
-                let point = self.loads.steady(*load, self.seed(0));
+                let point = self.loads.point(*load, self.seed(0));
                 bar.inc(1);
                 point
             })
@@ -325,7 +325,7 @@ impl<'a> Explorer<'a> {
         if !self.chosen || load >= lowest || load <= 0.0 {
             return Ok(false);
         }
-        let point = self.loads.steady(load, self.seed(0))?;
+        let point = self.loads.point(load, self.seed(0))?;
         self.points.insert(0, point);
         Ok(true)
     }

@@ -8,7 +8,7 @@ use sim::report::curve::{ATTAINMENT, CurvePoint};
 
 use super::loads::{Extent, Loads};
 use crate::bad_input::BadInput;
-use crate::simulate::{Keep, Path as SimPath, simulate};
+use crate::simulate::{Keep, Path as SimPath, give_ranges, simulate};
 
 /// Requests of the first run, but for scenarios of fewer.
 const FIRST_REQUESTS: u64 = 1_000;
@@ -108,9 +108,24 @@ impl Loads<'_> {
     /// # Errors
     /// As [`Loads::run`].
     pub fn steady(&self, load: f64, seed: u64) -> anyhow::Result<CurvePoint> {
+        Ok(self.settled(load, seed)?.0)
+    }
+
+    /// The same with the ranges that the load makes: a point of the table.
+    ///
+    /// # Errors
+    /// As [`Loads::run`].
+    pub fn point(&self, load: f64, seed: u64) -> anyhow::Result<CurvePoint> {
+        let (mut point, extent) = self.settled(load, seed)?;
+        let scenario = self.at(load, extent)?;
+        give_ranges(&scenario, seed, SimPath::Auto, &mut point.report)?;
+        Ok(point)
+    }
+
+    fn settled(&self, load: f64, seed: u64) -> anyhow::Result<(CurvePoint, Option<Extent>)> {
         if !self.steady {
             let run = self.run(load, seed, None)?;
-            return Ok(point(load, run, None));
+            return Ok((point(load, run, None), None));
         }
         let first = self.first_requests(load);
         let per_s = match self.requests_per_s(load) {
@@ -125,7 +140,7 @@ impl Loads<'_> {
         };
         let span = self.span(per_s, first);
         let mut before: Option<RunReport> = None;
-        let (point, ..) = lengthen(
+        let (found, length, _) = lengthen(
             &span,
             false,
             |length| {
@@ -149,7 +164,11 @@ impl Loads<'_> {
                 })
             },
         )?;
-        Ok(point.0)
+        let extent = Extent {
+            requests: length.requests,
+            warmup_s: length.warmup_s,
+        };
+        Ok((found.0, Some(extent)))
     }
 }
 

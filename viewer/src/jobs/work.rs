@@ -100,7 +100,14 @@ pub(super) fn record(source: &Source, signals: &Signals) -> Result<Record, Done>
     };
     match built.run_watched(&options(signals), Some(Box::new(watcher))) {
         Ok(run) => {
-            let report = RunReport::new(&run, start.elapsed().as_secs_f64());
+            let mut report = RunReport::new(&run, start.elapsed().as_secs_f64());
+            match scenario.give_ranges(&mut report, &options(signals), None) {
+                Ok(()) => {}
+                Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => {
+                    return Err(Done::Cancelled);
+                }
+                Err(e) => return Err(Done::Failed(e.to_string())),
+            }
             Ok(Record::new(&run, report, collector.take()))
         }
         Err(ScenarioRunError::Run(RunError::Cancelled { .. })) => Err(Done::Cancelled),

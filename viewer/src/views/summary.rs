@@ -2,7 +2,7 @@
 
 use egui::{RichText, Ui};
 use sim::metrics::Metric;
-use sim::report::RunReport;
+use sim::report::{RunReport, doubt};
 
 use crate::format;
 use crate::run_data::metric_name;
@@ -26,6 +26,10 @@ pub fn ui(ui: &mut Ui, state: &mut State) {
             ui.label(&r.diagnosis.text);
             for line in headline(r) {
                 ui.label(line);
+            }
+            let ranges = doubt::in_words(r);
+            if !ranges.is_empty() {
+                ui.label(format!("90 % range: {ranges}"));
             }
             latencies(ui, r);
             bound(ui, r);

@@ -7,10 +7,8 @@ use super::line::{Kernels, Line, Protocols};
 use super::model::{CollectiveModel, NetworkModel, Staging};
 use super::tuning::NcclTuning;
 use crate::evidence::Evidence;
+use crate::packed;
 use crate::profile::{Param, Profile};
-
-/// Fitted parameters that ship with the crate.
-const FITTED: &str = include_str!("../../../data/profiles/collectives.toml");
 
 /// One parameter's prior: what it is without a measurement, and what physics allows.
 #[derive(Clone, Copy, Debug)]
@@ -125,9 +123,7 @@ impl Scope<'_, '_> {
 /// The fitted parameters that ship with the crate (`data/profiles/collectives.toml`).
 pub fn shipped_profile() -> &'static Profile {
     static PROFILE: OnceLock<Profile> = OnceLock::new();
-    PROFILE.get_or_init(|| {
-        toml::from_str(FITTED).expect("data/profiles/collectives.toml is checked by a test")
-    })
+    PROFILE.get_or_init(|| packed::find("profiles/collectives.toml").read())
 }
 
 /// Every parameter that a model of `fabric` reads, with prior and bounds, in order.

@@ -695,7 +695,7 @@ fn no_key_is_listed_twice_in_a_table() {
 #[test]
 fn keys_of_the_tables_are_keys_of_scenarios() {
     let schema = sim::scenario::schema::schema();
-    let text = serde_json::to_string(&schema).unwrap();
+    let text = serde_json::to_string(schema).unwrap();
     for table in tables() {
         for key in table.keys {
             if let Meaning::Sets(path, _) = key.meaning {

@@ -1,10 +1,8 @@
 //! What the winner does with all its replicas, what binds it, and where it ends.
 
 use rayon::prelude::*;
-use sim::metrics::Metric;
-use sim::report::RunReport;
 use sim::report::curve::search::boundary;
-use sim::report::doubt::{figure_of, range};
+use sim::report::{RunReport, doubt};
 
 use super::energy::energy;
 use super::question::{Question, Redundancy};
@@ -36,7 +34,11 @@ pub fn detail(
         record,
         length,
     } = own.stands(&ready.fleet, &counts)?;
-    let report = RunReport::new(&record, 0.0);
+    let mut report = RunReport::new(&record, 0.0);
+    doubt::replay(&mut report, false, |factor| {
+        let record = own.run(&ready.fleet.paced(factor), &counts, length)?;
+        Ok::<_, Error>(RunReport::new(&record, 0.0))
+    })?;
     let at_twice = match question.judge(2.0) {
         Ok(judge) => judge.stands(&ready.fleet, &counts)?.standing,
         // More requests than may be simulated: nothing is said of it.
@@ -50,14 +52,8 @@ pub fn detail(
     };
     let headroom = headroom(question, ready, winner)?;
     let b = report.bound_by;
-    let range_90_ms = (question.conditions.iter().zip(&standing.values_ms))
-        .map(|(c, v)| {
-            // Time in the queue is no figure of any measured set.
-            let figure = (c.limit.metric != Metric::Queue)
-                .then(|| figure_of(c.limit.metric.name()))?;
-            let [low, high] = range(&report, figure, (*v)?, None);
-            Some((low, high))
-        })
+    let range_90_ms = (question.conditions.iter())
+        .map(|c| (report.ranges.as_ref()?.of_limit(&c.limit)).map(|[low, high]| (low, high)))
         .collect();
     let made = report.throughput.output_tokens_per_s;
     let energy = energy(question, ready, winner, &b, made)?;
@@ -91,6 +87,7 @@ pub fn detail(
         at_twice,
         one_lost,
         accuracy: report.accuracy,
+        ranges: report.ranges,
         profiles: report.profiles.into_iter().map(|p| p.name).collect(),
         energy,
         decided: ready

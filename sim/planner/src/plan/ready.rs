@@ -204,23 +204,34 @@ pub fn start_all(
     candidates: &[Candidate],
     rejected: &mut Vec<Rejection>,
 ) -> Vec<Ready> {
-    let started: Vec<Result<Ready, (String, Error)>> = candidates
-        .par_iter()
-        .map(|c| {
-            let what = || format!("{}, {}", c.instance, c.layouts());
-            Ready::start(question, c, &BTreeMap::new()).map_err(|e| (what(), e))
-        })
-        .collect();
-    let mut ready = Vec::new();
-    for one in started {
-        match one {
-            Ok(r) => ready.push(r),
-            Err((what, e)) => Rejection::count(rejected, Aside::Start, &what, &reason(&e), 1),
+    let start = |c: &Candidate| {
+        let what = || format!("{}, {}", c.instance, c.layouts());
+        Ready::start(question, c, &BTreeMap::new()).map_err(|e| (what(), e))
+    };
+    let mut ready: Vec<Ready> = Vec::new();
+    for some in candidates.chunks(AT_ONCE) {
+        let started: Vec<Result<Ready, (String, Error)>> = some.par_iter().map(start).collect();
+        let first = ready.len();
+        for one in started {
+            match one {
+                Ok(mut r) => {
+                    // Neighbours differ in their limits.
+                    if let Some(last) = ready.last() {
+                        r.fleet.share(&last.fleet);
+                    }
+                    ready.push(r);
+                }
+                Err((what, e)) => Rejection::count(rejected, Aside::Start, &what, &reason(&e), 1),
+            }
         }
+        share_steps(&mut ready[first..]);
     }
     share_steps(&mut ready);
     ready
 }
+
+/// Candidates that are started before what they have in common is shared: of so many each has its own.
+const AT_ONCE: usize = 512;
 
 /// The reason in an error of a scenario, without the place in the question.
 fn reason(e: &Error) -> String {

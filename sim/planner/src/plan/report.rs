@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sim::record::MeasuredError;
 use sim::report::diagnosis::{BoundBy, Regime};
+use sim::report::doubt::Ranges;
 use sim::report::summary::CONTRACT;
 
 use crate::conditions::Standing;
@@ -180,6 +181,9 @@ pub struct Detail {
     pub one_lost: Option<Standing>,
     /// Errors on measured runs of the same engine and accelerator that nothing was fitted on.
     pub accuracy: Vec<MeasuredError>,
+    /// Where nine of ten such deployments would be measured; null where no step was made.
+    #[serde(default)]
+    pub ranges: Option<Ranges>,
     /// Profiles that step times came from.
     pub profiles: Vec<String>,
     /// What start-up decides: limits, KV blocks.

@@ -9,6 +9,7 @@ pub use crate::report::diagnosis::regime_name;
 pub use search::Estimate;
 
 use crate::report::diagnosis::Diagnosis;
+use crate::report::doubt::{self, Figure, LoadPart};
 use crate::report::summary::{CONTRACT, RunReport};
 
 /// What is varied.
@@ -58,6 +59,9 @@ pub struct Curve {
     pub max_requests_per_s: f64,
     /// Throughput of the saturated deployment in steady state, by seed [req/s]; null where no load saturated it.
     pub capacity: Option<Estimate>,
+    /// Where nine of ten such deployments would have `max_requests_per_s`, where the capacity was found [req/s]; null where nothing is known of such runs.
+    #[serde(default)]
+    pub capacity_range: Option<[f64; 2]>,
     /// Load of the knee: where throughput per mean E2E latency (Kleinrock's power) is largest; null where the loads do not enclose it.
     pub knee_load: Option<f64>,
     /// The same with its uncertainty.
@@ -131,7 +135,17 @@ impl Curve {
             .iter()
             .map(|p| p.report.throughput.requests_per_s)
             .fold(0.0, f64::max);
+        let range = |of: Estimate| {
+            let saturated = &points.last()?.report;
+            saturated
+                .ranges
+                .as_ref()
+                .filter(|r| r.load != LoadPart::Unknown)?;
+            let factor = doubt::spread(saturated, Figure::Throughput, None).exp();
+            Some([of.value / factor, of.value * factor])
+        };
         Curve {
+            capacity_range: findings.capacity.and_then(range),
             contract: CONTRACT,
             name: points
                 .first()

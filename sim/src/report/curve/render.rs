@@ -31,7 +31,13 @@ impl Curve {
         }
         out += "\nlatencies in ms\n";
         match &self.capacity {
-            Some(c) => out += &format!("  capacity   {} in steady state\n", of(c, " req/s")),
+            Some(c) => {
+                let range = self.capacity_range.map_or(String::new(), |[low, high]| {
+                    let (low, high) = (figure(low), figure(high));
+                    format!(", {low} to {high} req/s in 9 of 10 such deployments")
+                });
+                out += &format!("  capacity   {} in steady state{range}\n", of(c, " req/s"));
+            }
             None => {
                 out += &format!(
                     "  capacity   not found; at most {} req/s were served\n",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hwmodels::fitted::Extent;
 use hwmodels::memory::MemoryPlan;
 use hwmodels::profile::Param;
-use hwmodels::units::UsdPerHour;
+use hwmodels::units::{Secs, UsdPerHour};
 
 pub(super) use hardware::{Hardware, SiteFigures, uncertain};
 pub(super) use words::replicas_in_words;
@@ -30,6 +30,7 @@ use crate::kube::spec::{ClusterSpec, EngineFacts};
 use crate::metrics::definition::Slo;
 use crate::observer::Observer;
 use crate::record::{ReplicaInfo, RunInfo, RunRecord};
+use crate::report::{RunReport, doubt};
 use crate::run::Run;
 use crate::simulation::{ReplicaSpec, RunError, RunOptions, Simulation};
 use crate::workload::Mix;
@@ -303,6 +304,71 @@ impl Scenario {
     /// See [`ScenarioRunError`].
     pub fn run(&self, options: &RunOptions) -> Result<RunRecord, ScenarioRunError> {
         self.build()?.run(options)
+    }
+}
+
+impl Scenario {
+    /// Whether the load slows down with the deployment: every user waits for an answer, or all requests come at once.
+    pub fn load_follows(&self) -> bool {
+        let follows =
+            |s: &StreamSpec| matches!(s.arrival, Arrival::Closed { .. } | Arrival::Burst { .. });
+        self.workload.iter().all(follows)
+    }
+
+    /// The report of a run of it whose steps take `factor` times as long.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn paced(&self, options: &RunOptions, factor: f64) -> Result<RunReport, ScenarioRunError> {
+        let mut built = self.build()?;
+        built.simulation.pace(factor);
+        Ok(RunReport::new(&built.run(options)?, 0.0))
+    }
+
+    /// Gives `report`, that of a run of it, the ranges that its load makes ([`doubt::replay`]). `cluster_seed` is that of the cluster, where the run had another
+    /// one than the load.
+    ///
+    /// # Errors
+    /// See [`ScenarioRunError`].
+    pub fn give_ranges(
+        &self,
+        report: &mut RunReport,
+        options: &RunOptions,
+        cluster_seed: Option<u64>,
+    ) -> Result<(), ScenarioRunError> {
+        let options = RunOptions {
+            progress: None,
+            ..options.clone()
+        };
+        let run = |scenario: &Scenario, factor: f64| {
+            let mut built = scenario.build()?;
+            built.simulation.seed = cluster_seed.unwrap_or(built.simulation.seed);
+            built.simulation.pace(factor);
+            Ok(RunReport::new(&built.run(&options)?, 0.0))
+        };
+        doubt::replay(report, self.load_follows(), |factor| run(self, factor))?;
+        let apart = report.e2e_ms.mean.and_then(|ms| self.apart(ms / 1e3));
+        doubt::start_apart(report, apart, |scenario| run(&scenario, 1.0))
+    }
+
+    /// The same with the users of each closed loop, who all start at once, starting evenly over `answer_s` [s]; none where no users do.
+    fn apart(&self, answer_s: f64) -> Option<Scenario> {
+        let mut scenario = self.clone();
+        let mut changed = false;
+        for stream in &mut scenario.workload {
+            if let Arrival::Closed {
+                concurrency,
+                stagger,
+                ..
+            } = &mut stream.arrival
+                && *concurrency > 1
+                && stagger.secs() == 0.0
+            {
+                *stagger = Secs::new(answer_s / f64::from(*concurrency)).ok()?;
+                changed = true;
+            }
+        }
+        changed.then_some(scenario)
     }
 }
 
