@@ -258,7 +258,9 @@ fn misses(standing: &Standing, conditions: &[Condition]) -> String {
         .collect();
     if standing.lost > 0 {
         let (lost, all) = (standing.lost, standing.requests);
-        out.push(format!("{lost} of {all} requests are refused, time out or fail"));
+        out.push(format!(
+            "{lost} of {all} requests are refused, time out or fail"
+        ));
     }
     if standing.growing {
         out.push("the queue grows".into());
@@ -497,7 +499,13 @@ mod tests {
     fn table_at(text: &str, scales: &[f64]) -> Result<CapacityTable, Error> {
         let scenario = Scenario::parse(text, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
-        table(&World::default(), &scenario, &conditions, scales, &|_, _| {})
+        table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            scales,
+            &|_, _| {},
+        )
     }
 
     #[test]
@@ -522,7 +530,12 @@ mod tests {
             why.contains("for themselves") && why.contains("TTFT p99 is"),
             "{why}"
         );
-        assert_eq!(t.render().matches("for themselves").count(), 1, "{}", t.render());
+        assert_eq!(
+            t.render().matches("for themselves").count(),
+            1,
+            "{}",
+            t.render()
+        );
     }
 
     #[test]
