@@ -272,7 +272,9 @@ fn misses(standing: &Standing, conditions: &[Condition]) -> String {
         .collect();
     if standing.lost > 0 {
         let (lost, all) = (standing.lost, standing.requests);
-        out.push(format!("{lost} of {all} requests are refused, time out or fail"));
+        out.push(format!(
+            "{lost} of {all} requests are refused, time out or fail"
+        ));
     }
     if standing.growing {
         out.push("the queue grows".into());
@@ -521,7 +523,13 @@ mod tests {
     fn table_at(text: &str, scales: &[f64]) -> Result<CapacityTable, Error> {
         let scenario = Scenario::parse(text, "s.toml", &[]).unwrap();
         let conditions = own_conditions(&scenario).unwrap();
-        table(&World::default(), &scenario, &conditions, scales, &|_, _| {})
+        table(
+            &World::default(),
+            &scenario,
+            &conditions,
+            scales,
+            &|_, _| {},
+        )
     }
 
     #[test]
@@ -546,7 +554,12 @@ mod tests {
             why.contains("for themselves") && why.contains("TTFT p99 is"),
             "{why}"
         );
-        assert_eq!(t.render().matches("for themselves").count(), 1, "{}", t.render());
+        assert_eq!(
+            t.render().matches("for themselves").count(),
+            1,
+            "{}",
+            t.render()
+        );
     }
 
     #[test]

@@ -38,10 +38,7 @@ pub struct Range {
 }
 
 /// What `of` gives for the requests after the warm-up, in the order in which they were sent.
-pub fn in_order(
-    record: &RunRecord,
-    of: impl Fn(&RequestRow) -> Option<f64>,
-) -> Vec<f64> {
+pub fn in_order(record: &RunRecord, of: impl Fn(&RequestRow) -> Option<f64>) -> Vec<f64> {
     let start = SimTime::ZERO + record.warmup;
     let rows = record.request_rows.iter().flatten();
     let mut out: Vec<(u32, f64)> = rows
@@ -97,7 +94,11 @@ pub fn of_quantile(values: &[f64], q: f64, limit: f64) -> Option<(Range, Side)> 
     // As many times the variance of independent values, at the estimate.
     let independent = q * (1.0 - q) / n;
     let own = variance(&shares(estimate)?).max(independent);
-    let times = if independent > 0.0 { own / independent } else { 1.0 };
+    let times = if independent > 0.0 {
+        own / independent
+    } else {
+        1.0
+    };
     let half = CRITICAL_T * own.sqrt();
     let at = |q: f64| quantile_of_sorted_f64(&sorted, q.max(0.0));
     let range = Range {
@@ -108,7 +109,10 @@ pub fn of_quantile(values: &[f64], q: f64, limit: f64) -> Option<(Range, Side)> 
     let share = above.iter().sum::<f64>() / above.len() as f64;
     // Where no value is above it, as if one were.
     let least = share.clamp(1.0 / n, 1.0 - 1.0 / n);
-    let half = CRITICAL_T * variance(&above).max(times * least * (1.0 - least) / n).sqrt();
+    let half = CRITICAL_T
+        * variance(&above)
+            .max(times * least * (1.0 - least) / n)
+            .sqrt();
     // A share above the limit that is less than what the quantile leaves above itself.
     let side = Side::of(1.0 - q, share - half, share + half);
     Some((range, side))
@@ -214,7 +218,10 @@ mod tests {
             held_p95 += u32::from(holds(of_quantile(&x, 0.95, 100.0 * mean), p95));
         }
         // 99 % of 300 are 297; an interval for independent values would hold it in fewer than half of them.
-        assert!(held_mean >= 288 && held_p95 >= 288, "{held_mean} {held_p95}");
+        assert!(
+            held_mean >= 288 && held_p95 >= 288,
+            "{held_mean} {held_p95}"
+        );
     }
 
     #[test]

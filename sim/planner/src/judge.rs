@@ -337,7 +337,8 @@ pub fn scenario(
                 | Arrival::Closed { .. }
         )
     };
-    let steady = scenario.cluster.is_none() && scenario.workload.iter().all(|s| goes_on(&s.arrival));
+    let steady =
+        scenario.cluster.is_none() && scenario.workload.iter().all(|s| goes_on(&s.arrival));
     if !steady {
         let record = run(None)?;
         if let Some(why) = too_few(&record) {
@@ -456,9 +457,7 @@ fn is_short(record: &RunRecord) -> bool {
 
 /// Whether E2E latencies rise over the run.
 fn is_rising(record: &RunRecord) -> bool {
-    rises(&in_order(record, |r| {
-        Metric::E2e.of(r).map(|d| d.0 as f64)
-    }))
+    rises(&in_order(record, |r| Metric::E2e.of(r).map(|d| d.0 as f64)))
 }
 
 /// Why a run of a load that ends or changes by itself says nothing, if it does not.
@@ -499,7 +498,12 @@ mod tests {
         );
         // An objective of minutes makes the run longer, within the limits.
         let slow = conditions("e2e.p99 < 2 min");
-        assert!(Span::new(1.0, (10.0, 0.0), &slow, MOST_REQUESTS).unwrap().horizon >= 1_200);
+        assert!(
+            Span::new(1.0, (10.0, 0.0), &slow, MOST_REQUESTS)
+                .unwrap()
+                .horizon
+                >= 1_200
+        );
         let lax = conditions("e2e.p99 < 60000 min");
         let span = Span::new(100.0, (10.0, 0.0), &lax, MOST_REQUESTS).unwrap();
         assert!(span.horizon <= 2 * MOST_EXTENDED, "{span:?}");
@@ -518,7 +522,11 @@ mod tests {
             let run = |l: Length| Ok::<_, Error>(l.requests);
             let found = lengthen(&span, is_early, run, |n, _| {
                 seen.push(*n);
-                Ok(if *n == stands { Look::Stands } else { Look::Open })
+                Ok(if *n == stands {
+                    Look::Stands
+                } else {
+                    Look::Open
+                })
             });
             let (n, length, _) = found.unwrap();
             assert_eq!((n, length.requests), (*seen.last().unwrap(), n));
@@ -577,6 +585,9 @@ mod tests {
         let requests = Requests::draw(&scenario, 1).unwrap();
         let c = conditions("ttft.p95 < 1 s");
         let why = Judge::new(&c, &requests, 1.0, MOST_REQUESTS).err().unwrap();
-        assert!(why.to_string().contains("after its warm-up of 9 s"), "{why}");
+        assert!(
+            why.to_string().contains("after its warm-up of 9 s"),
+            "{why}"
+        );
     }
 }

@@ -436,7 +436,12 @@ impl Question {
     /// # Errors
     /// As [`Judge::new`].
     pub fn judge(&self, factor: f64) -> Result<Judge<'_>, Error> {
-        Judge::new(&self.conditions, &self.requests, factor, self.world.most_requests)
+        Judge::new(
+            &self.conditions,
+            &self.requests,
+            factor,
+            self.world.most_requests,
+        )
     }
 
     /// The same question of other requests.

@@ -9,7 +9,9 @@ use super::search::{Settled, better};
 use crate::Error;
 
 /// Multiples of the load that are tried, one after another, as long as more than one deployment is left.
-const MULTIPLES: [f64; 12] = [1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0];
+const MULTIPLES: [f64; 12] = [
+    1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0,
+];
 
 /// Ranks the cheapest of `settled`, which are in the order of [`better`], by the load that they hold when what may be lost is lost.
 ///

@@ -336,7 +336,9 @@ impl<'a> Search<'a> {
         stay: [usize; 2],
         settled: &BTreeMap<usize, Settled>,
     ) -> Result<Vec<(usize, u32)>, Error> {
-        let scouted = group.iter().filter_map(|at| Some((*at, self.scouted.get(at)?.0)));
+        let scouted = group
+            .iter()
+            .filter_map(|at| Some((*at, self.scouted.get(at)?.0)));
         let mut field: Vec<(usize, u32)> = scouted
             .filter(|(at, units)| self.cost(*at, *units) <= price && !settled.contains_key(at))
             .collect();
@@ -390,7 +392,9 @@ impl<'a> Search<'a> {
         stay: [usize; 2],
         settled: &mut BTreeMap<usize, Settled>,
     ) -> Result<(), Error> {
-        let known = group.iter().filter_map(|at| Some((at, self.scouted.get(at)?)));
+        let known = group
+            .iter()
+            .filter_map(|at| Some((at, self.scouted.get(at)?)));
         let mut price = known
             .filter(|(_, (_, margin))| *margin >= 0.0)
             .map(|(at, (units, _))| self.cost(*at, *units))
@@ -563,4 +567,3 @@ pub(super) fn better(a: &Settled, b: &Settled) -> std::cmp::Ordering {
         .then(margin(b).total_cmp(&margin(a)))
         .then(a.at.cmp(&b.at))
 }
-

@@ -493,7 +493,11 @@ fn two_pools_are_held_against_one() {
     assert!(s.short.standing.holds && s.long.standing.holds);
     // Each pool holds its part in a run of its own.
     for (pool, short) in [(&s.short, true), (&s.long, false)] {
-        let prompts = if short { 0..=s.boundary_tokens } else { s.boundary_tokens + 1..=u32::MAX };
+        let prompts = if short {
+            0..=s.boundary_tokens
+        } else {
+            s.boundary_tokens + 1..=u32::MAX
+        };
         let part = q.with(q.requests.only(prompts));
         let alone = answered(
             &Question {
@@ -744,7 +748,10 @@ fn the_cheapest_of_each_accelerator_is_settled_like_the_winner() {
         };
         let found = answered(&alone, false).winner.unwrap();
         let row = report.choices().find(|c| c.instance == name).unwrap();
-        assert!(row.usd_per_hour <= found.usd_per_hour * (1.0 + 1e-9), "{name}");
+        assert!(
+            row.usd_per_hour <= found.usd_per_hour * (1.0 + 1e-9),
+            "{name}"
+        );
     }
 }
 
