@@ -61,8 +61,8 @@ pub fn detail(question: &Question, ready: &Ready, winner: &Settled) -> Result<De
     let range_90_ms = (question.conditions.iter().zip(&standing.values_ms))
         .map(|(c, v)| {
             // Time in the queue is no figure of any measured set.
-            let figure = (c.limit.metric != Metric::Queue)
-                .then(|| figure_of(c.limit.metric.name()))?;
+            let figure =
+                (c.limit.metric != Metric::Queue).then(|| figure_of(c.limit.metric.name()))?;
             let [low, high] = range(&report, figure, (*v)?, None);
             Some((low, high))
         })
