@@ -56,7 +56,11 @@ mod tests {
     #[test]
     fn help_lists_a_command_s_codes_in_its_own_words() {
         assert_eq!(
-            help("Examples: x", &[NOTHING_FINISHED], &[(FAILURE, "a row differs")]),
+            help(
+                "Examples: x",
+                &[NOTHING_FINISHED],
+                &[(FAILURE, "a row differs")]
+            ),
             "Examples: x\n\nExit codes: 0 ok, 1 a row differs, 2 bad input or usage, 5 no request finished."
         );
     }

@@ -49,10 +49,20 @@ pub struct Args {
     #[arg(long, value_name = "RATE", conflicts_with = "file")]
     rate: Option<String>,
     /// Prompt length: tokens, or a distribution such as '{ kind = "lognormal", mean = 1000, std = 800 }'.
-    #[arg(long, alias = "prompt-tokens", value_name = "LENGTH", conflicts_with = "file")]
+    #[arg(
+        long,
+        alias = "prompt-tokens",
+        value_name = "LENGTH",
+        conflicts_with = "file"
+    )]
     prompt: Option<String>,
     /// Output length, likewise.
-    #[arg(long, alias = "output-tokens", value_name = "LENGTH", conflicts_with = "file")]
+    #[arg(
+        long,
+        alias = "output-tokens",
+        value_name = "LENGTH",
+        conflicts_with = "file"
+    )]
     output: Option<String>,
     /// An objective such as 'ttft.p99 < 500 ms'. Repeatable.
     #[arg(long, value_name = "CONDITION", conflicts_with = "file")]

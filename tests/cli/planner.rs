@@ -376,10 +376,23 @@ fn a_plan_s_winner_is_exported_in_one_command_and_keeps_its_objectives() {
     let run = stdout(&servetwin(&["run", won]));
     assert!(run.contains("Holds: TTFT p95 "), "{run}");
     let table = servetwin(&["capacity", won, "--scales", "1", "--format", "csv"]);
-    assert!(stdout(&table).contains("ttft.p95 [ms]"), "{}", stderr(&table));
-    let answer = json(&servetwin(&["whatif", won, "--json", "--set", "run.requests=100"]));
+    assert!(
+        stdout(&table).contains("ttft.p95 [ms]"),
+        "{}",
+        stderr(&table)
+    );
+    let answer = json(&servetwin(&[
+        "whatif",
+        won,
+        "--json",
+        "--set",
+        "run.requests=100",
+    ]));
     assert_eq!(answer["base"]["holds"], true);
-    assert_refused(&servetwin(&[&words[..], &["--export", "k8s"]].concat()), "export-dir");
+    assert_refused(
+        &servetwin(&[&words[..], &["--export", "k8s"]].concat()),
+        "export-dir",
+    );
     assert_refused(
         &servetwin(&[&words[..], &["--export", "none", "-o", "x"]].concat()),
         "one of vllm",

@@ -323,9 +323,7 @@ fn capacity(
     let conditions = if r.slo.is_empty() {
         own_conditions(&scenario)
     } else {
-        (r.slo.iter())
-            .map(|c| Ok(Condition::parse(c)?))
-            .collect()
+        (r.slo.iter()).map(|c| Ok(Condition::parse(c)?)).collect()
     };
     let conditions = conditions.map_err(|e| Problem::of(what, e).at("slo"))?;
     let scales: &[f64] = if r.scales.is_empty() {

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::interval::Interval;
 use crate::report::compare_words::{self, Runs};
+use crate::report::doubt;
 use crate::report::draws::{COVERAGE, FORM, coverage};
 use crate::report::expect::Numbers;
-use crate::report::doubt;
 use crate::report::figures::{field, figure, wrapped};
 use crate::report::keys::{KeyDifference, differences};
 use crate::report::outcomes::{RequestCounts, warnings_of};
@@ -143,8 +143,8 @@ impl Comparison {
         let mut summary = Vec::new();
         let mut against = |side: &Side, letter: char| {
             let keys = differences(&a.config, &side.config);
-            let [of_a, of_b] = [('A', &a.runs), (letter, &side.runs)]
-                .map(|(letter, runs)| Runs { letter, runs });
+            let [of_a, of_b] =
+                [('A', &a.runs), (letter, &side.runs)].map(|(letter, runs)| Runs { letter, runs });
             let loads = compare_words::loads_differ(&of_a, &of_b, &keys);
             let under = match loads {
                 Some(_) => "Under different loads, ",
@@ -156,11 +156,7 @@ impl Comparison {
             let comparable = alike(&a.runs, &side.runs);
             let sentence = compare_words::sentence(&of_a, &of_b, comparable, seeds_vary);
             summary.push(format!("{under}{sentence}"));
-            (
-                keys,
-                same,
-                figures(&a, side, seeds_vary),
-            )
+            (keys, same, figures(&a, side, seeds_vary))
         };
         let (keys, same, of_b) = against(&b, 'B');
         let mut further = Vec::new();

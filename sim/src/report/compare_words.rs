@@ -59,12 +59,17 @@ pub(super) fn sentence(a: &Runs<'_>, b: &Runs<'_>, comparable: bool, seeds_vary:
     let costs = price(faster, slower).map_or(String::new(), |p| format!(" and {p}"));
     let told = speed.half_width.is_none_or(|_| speed.excludes_zero());
     if told {
-        format!("{x} is {}{around} times as fast in {name} as {y}{costs}.", figure(ratio))
+        format!(
+            "{x} is {}{around} times as fast in {name} as {y}{costs}.",
+            figure(ratio)
+        )
     } else {
         format!(
             "{x} and {y} are equally fast in {name} as far as these runs tell ({}{around}); {x}{}.",
             figure(ratio),
-            costs.strip_prefix(" and").unwrap_or(" and the other have no prices to compare")
+            costs
+                .strip_prefix(" and")
+                .unwrap_or(" and the other have no prices to compare")
         )
     }
 }
@@ -119,10 +124,15 @@ mod tests {
 
     #[test]
     fn the_faster_one_is_the_subject_with_its_price() {
-        let (a, b) = (runs(&[200.0, 210.0], Some(2.0)), runs(&[100.0, 104.0], Some(4.0)));
+        let (a, b) = (
+            runs(&[200.0, 210.0], Some(2.0)),
+            runs(&[100.0, 104.0], Some(4.0)),
+        );
         let text = |comparable| sentence(&side('A', &a), &side('B', &b), comparable, true);
         assert!(
-            text(true).starts_with("B is 2.010 +- ") && text(true).ends_with(" times as fast in TTFT p99 as A and costs 2.000 times as much."),
+            text(true).starts_with("B is 2.010 +- ")
+                && text(true)
+                    .ends_with(" times as fast in TTFT p99 as A and costs 2.000 times as much."),
             "{}",
             text(true)
         );
@@ -147,6 +157,9 @@ mod tests {
         assert_eq!(loads_differ(&side('A', &a), &side('B', &b), &[]), None);
         b[0].load = "32 users".into();
         let note = loads_differ(&side('A', &a), &side('B', &b), &[]).unwrap();
-        assert!(note.starts_with("The loads differ: A has Poisson 1 req/s, B has 32 users."), "{note}");
+        assert!(
+            note.starts_with("The loads differ: A has Poisson 1 req/s, B has 32 users."),
+            "{note}"
+        );
     }
 }

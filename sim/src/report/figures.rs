@@ -60,7 +60,11 @@ pub fn against_limit(value_ms: f64, limit_ms: f64) -> String {
         r if r > 1.0 => format!("{:.0} % above", 100.0 * (r - 1.0)),
         r => format!("{:.0} % below", 100.0 * (1.0 - r)),
     };
-    format!("{}, limit {} ({by})", secs(value_ms / 1e3), secs(limit_ms / 1e3))
+    format!(
+        "{}, limit {} ({by})",
+        secs(value_ms / 1e3),
+        secs(limit_ms / 1e3)
+    )
 }
 
 /// A time of `s` seconds in the unit that suits it: `30 s`, `81.23 ms`, `2.5 h`.
@@ -74,9 +78,18 @@ mod tests {
 
     #[test]
     fn a_time_far_above_its_limit_is_a_multiple_of_it() {
-        assert_eq!(against_limit(589_810.0, 1000.0), "589.8 s, limit 1 s (590x)");
+        assert_eq!(
+            against_limit(589_810.0, 1000.0),
+            "589.8 s, limit 1 s (590x)"
+        );
         assert_eq!(against_limit(2500.0, 1000.0), "2.5 s, limit 1 s (2.5x)");
-        assert_eq!(against_limit(1205.0, 1000.0), "1.205 s, limit 1 s (20 % above)");
-        assert_eq!(against_limit(51.5, 60.0), "51.5 ms, limit 60 ms (14 % below)");
+        assert_eq!(
+            against_limit(1205.0, 1000.0),
+            "1.205 s, limit 1 s (20 % above)"
+        );
+        assert_eq!(
+            against_limit(51.5, 60.0),
+            "51.5 ms, limit 60 ms (14 % below)"
+        );
     }
 }

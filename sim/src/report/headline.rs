@@ -39,7 +39,8 @@ pub(crate) fn alarm(r: &RunReport) -> String {
 fn slo(r: &RunReport) -> String {
     let s = &r.slo;
     if !s.is_given() {
-        return "None given: write e.g. slo = [\"ttft.p99 < 1 s\"] to learn whether it holds.".into();
+        return "None given: write e.g. slo = [\"ttft.p99 < 1 s\"] to learn whether it holds."
+            .into();
     }
     if !s.objectives.is_empty() {
         return objectives(r);
@@ -88,15 +89,18 @@ fn objectives(r: &RunReport) -> String {
         .iter()
         .map(|o| match o.value_ms {
             Some(v) => format!("{} {}", o.label, against_limit(v, o.limit_ms)),
-            None if lost > 0 => format!("{} never answered, limit {}", o.label, secs(o.limit_ms / 1e3)),
+            None if lost > 0 => format!(
+                "{} never answered, limit {}",
+                o.label,
+                secs(o.limit_ms / 1e3)
+            ),
             None => format!("{} not measured, limit {}", o.label, secs(o.limit_ms / 1e3)),
         })
         .collect();
     let mut text = format!("{word}: {}.", each.join("; "));
     if lost > 0 {
-        text += &format!(
-            " {lost} that were rejected, timed out or failed count as never answered."
-        );
+        text +=
+            &format!(" {lost} that were rejected, timed out or failed count as never answered.");
     }
     let limits = limits(s);
     if let Some(met) = s.met_ratio {
@@ -252,7 +256,10 @@ mod tests {
             margin_ratio: None,
             met: false,
         };
-        r.slo.objectives = vec![found("TTFT p95", 1e3, Some(589_810.0)), found("TPOT p95", 50.0, None)];
+        r.slo.objectives = vec![
+            found("TTFT p95", 1e3, Some(589_810.0)),
+            found("TPOT p95", 50.0, None),
+        ];
         r.slo.holds = Some(false);
         r.requests.rejected = 3;
         assert_eq!(

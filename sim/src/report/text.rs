@@ -304,7 +304,11 @@ mod tests {
             throughput_line(&mut out, &r.throughput).unwrap();
             out
         };
-        assert!(line(1.055).contains("sent in the warm-up"), "{}", line(1.055));
+        assert!(
+            line(1.055).contains("sent in the warm-up"),
+            "{}",
+            line(1.055)
+        );
         for kept in [1.048, 1.04, 1.048_000_1] {
             assert!(!line(kept).contains("warm-up"), "{}", line(kept));
         }

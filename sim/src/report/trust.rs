@@ -81,9 +81,8 @@ pub fn in_words(
     model: Option<&ModelArch>,
 ) -> Option<String> {
     // Of a metric the set with the most rows.
-    let most = |metric: &str| {
-        (accuracy.iter().filter(|a| a.metric.contains(metric))).max_by_key(|a| a.n)
-    };
+    let most =
+        |metric: &str| (accuracy.iter().filter(|a| a.metric.contains(metric))).max_by_key(|a| a.n);
     let of = |(metric, name): (&str, &'static str)| Some((name, most(metric)?));
     let first = of(("ttft", "TTFT"));
     let rest = [
@@ -102,7 +101,13 @@ pub fn in_words(
     }
     let each: Vec<String> = found
         .iter()
-        .map(|(name, a)| format!("{name} within {:.1} % on {}", 100.0 * a.median_error_ratio, a.n))
+        .map(|(name, a)| {
+            format!(
+                "{name} within {:.1} % on {}",
+                100.0 * a.median_error_ratio,
+                a.n
+            )
+        })
         .collect();
     let catalog = Catalog::builtin();
     let mut models = models_of(accuracy);
@@ -193,7 +198,12 @@ mod tests {
         ];
         let catalog = Catalog::builtin();
         let line = |model: &str| {
-            in_words(&accuracy, "vLLM on H100", Some(catalog.model(model).unwrap())).unwrap()
+            in_words(
+                &accuracy,
+                "vLLM on H100",
+                Some(catalog.model(model).unwrap()),
+            )
+            .unwrap()
         };
         assert_eq!(
             line("llama-3.1-70b"),
@@ -205,7 +215,10 @@ mod tests {
         assert_eq!(in_words(&[], "vLLM on L40S", None), None);
         let only = [error("trtllm_overview", "output_tok_s", 54, 0.072, None)];
         let line = in_words(&only, "TensorRT-LLM on H100", None).unwrap();
-        assert!(line.starts_with("throughput within 7.2 % on 54 held-out runs"), "{line}");
+        assert!(
+            line.starts_with("throughput within 7.2 % on 54 held-out runs"),
+            "{line}"
+        );
         assert!(line.ends_with("TTFT never measured"), "{line}");
     }
 

@@ -70,11 +70,16 @@ impl SloKeys {
         };
         if texts.len() > MOST_OBJECTIVES {
             let n = texts.len();
-            return Err(("slo", format!("must be at most {MOST_OBJECTIVES} objectives, got {n}")));
+            return Err((
+                "slo",
+                format!("must be at most {MOST_OBJECTIVES} objectives, got {n}"),
+            ));
         }
         let read = texts.iter().map(|t| Objective::parse(t));
         let objectives = read.collect::<Result<_, _>>();
-        Ok(SloChoice::of(objectives.map_err(|e| ("slo", e.to_string()))?))
+        Ok(SloChoice::of(
+            objectives.map_err(|e| ("slo", e.to_string()))?,
+        ))
     }
 }
 
@@ -180,10 +185,16 @@ mod tests {
     #[test]
     fn a_list_of_objectives_is_kept_shown_and_judged() {
         let s = scenario("slo = [\"ttft.p95 < 1 s\", \"tpot.p95 < 1 ms\"]");
-        assert_eq!((s.slo.ttft, s.slo.tpot), (Secs::new(1.0).ok(), Secs::new(0.001).ok()));
+        assert_eq!(
+            (s.slo.ttft, s.slo.tpot),
+            (Secs::new(1.0).ok(), Secs::new(0.001).ok())
+        );
         assert_eq!(s.slo.required(), 0.95);
         let shown = s.show();
-        assert!(shown.contains("slo = [\"ttft.p95 < 1 s\", \"tpot.p95 < 1 ms\"]\n"), "{shown}");
+        assert!(
+            shown.contains("slo = [\"ttft.p95 < 1 s\", \"tpot.p95 < 1 ms\"]\n"),
+            "{shown}"
+        );
         assert_eq!(Scenario::parse(&shown, "s.toml", &[]).unwrap(), s);
         let report = RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
         let met: Vec<bool> = report.slo.objectives.iter().map(|o| o.met).collect();
@@ -195,26 +206,38 @@ mod tests {
         let one = ["slo=\"ttft.p95 < 1 s\"".to_owned()];
         let one = Scenario::parse(&shown, "s.toml", &one).unwrap();
         let report = RunReport::new(&one.run(&Default::default()).unwrap(), 0.0);
-        assert_eq!((report.slo.objectives.len(), report.slo.holds), (1, Some(true)));
+        assert_eq!(
+            (report.slo.objectives.len(), report.slo.holds),
+            (1, Some(true))
+        );
     }
 
     #[test]
     fn the_table_of_limits_means_what_it_meant() {
         let table = "slo = { ttft = \"1 s\", itl = \"50 ms\" }";
         let s = scenario(table);
-        assert_eq!((s.slo.tpot, s.slo.required()), (Secs::new(0.05).ok(), REQUIRED));
+        assert_eq!(
+            (s.slo.tpot, s.slo.required()),
+            (Secs::new(0.05).ok(), REQUIRED)
+        );
         let texts: Vec<String> = s.slo.as_objectives().into_iter().map(|o| o.text).collect();
         assert_eq!(texts, ["ttft.p99 <= 1000 ms", "tpot.p99 <= 50 ms"]);
         assert!(s.show().contains("[slo]\nttft = \"1 s\"\n"), "{}", s.show());
         let report = RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
-        assert_eq!((report.slo.met_ratio, report.slo.holds), (Some(1.0), Some(true)));
+        assert_eq!(
+            (report.slo.met_ratio, report.slo.holds),
+            (Some(1.0), Some(true))
+        );
         assert!(report.slo.objectives.is_empty() && report.slo.margins.len() == 2);
     }
 
     #[test]
     fn wrong_objectives_are_refused_at_their_key() {
         for (slo, why) in [
-            ("slo = [\"ttft < 1 s\"]", "s.toml:1: slo: SLO 'ttft < 1 s': `ttft` needs a statistic"),
+            (
+                "slo = [\"ttft < 1 s\"]",
+                "s.toml:1: slo: SLO 'ttft < 1 s': `ttft` needs a statistic",
+            ),
             ("slo = [\"ttft.p95 > 1 s\"]", "the comparisons are < and <="),
             ("slo = 3", "objectives such as"),
             ("slo = { ttft = 500 }", "write \"500 ms\" instead of 500"),

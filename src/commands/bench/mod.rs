@@ -16,8 +16,8 @@ use bench::session::{Bench, BenchError, Preparation, Session};
 use bench::sweep::{SYNCHRONOUS, Sweep, SweepOptions};
 use bench::{client_csv, report};
 use clap::Subcommand;
-use sim::report::{Expectation, RunReport, csv};
 use hwmodels::units::{PerSec, UnitError};
+use sim::report::{Expectation, RunReport, csv};
 use sim::scenario::Scenario;
 
 pub use endpoint_args::{EndpointArgs, TlsArgs};

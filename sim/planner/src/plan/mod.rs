@@ -47,10 +47,10 @@ pub use question::Question;
 pub use report::PlanReport;
 
 use crate::{Error, World, judge};
+use question::Redundancy;
 use ready::{Ready, start_all};
 use report::{Aside, Choice, PrefillDecode, Rejection, SearchCounts, Sturdier, pareto};
 use search::{Found, Search, Settled, better};
-use question::Redundancy;
 use space::Space;
 
 use crate::sweep::Shard;
@@ -378,8 +378,11 @@ fn trust(question: &Question, ready: &Ready) -> Option<String> {
         Some(kind) => format!("{} on {chip}", kind.engine.title()),
         None => chip.to_owned(),
     };
-    let model = (ready.candidate.scenario(question, &ready.candidate.counts(1)).ok())
-        .map(|s| question::model_name(&s));
+    let model = (ready
+        .candidate
+        .scenario(question, &ready.candidate.counts(1))
+        .ok())
+    .map(|s| question::model_name(&s));
     let model = model.and_then(|m| question.catalog.model(&m).ok());
     sim::report::trust::in_words(&info.accuracy, &what, model)
 }

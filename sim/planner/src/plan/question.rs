@@ -472,7 +472,11 @@ impl Question {
             self.disaggregated,
             self.kv_transfer,
         );
-        all += if self.measured_only { "measured only\n" } else { "" };
+        all += if self.measured_only {
+            "measured only\n"
+        } else {
+            ""
+        };
         all += &self.requests.fingerprint();
         format!("{:016x}", fnv1a(all.as_bytes()))
     }

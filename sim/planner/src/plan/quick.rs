@@ -50,10 +50,7 @@ impl Quick {
             Value::Table(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
         };
         let mut root = Table::new();
-        root.insert(
-            "name".into(),
-            text(&format!("{} at {rate}", self.model)),
-        );
+        root.insert("name".into(), text(&format!("{} at {rate}", self.model)));
         root.insert("slo".into(), list(&self.slo));
         let mut plan = Vec::new();
         if let Some(b) = &self.budget {

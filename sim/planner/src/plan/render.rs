@@ -75,7 +75,11 @@ impl PlanReport {
         field(out, "deploy", &deployment(w))?;
         field(out, "price", &self.price(w))?;
         if let (Some(ratio), Some(next)) = (self.next_price_ratio, self.cheapest_alternative()) {
-            let text = format!("{} times the price: {}.", figure(ratio), headline::deployment(next));
+            let text = format!(
+                "{} times the price: {}.",
+                figure(ratio),
+                headline::deployment(next)
+            );
             field(out, "second best", &text)?;
         }
         let rate = self.requests_per_s.map_or(String::new(), |r| {
@@ -138,7 +142,11 @@ impl PlanReport {
                 doubt.draws,
                 100.0 * doubt.holds_ratio,
                 100.0 * doubt.cheapest_ratio,
-                if d.accuracy.is_empty() { ", and here nobody has measured them" } else { "" }
+                if d.accuracy.is_empty() {
+                    ", and here nobody has measured them"
+                } else {
+                    ""
+                }
             );
         }
         text
@@ -270,12 +278,19 @@ fn ranges(slo: &[String], all: &[Option<(f64, f64)>]) -> String {
         .filter_map(|(text, range)| {
             let (low, high) = (*range)?;
             let label = Condition::parse(text).ok()?.label();
-            Some(format!("{label} {} to {}", secs(low / 1e3), secs(high / 1e3)))
+            Some(format!(
+                "{label} {} to {}",
+                secs(low / 1e3),
+                secs(high / 1e3)
+            ))
         })
         .collect();
     match each.is_empty() {
         true => String::new(),
-        false => format!("{} in 9 of 10 such deployments, all replicas there", each.join("; ")),
+        false => format!(
+            "{} in 9 of 10 such deployments, all replicas there",
+            each.join("; ")
+        ),
     }
 }
 

@@ -391,7 +391,9 @@ impl Aside {
             Aside::Start => "do not start on their hardware",
             Aside::Place => "cannot be placed",
             Aside::Dominated => "instance types with accelerators that another has for less",
-            Aside::Unmeasured => "were never compared with a measured run, which plan.measured_only asks for",
+            Aside::Unmeasured => {
+                "were never compared with a measured run, which plan.measured_only asks for"
+            }
         }
     }
 }

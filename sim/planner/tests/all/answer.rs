@@ -57,10 +57,17 @@ fn the_first_lines_say_what_breaks_it_and_what_does_not() {
         (choice.label.as_str(), choice.replicas) == (w.label.as_str(), w.replicas)
     );
     let text = in_one_line(&report.render());
-    let first = format!("{} x {} (", w.devices, w.accelerator.split('-').next().unwrap());
+    let first = format!(
+        "{} x {} (",
+        w.devices,
+        w.accelerator.split('-').next().unwrap()
+    );
     let price = text.find(" USD/month HOLDS").unwrap_or(usize::MAX);
     assert!(text.find(&first).is_some_and(|at| at < price), "{text}");
-    assert!(text.contains("survives +25 % traffic with 1 replica lost"), "{text}");
+    assert!(
+        text.contains("survives +25 % traffic with 1 replica lost"),
+        "{text}"
+    );
     assert!(text.contains("trust: "), "{text}");
     assert_eq!(report.detail.unwrap().range_90_ms.len(), 2);
 }
@@ -72,15 +79,28 @@ fn what_was_never_measured_says_so_first_and_can_be_left_out() {
     assert!(!w.measured && report.trust.is_none());
     let text = in_one_line(&report.render());
     assert!(text.starts_with("trust: NONE: "), "{text}");
-    assert!(text.contains("HOLDS by a model that was never checked there"), "{text}");
+    assert!(
+        text.contains("HOLDS by a model that was never checked there"),
+        "{text}"
+    );
     // The evidence stands before what the draws say.
     let evidence = text.find("was ever compared with a prediction. Of 2 draws");
     assert!(evidence.is_some(), "{text}");
 
     let q = question("\"g6e.xlarge\", \"p5.4xlarge\"", "measured_only = true");
     let report = answered(&q).report;
-    assert!(report.choices().all(|c| c.measured && c.accelerator.starts_with("H100")));
-    assert!(report.trust.as_ref().unwrap().contains("held-out runs of vLLM on H100"));
+    assert!(
+        report
+            .choices()
+            .all(|c| c.measured && c.accelerator.starts_with("H100"))
+    );
+    assert!(
+        report
+            .trust
+            .as_ref()
+            .unwrap()
+            .contains("held-out runs of vLLM on H100")
+    );
     assert!(in_one_line(&report.render()).contains("were never compared with a measured run"));
     let q = question("\"g6e.xlarge\"", "measured_only = true");
     let options = Options {

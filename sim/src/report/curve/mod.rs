@@ -122,9 +122,7 @@ pub fn meets(report: &RunReport) -> bool {
         true => report.slo.attainment_ratio.is_some_and(|a| a >= ATTAINMENT),
         false => report.slo.holds == Some(true),
     };
-    q.rejected + q.timed_out + q.failed == 0
-        && met
-        && !report.stationarity.growing()
+    q.rejected + q.timed_out + q.failed == 0 && met && !report.stationarity.growing()
 }
 
 impl Curve {

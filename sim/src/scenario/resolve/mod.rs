@@ -405,7 +405,11 @@ impl Checker<'_, '_> {
             true => "slo.itl",
             false => "slo.tpot",
         };
-        for (limit, key) in [(found.ttft, "slo.ttft"), (found.tpot, tpot), (found.e2e, "slo.e2e")] {
+        for (limit, key) in [
+            (found.ttft, "slo.ttft"),
+            (found.tpot, tpot),
+            (found.e2e, "slo.e2e"),
+        ] {
             self.optional_secs(limit, key)?;
         }
         Ok(found)
