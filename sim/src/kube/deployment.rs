@@ -32,6 +32,8 @@ pub(super) struct Deployment {
     pub pending: BTreeSet<usize>,
     /// What was last said of those.
     pub held_up: HeldUp,
+    /// Replicas that were wanted when its ReplicaSets were last looked at (their annotation `deployment.kubernetes.io/desired-replicas`).
+    pub annotated: usize,
 }
 
 /// What the scheduler said of the pods of a deployment for which it found no room.
@@ -42,8 +44,6 @@ pub(super) struct HeldUp {
     /// The rooms that it looked at, by their version.
     pub version: u64,
     pub why: String,
-    /// Replicas that were wanted when its ReplicaSets were last looked at (their annotation `deployment.kubernetes.io/desired-replicas`).
-    pub annotated: usize,
 }
 
 impl Deployment {

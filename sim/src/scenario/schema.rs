@@ -18,7 +18,7 @@ pub(super) const EAGER: &str = "enforce_eager";
 
 /// Whether engines of `kind` know [`EAGER`].
 pub(super) fn has_eager(kind: EngineKind) -> bool {
-    matches!(kind, EngineKind::VllmV1 | EngineKind::VllmV0)
+    kind == EngineKind::VllmV1
 }
 
 /// JSON schema (draft 2020-12) of scenario files, for editors; made once per process.
