@@ -149,6 +149,7 @@ impl QuickRequest {
             instances: self.instances.clone(),
             budget: self.budget.clone(),
             redundancy: self.redundancy.clone(),
+            ..Quick::default()
         })
     }
 }

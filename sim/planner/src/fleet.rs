@@ -195,7 +195,7 @@ impl Fleet {
         };
         let options = RunOptions {
             record: RecordOptions {
-                warmup: extent.warmup,
+                warmup: extent.warmup.max(load.warmup()),
                 series_bins: 0,
                 ..RecordOptions::default()
             },

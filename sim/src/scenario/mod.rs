@@ -58,12 +58,14 @@ use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
+pub use autoscaler::{running_metric, runs_more_than};
 pub use built::{Built, ScenarioRunError};
 pub use cluster::ClusterChoice;
 pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 pub use pool_cluster::PoolOnCluster;
+pub use startup::STORAGE;
 pub use pools::{PoolChoice, TransferChoice};
 
 use crate::cluster::pools::Role;

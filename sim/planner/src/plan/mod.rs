@@ -1,6 +1,6 @@
 //! `servetwin plan`: from a model, a load and objectives to a deployment.
 //!
-//! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the [`candidate`]s; [`ready`]: candidates that start on their hardware
+//! - [`question`]: what is asked ([`quick`]: in a few words); [`offers`]: what can be rented; [`space`]: the [`candidate`]s; [`ready`]: candidates that start on their hardware
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
@@ -15,6 +15,8 @@ pub mod candidate;
 pub mod detail;
 pub mod doubt;
 pub mod energy;
+mod layouts;
+pub mod offers;
 mod options;
 pub mod part;
 mod pattern;
@@ -283,17 +285,23 @@ fn conclude(
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
         }
-        scenario = Some(scenario_of(question, &ready[w.at], w)?);
-        if question.pools_by_prompt && !question.moments.shares {
+        notes.extend(layouts::in_words(question, ready, found, &rejected, w));
+        let whole = !question.moments.shares && !question.requests.is_closed();
+        if question.pools_by_prompt && whole && !question.offers.by_devices {
             split = pools::split(question, ready, found, w, progress)?;
         }
-        if question.autoscaled && !question.steady {
+        let mut keys = Vec::new();
+        if question.autoscaled {
             progress("the winner under an autoscaler");
-            autoscaled = autoscaled::trials(question, &ready[w.at], w)?;
-            if ready[w.at].candidate.apart.is_some() {
-                notes.push("no autoscaler is tried: prefill and decode apart want one each".into());
+            match autoscaled::trials(question, &ready[w.at], w)? {
+                Ok((report, of_best, start)) => {
+                    (autoscaled, keys) = (Some(report), of_best);
+                    notes.push(start);
+                }
+                Err(why) => notes.push(format!("no autoscaler is tried: {why}")),
             }
         }
+        scenario = Some(scenario_of(question, &ready[w.at], w, &keys)?);
     }
     let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
     rejected.sort_by_cached_key(key);
@@ -344,16 +352,16 @@ fn alternatives(
     if let Some(w) = winner {
         seen.insert(shape(w), ());
     }
-    let mut out: Vec<Choice> = Vec::new();
+    let mut out: Vec<(f64, Choice)> = Vec::new();
     let whole = found.settled.iter().map(|s| (s, true));
     for (s, whole) in whole.chain(found.others.iter().map(|s| (s, false))) {
         if seen.insert(shape(s), ()).is_none() {
-            out.push(choice(question, ready, found, s, whole));
+            out.push((s.cost, choice(question, ready, found, s, whole)));
         }
     }
-    out.sort_by(|a, b| a.usd_per_hour.total_cmp(&b.usd_per_hour));
+    out.sort_by(|a, b| a.0.total_cmp(&b.0));
     out.truncate(MOST_ALTERNATIVES);
-    out
+    out.into_iter().map(|(_, choice)| choice).collect()
 }
 
 fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whole: bool) -> Choice {
@@ -364,6 +372,7 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         .moments
         .per_s
         .map(|rate| rate * question.moments.output * 3600.0);
+    let usd = c.usd(s.units);
     Choice {
         label: c.label(),
         instance: c.instance.clone(),
@@ -372,11 +381,14 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         apart: prefill_decode(r, &found.bounds[s.at], s.units),
         replicas,
         devices_per_replica: c.devices,
+        accelerator: c.accelerator.clone(),
+        accelerators: c.accelerators(s.units),
+        by_accelerator: c.per_machine.is_some(),
         replicas_needed: c.surviving(s.units, question),
         settings: c.settings.clone(),
-        usd_per_hour: s.cost,
-        usd_per_month: s.cost * report::HOURS_PER_MONTH,
-        usd_per_million_output_tokens: tokens_per_h.map(|t| s.cost / t * 1e6),
+        usd_per_hour: usd,
+        usd_per_month: usd.map(|usd| usd * report::HOURS_PER_MONTH),
+        usd_per_million_output_tokens: tokens_per_h.and_then(|t| Some(usd? / t * 1e6)),
         standing: s.standing.clone(),
         whole_load: whole,
         bound_requests_per_s: found.bounds[s.at].requests_per_s * f64::from(c.cells(s.units)),
@@ -405,11 +417,16 @@ fn prefill_decode(ready: &Ready, bound: &bounds::Bound, units: u32) -> Option<Pr
     })
 }
 
-/// The winner as a scenario file: every default visible, the objectives as comments and as `--expect`.
-fn scenario_of(question: &Question, ready: &Ready, winner: &Settled) -> Result<String, Error> {
+/// The winner as a scenario file with `keys` laid over: every default visible, the objectives as comments and as `--expect`.
+fn scenario_of(
+    question: &Question,
+    ready: &Ready,
+    winner: &Settled,
+    keys: &[String],
+) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
     let counts = ready.candidate.counts(winner.units);
-    let mut scenario = ready.candidate.scenario(question, &counts)?;
+    let mut scenario = (ready.candidate).scenario_with(question, &counts, keys)?;
     scenario.description = format!(
         "{} on {} x {}, {replicas} replicas of {}: the answer to the planning question {}.",
         question::model_name(&scenario),

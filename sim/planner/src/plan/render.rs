@@ -96,11 +96,14 @@ impl PlanReport {
     }
 
     fn price(&self, w: &Choice) -> String {
-        let mut text = format!(
-            "{} USD a month (730 h at {} USD/h)",
-            dollars(w.usd_per_month),
-            figure(w.usd_per_hour)
-        );
+        let mut text = match (w.usd_per_hour, w.usd_per_month) {
+            (Some(hour), Some(month)) => format!(
+                "{} USD a month (730 h at {} USD/h)",
+                dollars(month),
+                figure(hour)
+            ),
+            _ => format!("{} x {}, whose price nobody says", w.accelerators, w.accelerator),
+        };
         if let Some(per_million) = w.usd_per_million_output_tokens {
             text += &format!(
                 ", {} USD per million output tokens of this load",
@@ -165,8 +168,8 @@ impl PlanReport {
             write!(
                 out,
                 "  {front} {:>9} {:>11} {:>5} {:>5}",
-                figure(c.usd_per_hour),
-                dollars(c.usd_per_month),
+                c.usd_per_hour.map_or("-".into(), figure),
+                c.usd_per_month.map_or("-".into(), dollars),
                 c.instances,
                 c.replicas
             )?;
@@ -441,7 +444,7 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
                 "in {:.0} %: {} ({} USD/h)",
                 100.0 * f.cheapest_ratio,
                 f.label,
-                figure(f.usd_per_hour)
+                f.usd_per_hour.map_or("-".into(), figure)
             ),
         )?;
     }

@@ -90,8 +90,7 @@ impl<'a> Search<'a> {
         let bounds: Vec<Bound> = ready.par_iter().map(|r| bound(r, question)).collect();
         let floor = ready.iter().zip(&bounds).map(|(r, b)| {
             let needed = question
-                .moments
-                .per_s
+                .least_per_s()
                 .map_or(1.0, |rate| (rate / b.requests_per_s.max(1e-12)).ceil());
             r.candidate
                 .units_of(needed.clamp(1.0, 1e6) as u32, question)
@@ -111,13 +110,7 @@ impl<'a> Search<'a> {
 
     /// Most units of a candidate.
     fn ceiling(&self, at: usize) -> u32 {
-        let c = &self.ready[at].candidate;
-        let most = self.question.max_instances;
-        if c.per_instance > 0 {
-            most
-        } else {
-            most / c.instances_per_replica.max(1)
-        }
+        self.ready[at].candidate.most_units(self.question)
     }
 
     fn cost(&self, at: usize, units: u32) -> f64 {
