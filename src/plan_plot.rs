@@ -98,7 +98,7 @@ fn is_priced(report: &PlanReport) -> bool {
 /// Where a choice lies: its price [USD/h], or its accelerators where a price is missing.
 fn across(report: &PlanReport, c: &Choice) -> f64 {
     let price = c.usd_per_hour.filter(|_| is_priced(report));
-    price.unwrap_or(f64::from(c.accelerators))
+    price.unwrap_or(f64::from(c.devices))
 }
 
 /// The first objective's limit [ms].

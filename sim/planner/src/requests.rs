@@ -200,9 +200,7 @@ impl Requests {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.users
-            .as_ref()
-            .map_or(self.list.len(), |u| u.requests)
+        self.users.as_ref().map_or(self.list.len(), |u| u.requests)
     }
 
     /// Whether there are none.

@@ -65,8 +65,8 @@ pub use document::Places;
 pub use error::{Issue, ScenarioError};
 pub use file::RouterPolicy;
 pub use pool_cluster::PoolOnCluster;
-pub use startup::STORAGE;
 pub use pools::{PoolChoice, TransferChoice};
+pub use startup::STORAGE;
 
 use crate::cluster::pools::Role;
 use crate::workload::{Limits, StreamSpec};

@@ -62,7 +62,9 @@ pub fn trials(
     let most = if changes { own } else { own.saturating_mul(2) };
     let scenario = c.scenario(question, &[own])?;
     let Some(metric) = running_metric(scenario.engine.params.kind()) else {
-        return Ok(Err("no metric of its engine shows the requests that it runs"));
+        return Ok(Err(
+            "no metric of its engine shows the requests that it runs",
+        ));
     };
     if least >= most {
         return Ok(Err("all its replicas are needed at all times"));
@@ -78,7 +80,11 @@ pub fn trials(
         metric,
         least,
         most,
-        run: if changes { Vec::new() } else { longer(question, &scenario, per_s) },
+        run: if changes {
+            Vec::new()
+        } else {
+            longer(question, &scenario, per_s)
+        },
     };
     let trials = (targets(running, ready.limits.max_seqs).par_iter())
         .map(|target| trial(question, ready, winner, &setting, *target))
@@ -88,7 +94,9 @@ pub fn trials(
         let missed = |t: &ScaledTrial| !t.standing.holds;
         (missed(a).cmp(&missed(b))).then(a.usd.total_cmp(&b.usd))
     });
-    let keys = best.map(|t| setting.keys(c, t.target_running)).unwrap_or_default();
+    let keys = best
+        .map(|t| setting.keys(c, t.target_running))
+        .unwrap_or_default();
     let start = start_in_words(question, c, own, &keys)?;
     let chosen = (trials.iter().enumerate())
         .filter(|(_, t)| t.standing.holds && t.usd < t.fixed_usd)

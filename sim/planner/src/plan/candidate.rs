@@ -118,9 +118,7 @@ impl Candidate {
     /// Units that cost at most `cost`.
     pub fn units_for(&self, cost: f64) -> u32 {
         // A hair more, so that rounding does not cost a unit.
-        (cost * (1.0 + 1e-9) / self.cost(1))
-            .floor()
-            .clamp(0.0, 1e9) as u32
+        (cost * (1.0 + 1e-9) / self.cost(1)).floor().clamp(0.0, 1e9) as u32
     }
 
     /// Units whose surviving cells are at least `cells`.

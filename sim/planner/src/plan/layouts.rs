@@ -50,7 +50,10 @@ pub(super) fn in_words(
     }
     for s in found.settled.iter().chain(&found.others) {
         let c = &ready[s.at].candidate;
-        if let Some(look) = all.get_mut(&c.layouts()).filter(|_| c.instance == won.instance) {
+        if let Some(look) = all
+            .get_mut(&c.layouts())
+            .filter(|_| c.instance == won.instance)
+        {
             let devices = c.accelerators(s.units);
             look.holds = Some(look.holds.map_or(devices, |n| n.min(devices)));
         }
@@ -85,9 +88,7 @@ pub(super) fn in_words(
 
 /// How far the best of the candidates called `what` came.
 fn why(what: &str, rejected: &[Rejection]) -> &'static str {
-    let kinds = (rejected.iter())
-        .filter(|r| r.what == what)
-        .map(|r| r.kind);
+    let kinds = (rejected.iter()).filter(|r| r.what == what).map(|r| r.kind);
     match kinds.min() {
         Some(Aside::Beaten) => "no cheaper, or less room",
         Some(Aside::Dear) => "dearer even at its best",

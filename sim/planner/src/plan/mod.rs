@@ -382,7 +382,7 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled, whol
         replicas,
         devices_per_replica: c.devices,
         accelerator: c.accelerator.clone(),
-        accelerators: c.accelerators(s.units),
+        devices: c.accelerators(s.units),
         by_accelerator: c.per_machine.is_some(),
         replicas_needed: c.surviving(s.units, question),
         settings: c.settings.clone(),

@@ -201,7 +201,12 @@ impl Offers {
             .add_machine(&place, accelerator, count, asked.host_path)
             .map_err(|e| Error::input(format!("hardware.accelerator: {e}")))?;
         let chip = (catalog.accelerator(accelerator)).map_err(|e| Error::input(e.to_string()))?;
-        let each = |usd: f64| format!("{accelerator} is rented one by one at {} USD/h", figure(usd));
+        let each = |usd: f64| {
+            format!(
+                "{accelerator} is rented one by one at {} USD/h",
+                figure(usd)
+            )
+        };
         let (usd, region) = match (asked.gpu_price, listed(chip, prices), share) {
             (Some(usd), _, _) => (Some(usd), None),
             (None, Some((usd, region)), _) => (Some(usd), Some(region)),
@@ -241,9 +246,8 @@ impl Offers {
         price: &dyn Fn(&Instance) -> Priced,
     ) -> Vec<Instance> {
         // One that the user names is there because he wants to know.
-        let named = |i: &Instance| {
-            (asked.instances.iter()).any(|p| *p == i.name || i.aliases.contains(p))
-        };
+        let named =
+            |i: &Instance| (asked.instances.iter()).any(|p| *p == i.name || i.aliases.contains(p));
         let usd = |i: &Instance| price(i).map_or(f64::INFINITY, |p| p.0);
         let same = |a: &Instance, b: &Instance| {
             (&a.accelerator, a.devices, &a.intra_link) == (&b.accelerator, b.devices, &b.intra_link)
@@ -281,7 +285,8 @@ fn named(
     let wrong = |why: String| Err(Error::input(format!("hardware.instance: {why}")));
     let mut out: Vec<&Instance> = Vec::new();
     for pattern in &asked.instances {
-        let chip = (catalog.accelerator(pattern).ok()).filter(|_| catalog.instance(pattern).is_err());
+        let chip =
+            (catalog.accelerator(pattern).ok()).filter(|_| catalog.instance(pattern).is_err());
         if pattern.contains('*') || chip.is_some() {
             let fits = |i: &&Instance| match chip {
                 Some(chip) => i.accelerator == chip.name,
@@ -294,7 +299,9 @@ fn named(
                 ));
             }
             if all.is_empty() {
-                return wrong(format!("no instance type of the catalog is called `{pattern}`"));
+                return wrong(format!(
+                    "no instance type of the catalog is called `{pattern}`"
+                ));
             }
             let with_price: Vec<&Instance> = all.iter().copied().filter(|i| priced(i)).collect();
             match (with_price.is_empty(), prices) {

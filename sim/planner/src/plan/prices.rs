@@ -105,11 +105,7 @@ impl Prices {
     ) -> Option<(f64, &str)> {
         let mut best: Option<(f64, &str)> = None;
         let mut seen: Vec<&str> = Vec::new();
-        for row in self
-            .rows
-            .iter()
-            .filter(|r| named(&r.instance))
-        {
+        for row in self.rows.iter().filter(|r| named(&r.instance)) {
             let is_allowed = self.regions.is_empty() || self.regions.contains(&row.region);
             if !is_allowed || seen.contains(&row.region.as_str()) {
                 continue;

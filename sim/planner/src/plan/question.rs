@@ -5,8 +5,8 @@ use std::path::Path;
 
 use hwmodels::catalog::Catalog;
 use hwmodels::units::UsdPerHour;
-use sim::metrics::definition::Metric;
 use serde::{Deserialize, Serialize};
+use sim::metrics::definition::Metric;
 use sim::scenario::document::{self, Document};
 use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
 use sim::workload::Arrival;
@@ -281,7 +281,8 @@ impl Question {
         }
         let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
         let date = asked.price_date.as_deref();
-        let probe = probe(world, &base, origin, &axes, date).map_err(|e| replaced(&e, &document))?;
+        let probe =
+            probe(world, &base, origin, &axes, date).map_err(|e| replaced(&e, &document))?;
         let mut catalog = probe.catalog().map_err(|e| replaced(&e, &document))?;
         asked.price = (probe.hardware.as_ref().and_then(|h| h.price)).map(UsdPerHour::usd_per_hour);
         let offers = Offers::of(&asked, prices.as_ref(), &mut catalog)?;

@@ -102,7 +102,7 @@ impl PlanReport {
                 dollars(month),
                 figure(hour)
             ),
-            _ => format!("{} x {}, whose price nobody says", w.accelerators, w.accelerator),
+            _ => format!("{} x {}, whose price nobody says", w.devices, w.accelerator),
         };
         if let Some(per_million) = w.usd_per_million_output_tokens {
             text += &format!(

@@ -77,7 +77,7 @@ pub struct Choice {
     pub accelerator: String,
     /// Accelerators of all instances.
     #[serde(default)]
-    pub accelerators: u32,
+    pub devices: u32,
     /// Whether they are rented one by one, in place of whole instances: `instance` is then the accelerator, and `instances` their number.
     #[serde(default)]
     pub by_accelerator: bool,
@@ -436,7 +436,7 @@ pub fn pareto(choices: &[&Choice]) -> Vec<u64> {
     // Prices are compared where all have one.
     let is_priced = choices.iter().all(|c| c.usd_per_hour.is_some());
     let figures = |c: &Choice| {
-        let devices = f64::from(c.accelerators);
+        let devices = f64::from(c.devices);
         let mut all = vec![c.usd_per_hour.filter(|_| is_priced).unwrap_or(devices)];
         all.extend(c.standing.values_ms.iter().map(|v| v.unwrap_or(0.0)));
         all

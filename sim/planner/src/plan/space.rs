@@ -264,7 +264,11 @@ fn hardware(offer: &Offer, devices: u32, question: &Question) -> Vec<String> {
     if offer.is_slice {
         out.push(format!("hardware.accelerator={}", text(&offer.accelerator)));
         out.push(format!("hardware.count={devices}"));
-        out.extend(offer.usd_per_hour.map(|usd| price(usd * f64::from(devices))));
+        out.extend(
+            offer
+                .usd_per_hour
+                .map(|usd| price(usd * f64::from(devices))),
+        );
         let host_path = offer.host_path.and_then(|h| Value::try_from(h).ok());
         out.extend(host_path.map(|h| format!("hardware.host_path={h}")));
         return out;
@@ -281,9 +285,7 @@ fn hardware(offer: &Offer, devices: u32, question: &Question) -> Vec<String> {
 /// Why an engine that the question names has no place on an accelerator, and which has.
 fn does_not_run(kind: EngineKind, chip: &str, is_neuron: bool) -> String {
     let own = match is_neuron {
-        true => {
-            "tgi_neuron runs there, with server = \"tgi\" or \"optimum_vllm\" (vLLM's plug-in)"
-        }
+        true => "tgi_neuron runs there, with server = \"tgi\" or \"optimum_vllm\" (vLLM's plug-in)",
         false => "it is for Inferentia and Trainium",
     };
     format!("{kind} does not run on {chip}; {own}")

@@ -2,6 +2,7 @@
 //!
 //! They are one program, since each program of tests takes long to link.
 
+mod candidates;
 mod decisions;
 mod plan;
 mod schemas;
