@@ -263,23 +263,12 @@ impl Question {
         let own_layouts = layout.is_empty();
         let own_engines = engine.is_none();
         let Fixed {
-            table: mut fixed,
+            table: fixed,
             axes,
             mut asked,
         } = fixed(model, hardware, layout, router, &plan).map_err(|(key, e)| at(&key, e))?;
         let name = name.unwrap_or_else(|| stem(origin));
-        fixed.insert("name".into(), Value::String(name.clone()));
-        if let Some(seed) = seed {
-            let seed =
-                i64::try_from(seed).map_err(|_| at("seed", "must be at most 2^63 - 1".into()))?;
-            fixed.insert("seed".into(), Value::Integer(seed));
-        }
-        let workload = workload.into_iter().map(Value::Table).collect();
-        fixed.insert("workload".into(), Value::Array(workload));
-        if !run.is_empty() {
-            fixed.insert("run".into(), Value::Table(run));
-        }
-        let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
+        let base = base(fixed, &name, seed, (workload, run)).map_err(|e| at("seed", e))?;
         let date = asked.price_date.as_deref();
         let probe =
             probe(world, &base, origin, &axes, date).map_err(|e| replaced(&e, &document))?;
@@ -332,6 +321,26 @@ impl Question {
             world: world.clone(),
         })
     }
+}
+
+/// What is the same in every candidate as a scenario's text, or what is wrong with the seed.
+fn base(
+    mut fixed: Table,
+    name: &str,
+    seed: Option<u64>,
+    (workload, run): (Vec<Table>, Table),
+) -> Result<String, String> {
+    fixed.insert("name".into(), Value::String(name.to_owned()));
+    if let Some(seed) = seed {
+        let seed = i64::try_from(seed).map_err(|_| "must be at most 2^63 - 1".to_owned())?;
+        fixed.insert("seed".into(), Value::Integer(seed));
+    }
+    let workload = workload.into_iter().map(Value::Table).collect();
+    fixed.insert("workload".into(), Value::Array(workload));
+    if !run.is_empty() {
+        fixed.insert("run".into(), Value::Table(run));
+    }
+    toml::to_string(&fixed).map_err(|e| e.to_string())
 }
 
 /// Refuses a link where nothing is to be joined.

@@ -355,7 +355,8 @@ impl<'a> Search<'a> {
     pub fn run(mut self) -> Result<Found, Error> {
         let mut settled: BTreeMap<usize, Settled> = BTreeMap::new();
         let mut price = f64::INFINITY;
-        for _ in 0..MOST_PASSES {
+        let mut passes = 0;
+        while passes < MOST_PASSES {
             price = self.scout_all(price)?;
             let field = self.race(price, &settled)?;
             (self.progress)(&format!("full runs of {}", field.len()));
@@ -363,14 +364,25 @@ impl<'a> Search<'a> {
                 .par_iter()
                 .map(|(at, units)| self.settle(*at, *units, None))
                 .collect::<Result<Vec<_>, Error>>()?;
-            let looked_at = found.len();
-            settled.extend(found.into_iter().flatten().map(|s| (s.at, s)));
+            for ((at, _), one) in field.iter().zip(found) {
+                match one {
+                    Some(s) => {
+                        settled.insert(*at, s);
+                    }
+                    // No number of units holds, whatever a short stretch said.
+                    None => {
+                        self.scouted.remove(at);
+                        self.ruled_out[*at] = f64::INFINITY;
+                    }
+                }
+            }
+            passes += usize::from(!settled.is_empty());
             let best = settled
                 .values()
                 .map(|s| s.cost)
                 .fold(f64::INFINITY, f64::min);
             // What was set aside for less than the best costs may still be better.
-            if best <= price || (looked_at == 0 && price.is_infinite()) {
+            if best <= price || (field.is_empty() && price.is_infinite()) {
                 break;
             }
             price = best;

@@ -240,7 +240,7 @@ fn without_a_price_deployments_are_ranked_by_their_accelerators() {
 fn an_accelerators_name_means_all_instance_types_with_it() {
     let q = parsed(&text("", "instance = \"L40S\"", &poisson(1.0), VLLM)).unwrap();
     let names: Vec<&str> = q.offers.list.iter().map(|o| o.name.as_str()).collect();
-    assert_eq!(names, ["g6e.xlarge", "g6e.12xlarge", "g6e.48xlarge"]);
+    assert_eq!(names, ["g6e.12xlarge", "g6e.48xlarge", "g6e.xlarge"]);
     assert!(
         q.offers
             .list
@@ -275,9 +275,16 @@ fn each_accelerator_gets_the_engines_that_it_runs() {
     };
     assert_eq!(kinds("g6e"), ["vllm"]);
     assert_eq!(kinds("inf2"), ["optimum_vllm", "tgi", "tgi_neuron"]);
-    // A question of Inferentia alone is answered without a word about engines.
-    let (report, _) = answered(&text("", "instance = \"inf2.*\"", &poisson(0.5), ""));
-    assert!(report.winner.is_some(), "{}", report.render());
+    // A question of Inferentia alone is answered without a word about engines. Those on inf2.xlarge come near the objectives in a short run, and miss them
+    // with any number of replicas: what they cost does not keep others from being looked at.
+    let of_two = "instance = [\"inf2.xlarge\", \"inf2.24xlarge\"]\n[layout]\ntp = [2, 8]";
+    let (report, _) = answered(&text("", of_two, &poisson(0.5), ""));
+    let w = report.winner.as_ref();
+    let w = w.unwrap_or_else(|| panic!("{}", report.render()));
+    assert_eq!(
+        (w.instance.as_str(), w.layout.as_str()),
+        ("inf2.24xlarge", "TP 8")
+    );
     // One that names vLLM is told what runs there.
     let named = text("", "instance = \"inf2.xlarge\"", &poisson(0.5), VLLM);
     let e = Space::of(&parsed(&named).unwrap())
