@@ -227,10 +227,7 @@ fn wrong_questions_say_what_and_where() {
     );
     fails(&format!("{base}[plan]\nredundancy = \"n+2\"\n"), "q.toml");
     fails(
-        &base.replace(
-            "\"1 req/s\" }",
-            "\"1 req/s\" }\nretries = { max = 2, on_rejected = true }",
-        ),
+        &base.replace("\"1 req/s\" }", "\"1 req/s\" }\nretries = { max = 2 }"),
         "open loop",
     );
 }
