@@ -14,7 +14,7 @@ use crate::plot::legend;
 pub fn plan_svg(report: &PlanReport) -> anyhow::Result<String> {
     let points: Vec<(f64, f64, &Choice)> = report
         .choices()
-        .filter_map(|c| Some((c.usd_per_hour, (*c.standing.values_ms.first()?)?, c)))
+        .filter_map(|c| Some((across(report, c), (*c.standing.values_ms.first()?)?, c)))
         .collect();
     if points.is_empty() {
         return Err(anyhow!("no deployment holds, so there is nothing to plot"));
@@ -44,7 +44,10 @@ fn draw(
     let objective = report.slo.first().map_or("", String::as_str);
     chart
         .configure_mesh()
-        .x_desc("price [USD/h]; joined: no other is cheaper and faster in every objective")
+        .x_desc(match is_priced(report) {
+            true => "price [USD/h]; joined: no other is cheaper and faster in every objective",
+            false => "accelerators; joined: no other takes fewer and is faster in every objective",
+        })
         .y_desc(format!("{objective} [ms]"))
         .axis_desc_style(("sans-serif", 20))
         .label_style(("sans-serif", 17))
@@ -62,7 +65,7 @@ fn draw(
         .pareto
         .iter()
         .filter_map(|i| report.choices().nth(usize::try_from(*i).ok()?))
-        .filter_map(|c| Some((c.usd_per_hour, (*c.standing.values_ms.first()?)?)))
+        .filter_map(|c| Some((across(report, c), (*c.standing.values_ms.first()?)?)))
         .collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     chart.draw_series(LineSeries::new(front, BLACK.mix(0.3)))?;
@@ -85,6 +88,17 @@ fn draw(
     legend(&mut chart, SeriesLabelPosition::UpperRight, 17)?;
     root.present()?;
     Ok(())
+}
+
+/// Whether all have a price.
+fn is_priced(report: &PlanReport) -> bool {
+    report.choices().all(|c| c.usd_per_hour.is_some())
+}
+
+/// Where a choice lies: its price [USD/h], or its accelerators where a price is missing.
+fn across(report: &PlanReport, c: &Choice) -> f64 {
+    let price = c.usd_per_hour.filter(|_| is_priced(report));
+    price.unwrap_or(f64::from(c.devices))
 }
 
 /// The first objective's limit [ms].

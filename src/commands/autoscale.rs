@@ -5,9 +5,10 @@ mod kinds;
 use anyhow::Context as _;
 use rayon::prelude::*;
 use sim::report::autoscale::{AutoscaleReport, RunOf, Trial};
-use sim::scenario::Scenario;
+use sim::scenario::built::most_running;
 use sim::scenario::cluster_file::{AutoscalerFile, QuantityFile};
 use sim::scenario::hpa_file::{BehaviorFile, ScalingRulesFile};
+use sim::scenario::{Scenario, running_metric, runs_more_than};
 
 use crate::bad_input::BadInput;
 use crate::exit_code;
@@ -142,8 +143,20 @@ struct Variant {
 fn of_settings(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
     let pool = pool(args, scenario)?;
     let present = present(scenario, pool)?;
+    let running = running(scenario, pool)?;
     let mut all = Vec::new();
     for setting in settings(args, &present) {
+        if let (Some((metric, most)), Some(target)) = (running, setting.target)
+            && setting.metric.as_deref() == Some(metric)
+            && !runs_more_than(target, most)
+            && setting != present
+        {
+            note!(
+                "left out: {}: a replica runs at most {most} requests, so none is ever above that target",
+                in_words(&setting).join(", ")
+            );
+            continue;
+        }
         let scenario = applied(scenario, &setting, pool);
         scenario.build().map_err(|e| BadInput(e.to_string()))?;
         all.push(Variant {
@@ -153,6 +166,25 @@ fn of_settings(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>>
         });
     }
     Ok(all)
+}
+
+/// The metric that shows the requests which a replica runs, and how many that are at most; `None`: no limit, or no such metric.
+fn running(
+    scenario: &Scenario,
+    pool: Option<usize>,
+) -> anyhow::Result<Option<(&'static str, u32)>> {
+    let decided = scenario
+        .build()
+        .map_err(|e| BadInput(e.to_string()))?
+        .decided;
+    let (engine, most) = match pool.and_then(|i| scenario.pools.get(i)) {
+        None => (&scenario.engine, most_running(&decided)),
+        Some(pool) => {
+            let own = decided.get(&pool.name).and_then(toml::Value::as_table);
+            (&pool.engine, own.and_then(most_running))
+        }
+    };
+    Ok(running_metric(engine.params.kind()).zip(most))
 }
 
 /// Kinds of autoscalers beside the scenario as it stands; one that the scenario cannot have is left out, and that is said.
@@ -166,7 +198,7 @@ fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
         return Err(BadInput(message.to_owned()).into());
     }
     has_objective(scenario)?;
-    scenario.build().map_err(|e| BadInput(e.to_string()))?;
+    let most = running(scenario, None)?.map(|(_, most)| most);
     let mut all = vec![Variant {
         words: Vec::new(),
         is_present: true,
@@ -178,7 +210,13 @@ fn of_kinds(args: &Args, scenario: &Scenario) -> anyhow::Result<Vec<Variant>> {
         false => args.target.clone(),
     };
     for target in targets {
-        for (name, scenario) in kinds::kinds(scenario, kinds::Common { min, max, target }) {
+        let common = kinds::Common {
+            min,
+            max,
+            target,
+            most,
+        };
+        for (name, scenario) in kinds::kinds(scenario, common) {
             let words = vec![name];
             if all.iter().any(|v| v.words == words) {
                 continue;

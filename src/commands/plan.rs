@@ -27,11 +27,13 @@ const MAX_PART_BYTES: u64 = 1 << 30;
 /// Find the cheapest deployment that serves a load within its objectives, and say how sure that is.
 ///
 /// A planning question is a scenario in which instance types, layouts, engine limits, dtypes and routers may be lists of alternatives
-/// (docs/planning.md). Without a file the question is --model, --rate, --prompt, --output and --slo; --show prints it as a file.
+/// (docs/planning.md). Without a file the question is --model, --rate or --users, --prompt, --output and --slo; --show prints it as a file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_code::help("Examples:
   servetwin plan plans/chat.toml
   servetwin plan --model llama-3.1-8b --rate '40 req/s' --prompt 1000 --output 300 --slo 'ttft.p99 < 500 ms' --instance 'g6e.*,p5.*'
+  servetwin plan --model qwen3-32b --rate '10 req/s' --prompt 3000 --output 300 --slo 'ttft.p95 < 1 s' --slo 'tpot.p95 < 40 ms' --gpu H100,H200
+  servetwin plan --model llama-3.1-8b --users 200 --think-time '10 s' --prompt 1000 --output 300 --slo 'ttft.p95 < 1 s' --slo 'tpot.p95 < 40 ms' --instance L40S
   servetwin plan plans/chat.toml --set plan.redundancy=none --scenario winner.toml --csv ranking.csv --plot ranking.svg
   servetwin plan plans/chat.toml --export k8s -o deployment
   servetwin plan plans/chat.toml --shard 1/2 --out parts && servetwin plan plans/chat.toml --shard 2/2 --out parts && servetwin merge plans/chat.toml parts", &[exit_code::EXPECTATION_NOT_MET], &[(exit_code::EXPECTATION_NOT_MET, "no deployment holds")]))]
@@ -43,11 +45,17 @@ pub struct Args {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Model in the catalog (servetwin catalog list).
-    #[arg(long, value_name = "NAME", conflicts_with = "file", requires_all = ["rate", "prompt", "output", "slo"])]
+    #[arg(long, value_name = "NAME", conflicts_with = "file", requires_all = ["load", "prompt", "output", "slo"])]
     model: Option<String>,
     /// Rate of the requests: '40 req/s', or 40.
-    #[arg(long, value_name = "RATE", conflicts_with = "file")]
+    #[arg(long, value_name = "RATE", conflicts_with = "file", group = "load")]
     rate: Option<String>,
+    /// Users in place of a rate: each sends when the last answer has come.
+    #[arg(long, value_name = "N", conflicts_with = "file", group = "load", value_parser = clap::value_parser!(u32).range(1..))]
+    users: Option<u32>,
+    /// Mean pause of a user between an answer and the next request, e.g. '20 s'; exponential. Default: none.
+    #[arg(long, value_name = "TIME", requires = "users")]
+    think_time: Option<String>,
     /// Prompt length: tokens, or a distribution such as '{ kind = "lognormal", mean = 1000, std = 800 }'.
     #[arg(
         long,
@@ -67,7 +75,7 @@ pub struct Args {
     /// An objective such as 'ttft.p99 < 500 ms'. Repeatable.
     #[arg(long, value_name = "CONDITION", conflicts_with = "file")]
     slo: Vec<String>,
-    /// Instance types that are allowed, comma-separated; * stands for any text. Default: all with a price.
+    /// Instance types that are allowed, comma-separated; * stands for any text, an accelerator such as H100 for all types with it. Default: all with a price.
     #[arg(
         long,
         value_name = "TYPE,...",
@@ -75,6 +83,31 @@ pub struct Args {
         conflicts_with = "file"
     )]
     instance: Vec<String>,
+    /// Count accelerators in place of instances, e.g. H100,H200: a replica takes those of its layout alone.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        conflicts_with = "file"
+    )]
+    gpu: Vec<String>,
+    /// Price of one of them, e.g. '2.5 USD/h'. Default: the lowest share of an instance type's.
+    #[arg(long, value_name = "PRICE", requires = "gpu")]
+    gpu_price: Option<String>,
+    /// Engines to try, comma-separated: vllm, sglang, trt_llm, tgi, tgi_neuron. Default: vLLM, and on Inferentia and Trainium what runs there.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        conflicts_with = "file"
+    )]
+    engine: Vec<String>,
+    /// Format of the weights: bf16, fp8, int8, int4. Default: that of the model as published.
+    #[arg(long, value_name = "FORMAT", conflicts_with = "file")]
+    weights: Option<String>,
+    /// Try the winner under a HorizontalPodAutoscaler, and write --scenario with it, its node group and its cluster.
+    #[arg(long)]
+    autoscale: bool,
     /// Most that it may cost, e.g. '20 USD/h'.
     #[arg(long, value_name = "PRICE", conflicts_with = "file")]
     budget: Option<String>,
@@ -204,6 +237,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             if args.measured_only {
                 set.push("plan.measured_only=true".to_owned());
             }
+            if args.autoscale {
+                set.push("plan.autoscaled=true".to_owned());
+            }
             Question::load(file, &set)?
         }
         (None, Some(model)) => {
@@ -323,6 +359,13 @@ fn quick(args: &Args, model: String) -> Quick {
     Quick {
         model,
         rate: args.rate.clone().unwrap_or_default(),
+        users: args.users,
+        think_time: args.think_time.clone(),
+        gpus: args.gpu.clone(),
+        gpu_price: args.gpu_price.clone(),
+        engines: args.engine.clone(),
+        weights: args.weights.clone(),
+        autoscaled: args.autoscale,
         prompt: args.prompt.clone().unwrap_or_default(),
         output: args.output.clone().unwrap_or_default(),
         slo: args.slo.clone(),

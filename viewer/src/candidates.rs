@@ -65,7 +65,11 @@ struct Choice {
     layout: String,
     replicas: u32,
     settings: Vec<(String, String)>,
-    usd_per_hour: f64,
+    usd_per_hour: Option<f64>,
+    #[serde(default)]
+    by_accelerator: bool,
+    #[serde(default)]
+    devices_per_replica: u32,
     usd_per_million_output_tokens: Option<f64>,
     standing: Standing,
     bound_requests_per_s: f64,
@@ -207,12 +211,18 @@ fn plan(plan: Plan) -> Candidates {
     figures.push(figure("bound [req/s]", Some(true)));
     let objectives = plan.slo.len();
     let of = |(i, c): (usize, Choice)| {
-        let mut values = vec![Some(c.usd_per_hour)];
+        let mut values = vec![c.usd_per_hour];
         values.extend((0..objectives).map(|i| c.standing.values_ms.get(i).copied().flatten()));
         values.push(Some(c.standing.margin_ratio));
         values.push(c.usd_per_million_output_tokens);
         values.push(Some(c.bound_requests_per_s));
-        let mut sets = vec![format!("hardware.instance={}", c.instance)];
+        let mut sets = match c.by_accelerator {
+            false => vec![format!("hardware.instance={}", c.instance)],
+            true => vec![
+                format!("hardware.accelerator={}", c.instance),
+                format!("hardware.count={}", c.devices_per_replica),
+            ],
+        };
         sets.extend(layout(&c.layout));
         sets.push(format!("layout.replicas={}", c.replicas));
         sets.extend(c.settings.iter().map(|(k, v)| format!("{k}={v}")));

@@ -166,6 +166,7 @@ impl QuickRequest {
             budget: self.budget.clone(),
             redundancy: self.redundancy.clone(),
             measured_only: self.measured_only,
+            ..Quick::default()
         })
     }
 }

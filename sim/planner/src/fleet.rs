@@ -67,10 +67,13 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// That of a scenario; none where it has no instance type of a catalog.
+    /// That of a scenario; none where it has no instance type of a catalog, and no machine of its own.
     pub fn of(scenario: &Scenario) -> Option<Packing> {
-        let hardware = scenario.hardware.as_ref().filter(|h| h.machine.is_none())?;
-        let catalog = scenario.catalog().ok()?;
+        let hardware = scenario.hardware.as_ref()?;
+        let mut catalog = scenario.catalog().ok()?;
+        if let Some(m) = &hardware.machine {
+            (catalog.add_machine(&hardware.instance, &m.accelerator, m.count, m.host_path)).ok()?;
+        }
         let instance = catalog.instance(&hardware.instance).ok()?;
         let ranks = instance
             .ranks(catalog.accelerator(&instance.accelerator).ok()?)
@@ -213,7 +216,7 @@ impl Fleet {
         };
         let options = RunOptions {
             record: RecordOptions {
-                warmup: extent.warmup,
+                warmup: extent.warmup.max(load.warmup()),
                 series_bins: 0,
                 ..RecordOptions::default()
             },

@@ -218,6 +218,7 @@ impl<'a> Judge<'a> {
                 let span = Span::new(per_s * factor, (own_s, warmup_s), conditions, most);
                 Some(span.map_err(|why| Error::input(format!("the load is too large: {why}")))?)
             }
+            None if requests.is_closed() => None,
             None => {
                 let warm = SimTime::ZERO + extent.warmup;
                 let left = requests.sent_after(warm, factor);
@@ -257,6 +258,11 @@ impl<'a> Judge<'a> {
         let Some(length) = length else {
             return fleet.run(counts, self.requests.all(self.factor), self.extent);
         };
+        if self.requests.is_closed() {
+            // What is left out is the time in which the users come.
+            let load = self.requests.stretch(length.requests as usize, self.factor);
+            return fleet.run(counts, load, Extent::default());
+        }
         let load = self.requests.first(length.requests as usize, self.factor)?;
         let extent = Extent {
             warmup: SimDuration::from_secs(length.warmup_s),
@@ -265,11 +271,39 @@ impl<'a> Judge<'a> {
         fleet.run(counts, load, extent)
     }
 
+    /// How `counts` replicas stand under users who each send when their last answer has come: runs are doubled as [`lengthen`] does, but nobody knows
+    /// beforehand how long they take.
+    fn closed(&self, fleet: &Fleet, counts: &[u32]) -> Result<Judged, Error> {
+        let mut requests = grid(self.requests.len() as f64).min(MOST_EXTENDED);
+        let mut looks = Looks::default();
+        loop {
+            let length = Length {
+                requests,
+                warmup_s: 0.0,
+            };
+            let record = self.run(fleet, counts, Some(length))?;
+            let mut standing = Standing::of(&record, self.conditions, false);
+            let seen = looks.see(&record, &standing, true);
+            requests *= 2;
+            if seen == Look::Stands || requests > MOST_EXTENDED {
+                settle(&record, &mut standing, seen);
+                return Ok(Judged {
+                    standing,
+                    record,
+                    length: None,
+                });
+            }
+        }
+    }
+
     /// How `counts` replicas of each kind of `fleet` stand.
     ///
     /// # Errors
     /// The simulator's own.
     pub fn stands(&self, fleet: &Fleet, counts: &[u32]) -> Result<Judged, Error> {
+        if self.requests.is_closed() {
+            return self.closed(fleet, counts);
+        }
         let run = |length: Option<Length>| -> Result<(RunRecord, Standing), Error> {
             let record = self.run(fleet, counts, length)?;
             let standing = Standing::of(&record, self.conditions, self.span.is_some());

@@ -7,10 +7,11 @@
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hwmodels::units::Secs;
 use sim::kernel::time::{SimDuration, SimTime};
-use sim::request::{ReqId, RequestSpec};
+use sim::request::{Outcome, ReqId, RequestSpec};
 use sim::scenario::Scenario;
-use sim::workload::{Arrival, Workload};
+use sim::workload::{Arrival, Mix, RequestEnd, StreamSpec, Workload};
 
 use crate::Error;
 use crate::hash::fnv1a;
@@ -21,10 +22,12 @@ pub const MOST_REQUESTS: usize = 200_000;
 /// Most requests that are drawn to find enough with certain prompts.
 const MOST_DRAWN: usize = 1 << 23;
 
-/// The requests of an open loop, in the order in which they are sent.
+/// The requests of a load: those of an open loop in the order in which they are sent, or a closed loop and a sample of its requests.
 #[derive(Clone)]
 pub struct Requests {
     list: Arc<[RequestSpec]>,
+    /// The load itself, where requests are sent when answers come: each deployment plays it for itself, with the same random streams.
+    users: Option<Arc<Users>>,
     shares: bool,
     /// Whether the load has more requests than these.
     pub cut: bool,
@@ -62,6 +65,58 @@ pub struct Moments {
     pub longest: u32,
     /// Whether requests share prompt content: less may be computed than is sent.
     pub shares: bool,
+    /// Users of a closed loop; none: requests come when they come.
+    pub users: Option<f64>,
+    /// Mean pause of such a user between an answer and the next request [s].
+    pub think_s: Option<f64>,
+}
+
+/// Users who each send when their last answer has come.
+struct Users {
+    /// A scenario with their load, and no more than that of it matters.
+    scenario: Scenario,
+    /// Requests that its run sends.
+    requests: usize,
+}
+
+/// Requests of a closed loop that are drawn to know its lengths.
+const SAMPLE: usize = 4_000;
+
+impl Users {
+    /// Users of `scenario` times `factor`, who pause as long divided by `haste`. `n`: requests after the users have come; none: those of the scenario.
+    fn play(&self, n: Option<usize>, factor: f64, haste: f64) -> Option<Mix> {
+        let mut scenario = at_scale(&self.scenario, factor).ok()?;
+        let own = self.scenario.workload.iter();
+        let mut users = 0;
+        for (stream, own) in scenario.workload.iter_mut().zip(own) {
+            if let (
+                Arrival::Closed {
+                    concurrency,
+                    stagger,
+                    think,
+                    ..
+                },
+                Arrival::Closed { concurrency: n, .. },
+            ) = (&mut stream.arrival, &own.arrival)
+            {
+                // More users come in the same time.
+                let share = f64::from(*concurrency) / f64::from(*n);
+                *stagger = Secs::new(stagger.secs() / share).ok()?;
+                *think = Secs::new(think.secs() / haste).ok()?;
+                users += u64::from(*concurrency);
+            }
+            if n.is_some() {
+                stream.requests = None;
+            }
+        }
+        if let Some(n) = n {
+            // While they come, each sends about twice.
+            scenario.limits.requests = Some(n as u64 + 2 * users);
+            scenario.limits.duration = None;
+        }
+        // Its files were read before.
+        scenario.mix().ok()
+    }
 }
 
 /// Requests per second of a scenario whose rates neither change nor end by themselves; none of others.
@@ -95,6 +150,64 @@ fn drawn(scenario: &Scenario, n: usize) -> Result<(Vec<RequestSpec>, bool, bool)
 }
 
 impl Requests {
+    /// The requests of `scenario` with `seed`: [`Requests::draw`], or the users of a closed loop.
+    ///
+    /// # Errors
+    /// As [`Requests::draw`], but for closed loops; those whose run has no number of requests.
+    pub fn of(scenario: &Scenario, seed: u64) -> Result<Requests, Error> {
+        let closed = |s: &StreamSpec| matches!(s.arrival, Arrival::Closed { .. });
+        if !scenario.workload.iter().all(closed) {
+            return Requests::draw(scenario, seed);
+        }
+        let mut scenario = scenario.clone();
+        scenario.seed = seed;
+        let Some(requests) = scenario.limits.requests else {
+            let why = "run.requests: a plan of a closed loop takes a number of requests; how many a duration holds depends on the deployment";
+            return Err(Error::input(why));
+        };
+        let mut mix = scenario.mix()?;
+        let shares = mix.shares_content();
+        let mut list = Vec::new();
+        // Answers that take no time: what is asked does not depend on them, but for when.
+        while mix.peek().is_some() && list.len() < SAMPLE {
+            let mut spec = RequestSpec::default();
+            mix.pop(list.len() as ReqId, &mut spec);
+            mix.on_end(&RequestEnd {
+                id: list.len() as ReqId,
+                tag: spec.tag,
+                stream: spec.stream,
+                session: spec.session,
+                outcome: Outcome::Finished,
+                at: spec.arrival,
+                output_tokens: spec.output_tokens,
+            });
+            list.push(spec);
+        }
+        if list.is_empty() {
+            return Err(Error::input("workload: no request is sent"));
+        }
+        Ok(Requests {
+            source: Arc::new(Source {
+                per_s: None,
+                scenario: scenario.clone(),
+                prompts: 0..=u32::MAX,
+                drawn: Mutex::default(),
+            }),
+            list: list.into(),
+            shares,
+            cut: false,
+            users: Some(Arc::new(Users {
+                requests: usize::try_from(requests).unwrap_or(usize::MAX),
+                scenario,
+            })),
+        })
+    }
+
+    /// Whether they are sent when answers come.
+    pub fn is_closed(&self) -> bool {
+        self.users.is_some()
+    }
+
     /// Draws the requests of `scenario` with `seed`.
     ///
     /// # Errors
@@ -124,6 +237,7 @@ impl Requests {
                 drawn: Mutex::new(first),
             }),
             list,
+            users: None,
             shares,
             cut,
         })
@@ -209,7 +323,7 @@ impl Requests {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.users.as_ref().map_or(self.list.len(), |u| u.requests)
     }
 
     /// Whether there are none.
@@ -230,6 +344,9 @@ impl Requests {
 
     /// Requests per second, as [`Moments::per_s`].
     pub fn per_s(&self) -> Option<f64> {
+        if self.is_closed() {
+            return None;
+        }
         let span = self.span_s();
         let measured = (span > 0.0).then(|| (self.list.len() - 1) as f64 / span);
         let is_whole = self.source.prompts == (0..=u32::MAX);
@@ -256,7 +373,19 @@ impl Requests {
         let mut prompts: Vec<u32> = self.list.iter().map(|r| r.prompt_tokens).collect();
         prompts.sort_unstable();
         let longest = |r: &RequestSpec| r.prompt_tokens.saturating_add(r.max_tokens);
+        let own = self.users.as_ref().map(|u| &u.scenario.workload);
+        let closed = own.into_iter().flatten().filter_map(|s| match s.arrival {
+            Arrival::Closed {
+                concurrency, think, ..
+            } => Some((f64::from(concurrency), think.secs())),
+            _ => None,
+        });
+        let (users, pauses) = closed.fold((0.0, 0.0), |(n, z), (users, think)| {
+            (n + users, z + users * think)
+        });
         Moments {
+            users: (users > 0.0).then_some(users),
+            think_s: (users > 0.0).then(|| pauses / users),
             per_s: self.per_s(),
             prompt: prompt / n,
             output: output / n,
@@ -268,19 +397,37 @@ impl Requests {
         }
     }
 
-    /// All of them, at `factor` times their rate.
+    /// All of them, at `factor` times their rate, or of `factor` times as many users.
     pub fn all(&self, factor: f64) -> Playback {
+        if let Some(users) = &self.users {
+            return self.live(users, users.play(None, factor, 1.0));
+        }
         self.play(0, self.list.len(), 1, factor)
     }
 
-    /// A stretch of `n`, whose rate is the median of such stretches, at `factor` times its rate.
+    /// A stretch of `n`, whose rate is the median of such stretches, at `factor` times its rate, or of `factor` times as many users.
     pub fn stretch(&self, n: usize, factor: f64) -> Playback {
+        if let Some(users) = &self.users {
+            return self.live(users, users.play(Some(n), factor, 1.0));
+        }
         let n = n.clamp(1, self.list.len());
         self.play(self.median_start(n), n, 1, factor)
     }
 
+    /// A stretch of `n` as it is to a deployment that is `factor` times as slow, in that deployment's own time: requests come, or users come back, as much
+    /// faster.
+    pub fn slowed(&self, n: usize, factor: f64) -> Playback {
+        match &self.users {
+            Some(users) => self.live(users, users.play(Some(n), 1.0, factor)),
+            None => self.stretch(n, factor),
+        }
+    }
+
     /// The stretch of `n` whose rate is the highest.
     pub fn busiest(&self, n: usize) -> Playback {
+        if self.users.is_some() {
+            return self.stretch(n, 1.0);
+        }
         let n = n.clamp(1, self.list.len());
         let starts = (0..self.list.len() / n).map(|i| i * n);
         let at = starts.min_by(|a, b| self.between(*a, a + n).total_cmp(&self.between(*b, b + n)));
@@ -292,6 +439,7 @@ impl Requests {
         let list = (self.list.iter()).filter(|r| prompts.contains(&r.prompt_tokens));
         Requests {
             list: list.cloned().collect(),
+            users: None,
             shares: self.shares,
             cut: self.cut,
             source: Arc::new(Source {
@@ -303,8 +451,12 @@ impl Requests {
         }
     }
 
-    /// What one of `replicas` gets of a stretch: each in turn, `n` requests or as many as there are.
+    /// What one of `replicas` gets of a stretch: each in turn, `n` requests or as many as there are; or its share of the users.
     pub fn share(&self, replicas: u32, n: usize) -> Playback {
+        if let Some(users) = &self.users {
+            let share = 1.0 / f64::from(replicas.max(1));
+            return self.live(users, users.play(Some(n), share, 1.0));
+        }
         let stride = replicas.max(1) as usize;
         let taken = n.saturating_mul(stride).clamp(1, self.list.len());
         self.play(self.median_start(taken), taken, stride, 1.0)
@@ -317,6 +469,13 @@ impl Requests {
             .collect();
         spans.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         spans.get(spans.len() / 2).map_or(0, |s| s.1)
+    }
+
+    fn live(&self, users: &Users, mix: Option<Mix>) -> Playback {
+        Playback {
+            users: mix.map(|mix| (mix, SimDuration::from_secs(users.scenario.warmup.secs()))),
+            ..self.play(0, 0, 1, 1.0)
+        }
     }
 
     fn play(&self, from: usize, n: usize, stride: usize, factor: f64) -> Playback {
@@ -332,6 +491,7 @@ fn played(
     shares: bool,
 ) -> Playback {
     Playback {
+        users: None,
         origin: if from == 0 {
             SimTime::ZERO
         } else {
@@ -348,6 +508,8 @@ fn played(
 
 /// Requests that are played to a deployment.
 pub struct Playback {
+    /// Users in place of the list, and how long they take to come.
+    users: Option<(Mix, SimDuration)>,
     list: Arc<[RequestSpec]>,
     at: usize,
     end: usize,
@@ -367,6 +529,11 @@ impl Playback {
         SimTime::ZERO + SimDuration((since.0 as f64 * self.scale).round() as u64)
     }
 
+    /// What is left out of any run of it: users come one after another.
+    pub fn warmup(&self) -> SimDuration {
+        self.users.as_ref().map_or(SimDuration::ZERO, |u| u.1)
+    }
+
     /// From the start until the last is sent [s].
     pub fn span_s(&self) -> f64 {
         match self.end.checked_sub(1) {
@@ -378,10 +545,16 @@ impl Playback {
 
 impl Workload for Playback {
     fn peek(&self) -> Option<SimTime> {
+        if let Some((mix, _)) = &self.users {
+            return mix.peek();
+        }
         (self.at < self.end).then(|| self.time(self.list[self.at].arrival))
     }
 
-    fn pop(&mut self, _id: ReqId, out: &mut RequestSpec) {
+    fn pop(&mut self, id: ReqId, out: &mut RequestSpec) {
+        if let Some((mix, _)) = &mut self.users {
+            return mix.pop(id, out);
+        }
         if self.at >= self.end {
             return;
         }
@@ -405,8 +578,14 @@ impl Workload for Playback {
         self.at += self.stride;
     }
 
+    fn on_end(&mut self, end: &RequestEnd) {
+        if let Some((mix, _)) = &mut self.users {
+            mix.on_end(end);
+        }
+    }
+
     fn reacts(&self) -> bool {
-        false
+        self.users.is_some()
     }
 
     fn shares_content(&self) -> bool {
@@ -414,6 +593,9 @@ impl Workload for Playback {
     }
 
     fn len_hint(&self) -> Option<u64> {
+        if let Some((mix, _)) = &self.users {
+            return mix.len_hint();
+        }
         Some((self.end.saturating_sub(self.at)).div_ceil(self.stride) as u64)
     }
 }

@@ -137,6 +137,19 @@ fn exported(engine: EngineKind) -> Vec<(&'static str, Counter)> {
     }
 }
 
+/// The metric by which an engine's exporter shows the requests that it runs.
+pub fn running_metric(engine: EngineKind) -> Option<&'static str> {
+    let mut all = exported(engine).into_iter();
+    all.find(|(_, c)| matches!(c, Counter::Running))
+        .map(|(name, _)| name)
+}
+
+/// Whether replicas that run at most `most` requests each can ever lie so far above a target of `target` running requests that an HPA with its default
+/// tolerance takes more of them.
+pub fn runs_more_than(target: f64, most: u32) -> bool {
+    f64::from(most) > target * (1.0 + Settings::default().tolerance)
+}
+
 fn is_triton(engine: EngineKind) -> bool {
     matches!(engine, EngineKind::TrtLlm | EngineKind::Static)
 }

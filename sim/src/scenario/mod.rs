@@ -60,6 +60,7 @@ use hwmodels::units::{Secs, UsdPerHour};
 use hwmodels::{Dtype, Layout};
 
 pub use crate::engines::EngineParams;
+pub use autoscaler::{running_metric, runs_more_than};
 pub use built::{Built, ScenarioRunError};
 pub use cluster::ClusterChoice;
 pub use document::Places;
@@ -68,6 +69,7 @@ pub use file::RouterPolicy;
 pub use pool_cluster::PoolOnCluster;
 pub use pools::{PoolChoice, TransferChoice};
 pub use slo::SloChoice;
+pub use startup::STORAGE;
 
 use crate::cluster::pools::Role;
 use crate::workload::{Limits, StreamSpec};

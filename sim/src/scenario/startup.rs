@@ -20,7 +20,7 @@ use crate::kube::spec::{ClusterSpec, SharedLoad, StartSpec, Wake, WakeSpec, Weig
 type Result<T> = std::result::Result<T, ScenarioError>;
 
 /// Storage where none is named.
-pub(super) const STORAGE: &str = "ebs_gp3";
+pub const STORAGE: &str = "ebs_gp3";
 /// Loader where none is named.
 pub(super) const LOADER: &str = "safetensors";
 

@@ -4,13 +4,13 @@ use sim::control::dynamo::config::{Mode, PlannerConfig};
 use sim::control::sagemaker::alarm::ComparisonOperator;
 use sim::control::sagemaker::target_tracking::PredefinedMetricType;
 use sim::kube::spec::Metered;
-use sim::scenario::Scenario;
 use sim::scenario::cluster_file::{AutoscalerFile, KedaFile, QuantityFile, TriggerFile};
 use sim::scenario::hpa_file::{HpaFile, HpaMetricFile, HpaMetricType};
 use sim::scenario::scalers_file::{
     AlarmFile, EppFile, KarpenterFile, SageMakerFile, StepFile, StepScalingFile,
     TargetTrackingFile, WvaFile,
 };
+use sim::scenario::{Scenario, runs_more_than};
 
 /// Requests sent on and not answered.
 const ACTIVE: &str = "envoy_cluster_upstream_rq_active";
@@ -24,6 +24,8 @@ pub struct Common {
     pub max: i32,
     /// Requests in hand for each replica.
     pub target: f64,
+    /// Most requests that a replica runs; `None`: no limit.
+    pub most: Option<u32>,
 }
 
 /// Bounds of the scenario's own autoscaler; without one 1 and as many as its nodes hold.
@@ -76,6 +78,11 @@ pub fn kinds(scenario: &Scenario, c: Common) -> Vec<(String, Scenario)> {
         ..AutoscalerFile::default()
     };
     let t = c.target;
+    // Of requests that run there are never more than the engine's limit; the others count those that wait too.
+    let running = match c.most {
+        Some(most) if !runs_more_than(t, most) => f64::from((most / 2).max(1)),
+        _ => t,
+    };
     let mut all = vec![
         (
             format!("hpa: {ACTIVE} {t}"),
@@ -92,10 +99,10 @@ pub fn kinds(scenario: &Scenario, c: Common) -> Vec<(String, Scenario)> {
             },
         ),
         (
-            format!("epp: saturation 0.7, running requests {t}"),
+            format!("epp: saturation 0.7, running requests {running}"),
             AutoscalerFile {
                 epp: Some(EppFile {
-                    running_requests_threshold: Some(t),
+                    running_requests_threshold: Some(running),
                     min_replica_count: Some(c.min),
                     max_replica_count: Some(c.max),
                     ..EppFile::default()

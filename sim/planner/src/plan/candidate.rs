@@ -12,10 +12,18 @@ use crate::Error;
 pub struct Candidate {
     /// Its place in the space.
     pub index: usize,
-    /// Instance type.
+    /// Instance type; the accelerator where these are rented one by one, each of which then counts as an instance.
     pub instance: String,
-    /// Price of an instance [USD/h].
-    pub usd_per_hour: f64,
+    /// Its accelerator's name in the catalog.
+    pub accelerator: String,
+    /// Price of an instance [USD/h]; none where nobody says.
+    pub usd_per_hour: Option<f64>,
+    /// Whether deployments are ranked by their number of accelerators in place of their price.
+    pub by_devices: bool,
+    /// Accelerators of an instance.
+    pub devices_per_instance: u32,
+    /// Where accelerators are rented one by one: replicas that a machine may hold, whoever rents the rest of it.
+    pub per_machine: Option<u32>,
     /// Replicas that one instance holds; 0: a replica spans several.
     pub per_instance: u32,
     /// Instances that one replica takes.
@@ -57,11 +65,25 @@ impl Candidate {
     /// What is left of `units`, for each way to lose `what`.
     pub fn losing(&self, units: u32, what: Redundancy) -> Vec<Vec<u32>> {
         match &self.apart {
-            None => vec![vec![
-                self.cells(units)
-                    .saturating_sub(what.spare(self.per_instance)),
-            ]],
+            None => vec![vec![self.cells(units).saturating_sub(self.spare(what))]],
             Some(a) => a.losing(self.cells(units), what),
+        }
+    }
+
+    /// Replicas that are lost with `what`.
+    fn spare(&self, what: Redundancy) -> u32 {
+        // Where accelerators are rented one by one, a machine may hold as many replicas as fit it.
+        what.spare(self.per_machine.unwrap_or(self.per_instance))
+    }
+
+    /// Most units of a deployment.
+    pub fn most_units(&self, question: &Question) -> u32 {
+        let machines = question.max_instances;
+        match (self.per_machine, self.per_instance) {
+            (Some(n), 0) => machines.saturating_mul(n),
+            (Some(n), of_one) => machines.saturating_mul((n / of_one).max(1)),
+            (None, 0) => machines / self.instances_per_replica.max(1),
+            (None, _) => machines,
         }
     }
 
@@ -74,24 +96,36 @@ impl Candidate {
         }
     }
 
-    /// Price of `units` [USD/h].
-    pub fn cost(&self, units: u32) -> f64 {
-        f64::from(self.instances(units)) * self.usd_per_hour
+    /// Accelerators of `units`.
+    pub fn accelerators(&self, units: u32) -> u32 {
+        self.instances(units)
+            .saturating_mul(self.devices_per_instance)
     }
 
-    /// Units that cost at most `usd_per_hour`.
-    pub fn units_for(&self, usd_per_hour: f64) -> u32 {
+    /// Price of `units` [USD/h], where it is known.
+    pub fn usd(&self, units: u32) -> Option<f64> {
+        Some(f64::from(self.instances(units)) * self.usd_per_hour?)
+    }
+
+    /// What `units` are ranked by: their price [USD/h], or their accelerators where something that was asked for has no price.
+    pub fn cost(&self, units: u32) -> f64 {
+        match self.usd(units).filter(|_| !self.by_devices) {
+            Some(usd) => usd,
+            None => f64::from(self.accelerators(units)),
+        }
+    }
+
+    /// Units that cost at most `cost`.
+    pub fn units_for(&self, cost: f64) -> u32 {
         // A hair more, so that rounding does not cost a unit.
-        (usd_per_hour * (1.0 + 1e-9) / self.cost(1))
-            .floor()
-            .clamp(0.0, 1e9) as u32
+        (cost * (1.0 + 1e-9) / self.cost(1)).floor().clamp(0.0, 1e9) as u32
     }
 
     /// Units whose surviving cells are at least `cells`.
     pub fn units_of(&self, cells: u32, question: &Question) -> u32 {
         let what = question.redundancy;
         if self.apart.is_none() {
-            let with_spare = cells.saturating_add(what.spare(self.per_instance));
+            let with_spare = cells.saturating_add(self.spare(what));
             return with_spare.div_ceil(self.per_instance.max(1)).max(1);
         }
         let mut units = cells.div_ceil(self.per_instance.max(1)).max(1);
@@ -149,10 +183,10 @@ impl Candidate {
     /// # Errors
     /// A combination that no scenario can have.
     pub fn scenario(&self, question: &Question, counts: &[u32]) -> Result<Scenario, Error> {
-        self.scenario_with(question, counts, None)
+        self.scenario_with(question, counts, &[])
     }
 
-    /// The same with a further override.
+    /// The same with further `keys` laid over.
     ///
     /// # Errors
     /// As [`Candidate::scenario`].
@@ -160,10 +194,9 @@ impl Candidate {
         &self,
         question: &Question,
         counts: &[u32],
-        more: Option<String>,
+        keys: &[String],
     ) -> Result<Scenario, Error> {
         let mut overrides = self.overrides.clone();
-        overrides.extend(more);
         match &self.apart {
             None => overrides.push(format!(
                 "layout.replicas={}",
@@ -171,6 +204,7 @@ impl Candidate {
             )),
             Some(a) => overrides.extend(a.overrides(counts, question.kv_transfer.as_ref())),
         }
+        overrides.extend_from_slice(keys);
         Ok(question
             .world
             .scenario(&question.base, &question.origin, &overrides)?)

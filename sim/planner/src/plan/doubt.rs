@@ -107,14 +107,14 @@ pub fn doubt(
         requests: REQUESTS.min(question.requests.len()) as u64,
         holds_ratio: runs.iter().filter(|d| d.winner.holds).count() as f64 / n,
         cheapest_ratio: runs.iter().filter(|d| wins(d)).count() as f64 / n,
-        usd_per_hour: interval(lowest).filter(|_| complete),
+        usd_per_hour: interval(lowest).filter(|_| complete && !question.offers.by_devices),
         values_ms: values,
         finalists: finalists
             .iter()
             .enumerate()
             .map(|(i, f)| Finalist {
                 label: ready[f.at].candidate.label(),
-                usd_per_hour: f.cost,
+                usd_per_hour: ready[f.at].candidate.usd(f.units),
                 cheapest_ratio: runs.iter().filter(|d| cheapest(d) == Some(i)).count() as f64 / n,
             })
             .collect(),
@@ -150,7 +150,7 @@ fn one(
     let other;
     let requests = if question.seeded {
         let probe = finalists_load(question, ready, finalists)?;
-        other = Requests::draw(&probe, question.seed.wrapping_add(i + 1))?;
+        other = Requests::of(&probe, question.seed.wrapping_add(i + 1))?;
         &other
     } else {
         &question.requests

@@ -44,15 +44,13 @@ pub fn energy(
 ) -> Result<Option<Energy>, Error> {
     let c = &ready.candidate;
     let catalog = &question.catalog;
-    let instance = catalog.instance(&c.instance).ok();
-    let chip = instance.and_then(|i| Some((catalog.accelerator(&i.accelerator).ok()?, i)));
-    let Some((chip, instance)) = chip else {
+    let Ok(chip) = catalog.accelerator(&c.accelerator) else {
         return Ok(None);
     };
     let Some(tdp_w) = tdp_w(&chip.name) else {
         return Ok(None);
     };
-    let devices = c.instances(winner.units).saturating_mul(instance.devices);
+    let devices = c.accelerators(winner.units);
     let watts = f64::from(devices) * tdp_w;
     let busy = time.weights + time.kv + time.compute + time.communication + time.host + time.bubble;
     let arithmetic = if busy > 0.0 { time.compute / busy } else { 0.0 };
@@ -60,7 +58,7 @@ pub fn energy(
     for cap in CAPS {
         let slowdown = 1.0 + arithmetic * (cap.cbrt().recip() - 1.0);
         // Steps that are all s times as long serve the load as one that comes s times as fast, in s times the time.
-        let load = || question.requests.stretch(REQUESTS, slowdown);
+        let load = || question.requests.slowed(REQUESTS, slowdown);
         let what = question.redundancy;
         let standing = ready.losing(question, winner.units, what, load, Extent::default())?;
         caps.push(PowerCap {

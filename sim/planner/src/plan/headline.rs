@@ -16,11 +16,7 @@ impl PlanReport {
             (true, Some(room)) if room < BARELY => "HOLDS, barely",
             (true, _) => "HOLDS",
         };
-        let what = format!(
-            "{}  {} USD/month  {verdict}",
-            deployment(w),
-            dollars(w.usd_per_month)
-        );
+        let what = format!("{}  {}  {verdict}", deployment(w), price(w));
         let trust = self.trust.clone().unwrap_or_else(|| {
             format!(
                 "NONE: no run of this engine on {} with such a model was ever compared with a prediction; --measured-only leaves such out",
@@ -57,13 +53,19 @@ pub(super) fn deployment(c: &Choice) -> String {
             a.prefill_replicas, a.prefill_layout, a.decode_replicas, a.decode_layout
         ),
     };
-    format!(
-        "{} x {} ({} x {}{of}, {replicas})",
-        c.devices,
-        short_name(&c.accelerator),
-        c.instances,
-        c.instance
-    )
+    let chips = format!("{} x {}", c.devices, short_name(&c.accelerator));
+    match c.by_accelerator {
+        true => format!("{chips} (rented one by one, {replicas})"),
+        false => format!("{chips} ({} x {}{of}, {replicas})", c.instances, c.instance),
+    }
+}
+
+/// `80 358 USD/month`.
+fn price(c: &Choice) -> String {
+    match c.usd_per_month {
+        Some(usd) => format!("{} USD/month", dollars(usd)),
+        None => "no price known".to_owned(),
+    }
 }
 
 /// What the winner does not survive, and what does.
@@ -93,11 +95,7 @@ fn breaks(d: &Detail, sturdier: Option<&Sturdier>) -> String {
     );
     match &s.choice {
         _ if s.is_winner => format!("{breaks}; {survives}"),
-        Some(c) => format!(
-            "{breaks}; {} for {} USD/month {survives}",
-            deployment(c),
-            dollars(c.usd_per_month)
-        ),
+        Some(c) => format!("{breaks}; {} ({}) {survives}", deployment(c), price(c)),
         None => format!("{breaks}; none of the deployments looked at {survives}"),
     }
 }

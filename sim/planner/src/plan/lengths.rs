@@ -10,7 +10,7 @@ use crate::Error;
 /// Lengths to try [tokens], the contexts that models come with.
 const LENGTHS: [u32; 8] = [262_144, 131_072, 65_536, 40_960, 32_768, 16_384, 8192, 4096];
 
-/// The candidate's scenario with the longest `max_model_len` of vLLM with which it starts as it was tried: the same KV blocks and limits. Where the question
+/// The candidate's scenario with `keys` laid over, and the longest `max_model_len` of vLLM with which it starts as it was tried: the same KV blocks and limits. Where the question
 /// gives one, it stays.
 ///
 /// # Errors
@@ -19,8 +19,9 @@ pub fn roomy(
     question: &Question,
     candidate: &Candidate,
     counts: &[u32],
+    keys: &[String],
 ) -> Result<Scenario, Error> {
-    let own = candidate.scenario(question, counts)?;
+    let own = candidate.scenario_with(question, counts, keys)?;
     if !question.own_lengths || own.engine.params.kind() != EngineKind::VllmV1 {
         return Ok(own);
     }
@@ -29,8 +30,9 @@ pub fn roomy(
     };
     let own_length = length(&own).unwrap_or(u32::MAX);
     for longer in LENGTHS.into_iter().filter(|n| *n > own_length) {
-        let key = format!("engine.max_model_len={longer}");
-        let wide = candidate.scenario_with(question, counts, Some(key))?;
+        let mut keys = keys.to_vec();
+        keys.push(format!("engine.max_model_len={longer}"));
+        let wide = candidate.scenario_with(question, counts, &keys)?;
         if wide.build().is_ok_and(|b| starts_alike(&b, &tried)) {
             return Ok(wide);
         }

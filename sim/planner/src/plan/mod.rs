@@ -1,6 +1,6 @@
 //! `servetwin plan`: from a model, a load and objectives to a deployment.
 //!
-//! - [`question`]: what is asked ([`quick`]: in a few words); [`space`]: the [`candidate`]s; [`ready`]: candidates that start on their hardware
+//! - [`question`]: what is asked ([`quick`]: in a few words); [`offers`]: what can be rented; [`space`]: the [`candidate`]s; [`ready`]: candidates that start on their hardware
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
@@ -17,7 +17,9 @@ pub mod detail;
 pub mod doubt;
 pub mod energy;
 mod headline;
+mod layouts;
 mod lengths;
+pub mod offers;
 mod options;
 pub mod part;
 mod pattern;
@@ -294,27 +296,33 @@ fn conclude(
             progress("drawing the profiles' parameters");
             doubt = Some(doubt::doubt(question, ready, found, w, options.draws)?);
         }
-        scenario = Some(scenario_of(question, &ready[w.at], w, length)?);
-        if question.pools_by_prompt && !question.moments.shares {
+        notes.extend(layouts::in_words(question, ready, found, &rejected, w));
+        let whole = !question.moments.shares && !question.requests.is_closed();
+        if question.pools_by_prompt && whole && !question.offers.by_devices {
             split = pools::split(question, ready, found, w, progress)?;
         }
-        if question.autoscaled && !question.steady {
+        let mut keys = Vec::new();
+        if question.autoscaled {
             progress("the winner under an autoscaler");
-            autoscaled = autoscaled::trials(question, &ready[w.at], w)?;
-            if ready[w.at].candidate.apart.is_some() {
-                notes.push("no autoscaler is tried: prefill and decode apart want one each".into());
+            match autoscaled::trials(question, &ready[w.at], w)? {
+                Ok((report, of_best, start)) => {
+                    (autoscaled, keys) = (Some(report), of_best);
+                    notes.push(start);
+                }
+                Err(why) => notes.push(format!("no autoscaler is tried: {why}")),
             }
         }
+        scenario = Some(scenario_of(question, &ready[w.at], w, length, &keys)?);
     }
     let key = |r: &Rejection| (r.kind, r.what.clone(), r.reason.clone());
     rejected.sort_by_cached_key(key);
     let alternatives = alternatives(question, ready, found, winner.as_ref());
     let trust = (winner.as_ref()).and_then(|w| trust(question, &ready[w.at]));
     let winner = winner.map(|w| choice(question, ready, found, &w));
-    let next_price_ratio = (alternatives.iter().map(|c| c.usd_per_hour))
+    let next_price_ratio = (alternatives.iter().filter_map(|c| c.usd_per_hour))
         .min_by(f64::total_cmp)
-        .zip(winner.as_ref())
-        .map(|(next, w)| next / w.usd_per_hour);
+        .zip(winner.as_ref().and_then(|w| w.usd_per_hour))
+        .map(|(next, own)| next / own);
     let mut report = PlanReport {
         contract: PlanReport::CONTRACT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -425,6 +433,7 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled) -> C
         .moments
         .per_s
         .map(|rate| rate * question.moments.output * 3600.0);
+    let usd = c.usd(s.units);
     Choice {
         label: c.label(),
         instance: c.instance.clone(),
@@ -434,18 +443,19 @@ fn choice(question: &Question, ready: &[Ready], found: &Found, s: &Settled) -> C
             Some((_, region)) => Some(region.clone()),
             None => instance.and_then(|i| i.region.clone()),
         },
-        accelerator: instance.map_or_else(String::new, |i| i.accelerator.clone()),
-        devices: instance.map_or(0, |i| i.devices.saturating_mul(c.instances(s.units))),
         measured: !r.fleet.info.accuracy.is_empty(),
         layout: c.layouts(),
         apart: prefill_decode(r, &found.bounds[s.at], s.units),
         replicas,
         devices_per_replica: c.devices,
+        accelerator: c.accelerator.clone(),
+        devices: c.accelerators(s.units),
+        by_accelerator: c.per_machine.is_some(),
         replicas_needed: c.surviving(s.units, question),
         settings: c.settings.clone(),
-        usd_per_hour: s.cost,
-        usd_per_month: s.cost * report::HOURS_PER_MONTH,
-        usd_per_million_output_tokens: tokens_per_h.map(|t| s.cost / t * 1e6),
+        usd_per_hour: usd,
+        usd_per_month: usd.map(|usd| usd * report::HOURS_PER_MONTH),
+        usd_per_million_output_tokens: tokens_per_h.and_then(|t| Some(usd? / t * 1e6)),
         standing: s.standing.clone(),
         whole_load: true,
         room_ratio: s.room,
@@ -475,16 +485,18 @@ fn prefill_decode(ready: &Ready, bound: &bounds::Bound, units: u32) -> Option<Pr
     })
 }
 
-/// The winner as a scenario file: every default visible, the objectives as comments and as `--expect`. It is as long as the run that its figures are of.
+/// The winner as a scenario file with `keys` laid over: every default visible, the objectives as comments and as `--expect`. Without keys it is as long as the
+/// run that its figures are of.
 fn scenario_of(
     question: &Question,
     ready: &Ready,
     winner: &Settled,
     length: Option<judge::Length>,
+    keys: &[String],
 ) -> Result<String, Error> {
     let replicas = ready.candidate.replicas(winner.units);
     let counts = ready.candidate.counts(winner.units);
-    let mut scenario = lengths::roomy(question, &ready.candidate, &counts)?;
+    let mut scenario = lengths::roomy(question, &ready.candidate, &counts, keys)?;
     scenario.description = format!(
         "{} on {} x {}, {replicas} replicas of {}: the answer to the planning question {}.",
         question::model_name(&scenario),
@@ -495,7 +507,7 @@ fn scenario_of(
     );
     scenario.slo = SloChoice::of(question.conditions.clone());
     absolute_files(&mut scenario, &question.world)?;
-    if let Some(length) = length {
+    if let Some(length) = length.filter(|_| keys.is_empty()) {
         length.lay_over(&mut scenario)?;
     }
     let expects: Vec<String> = question

@@ -1,12 +1,10 @@
 //! Prices by region, from a file of the user's: the catalog has one price per instance type.
 //!
 //! A CSV file with a header: `instance,region,usd_per_h` or `instance,region,multiplier` (of the catalog's price), or both columns with one of them empty.
-//! `*` in an instance's name stands for any text; the first row that fits counts.
+//! `*` in an instance's name stands for any text; the first row that fits counts. A row that names an accelerator has the price of one.
 
-use hwmodels::instance::Instance;
 use serde::Deserialize;
 
-use super::pattern::allows;
 use crate::Error;
 
 /// Most rows of a file.
@@ -99,15 +97,15 @@ impl Prices {
         })
     }
 
-    /// The lowest price of an instance type and its region, of those that are allowed [USD/h]; `catalog` is its price there.
-    pub fn lowest(&self, instance: &Instance, catalog: Option<f64>) -> Option<(f64, &str)> {
+    /// The lowest price and its region, of those that are allowed [USD/h], of what the rows whose name is `named` are of; `catalog` is its price there.
+    pub fn lowest(
+        &self,
+        named: impl Fn(&str) -> bool,
+        catalog: Option<f64>,
+    ) -> Option<(f64, &str)> {
         let mut best: Option<(f64, &str)> = None;
         let mut seen: Vec<&str> = Vec::new();
-        for row in self
-            .rows
-            .iter()
-            .filter(|r| allows(&r.instance, &instance.name))
-        {
+        for row in self.rows.iter().filter(|r| named(&r.instance)) {
             let is_allowed = self.regions.is_empty() || self.regions.contains(&row.region);
             if !is_allowed || seen.contains(&row.region.as_str()) {
                 continue;
@@ -127,6 +125,7 @@ impl Prices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::pattern::allows;
 
     fn prices(text: &str, regions: &[&str]) -> Result<Prices, Error> {
         let regions: Vec<String> = regions.iter().map(|r| (*r).to_owned()).collect();
@@ -135,8 +134,7 @@ mod tests {
 
     #[test]
     fn the_lowest_price_of_an_allowed_region_counts() {
-        let catalog = hwmodels::catalog::Catalog::builtin();
-        let g5 = catalog.instance("g5.2xlarge").unwrap();
+        let g5 = |row: &str| allows(row, "g5.2xlarge");
         let text = "instance,region,usd_per_h,multiplier\ng5.2xlarge,here,2.5,\n*,here,,1\n*,there,,1.5\ng5.*,nowhere,0.1,\n";
         let all = prices(text, &[]).unwrap();
         assert_eq!(all.lowest(g5, Some(1.2)), Some((0.1, "nowhere")));

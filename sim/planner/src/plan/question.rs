@@ -6,12 +6,14 @@ use std::path::Path;
 use hwmodels::catalog::Catalog;
 use hwmodels::units::UsdPerHour;
 use serde::{Deserialize, Serialize};
+use sim::metrics::definition::Metric;
 use sim::scenario::document::{self, Document};
 use sim::scenario::slo::SloKeys;
 use sim::scenario::{ModelSource, Scenario, ScenarioError, relative};
 use sim::workload::Arrival;
 use toml::{Spanned, Table, Value};
 
+use super::offers::{Asked, Offers};
 use super::prices::Prices;
 use crate::conditions::Condition;
 use crate::hash::fnv1a;
@@ -121,6 +123,9 @@ struct PlanFile {
     prices: Option<String>,
     #[serde(default)]
     regions: Vec<String>,
+    gpu_price: Option<UsdPerHour>,
+    #[serde(default)]
+    slices: bool,
     #[serde(default)]
     disaggregated: bool,
     #[serde(default)]
@@ -169,10 +174,12 @@ pub struct Question {
     pub engines: Vec<Vec<Axis>>,
     /// Whether the longest request that engines take is the planner's own.
     pub own_lengths: bool,
-    /// Instance types that are allowed, as written; with `*` for any text.
-    pub instances: Vec<String>,
-    /// Prices by region.
-    pub prices: Option<Prices>,
+    /// Whether those are the planner's own, of which each accelerator takes those that run on it.
+    pub own_engines: bool,
+    /// What deployments can be made of, and what it costs.
+    pub offers: Offers,
+    /// Which of the catalog's prices.
+    pub price_date: Option<String>,
     /// Whether deployments with prefill and decode apart are candidates too.
     pub disaggregated: bool,
     /// Keys of `[kv_transfer]`, the link between them, where the question says it.
@@ -266,29 +273,27 @@ impl Question {
         }
         let prices = prices(world, origin, &plan).map_err(|(key, e)| at(key, e.to_string()))?;
         let own_layouts = layout.is_empty();
+        let own_engines = engine.is_none();
         let Fixed {
-            table: mut fixed,
+            table: fixed,
             axes,
-            instances,
-        } = fixed(model, hardware, layout, router).map_err(|(key, e)| at(&key, e))?;
+            mut asked,
+        } = fixed(model, hardware, layout, router, &plan).map_err(|(key, e)| at(&key, e))?;
         let name = name.unwrap_or_else(|| stem(origin));
-        fixed.insert("name".into(), Value::String(name.clone()));
-        if let Some(seed) = seed {
-            let seed =
-                i64::try_from(seed).map_err(|_| at("seed", "must be at most 2^63 - 1".into()))?;
-            fixed.insert("seed".into(), Value::Integer(seed));
+        let base = base(fixed, &name, seed, (workload, run)).map_err(|e| at("seed", e))?;
+        let date = asked.price_date.as_deref();
+        let probe =
+            probe(world, &base, origin, &axes, date).map_err(|e| replaced(&e, &document))?;
+        let mut catalog = probe.catalog().map_err(|e| replaced(&e, &document))?;
+        asked.price = (probe.hardware.as_ref().and_then(|h| h.price)).map(UsdPerHour::usd_per_hour);
+        let offers = Offers::of(&asked, prices.as_ref(), &mut catalog)?;
+        if offers.by_devices && plan.budget.is_some() {
+            let why = "holds prices against it, and something that is asked for has none: leave it out, or give hardware.price, plan.gpu_price or plan.prices";
+            return Err(at("plan.budget", why.to_owned()));
         }
-        let workload = workload.into_iter().map(Value::Table).collect();
-        fixed.insert("workload".into(), Value::Array(workload));
-        if !run.is_empty() {
-            fixed.insert("run".into(), Value::Table(run));
-        }
-        let base = toml::to_string(&fixed).map_err(|e| Error::Failed(e.to_string()))?;
-        let probe = probe(world, &base, origin, &axes).map_err(|e| replaced(&e, &document))?;
-        let catalog = probe.catalog().map_err(|e| replaced(&e, &document))?;
-        let requests = Requests::draw(&probe, probe.seed)?;
+        let requests = Requests::of(&probe, probe.seed)?;
         let moments = requests.moments();
-        let mut notes = Vec::new();
+        let mut notes = offers.notes.clone();
         if requests.cut {
             notes.push(format!(
                 "the load has more than {} requests; the plan rests on the first of them",
@@ -312,8 +317,9 @@ impl Question {
             own_layouts,
             engines,
             own_lengths,
-            instances,
-            prices,
+            own_engines,
+            offers,
+            price_date: asked.price_date,
             disaggregated: plan.disaggregated,
             kv_transfer,
             pools_by_prompt: plan.pools_by_prompt,
@@ -330,6 +336,26 @@ impl Question {
             world: world.clone(),
         })
     }
+}
+
+/// What is the same in every candidate as a scenario's text, or what is wrong with the seed.
+fn base(
+    mut fixed: Table,
+    name: &str,
+    seed: Option<u64>,
+    (workload, run): (Vec<Table>, Table),
+) -> Result<String, String> {
+    fixed.insert("name".into(), Value::String(name.to_owned()));
+    if let Some(seed) = seed {
+        let seed = i64::try_from(seed).map_err(|_| "must be at most 2^63 - 1".to_owned())?;
+        fixed.insert("seed".into(), Value::Integer(seed));
+    }
+    let workload = workload.into_iter().map(Value::Table).collect();
+    fixed.insert("workload".into(), Value::Array(workload));
+    if !run.is_empty() {
+        fixed.insert("run".into(), Value::Table(run));
+    }
+    toml::to_string(&fixed).map_err(|e| e.to_string())
 }
 
 /// Refuses a link where nothing is to be joined.
@@ -354,7 +380,7 @@ fn conditions(written: &SloKeys) -> Result<Vec<Condition>, (&'static str, String
 struct Fixed {
     table: Table,
     axes: Vec<Axis>,
-    instances: Vec<String>,
+    asked: Asked,
 }
 
 /// Parts the sections of a question, or the key at fault and why.
@@ -363,23 +389,14 @@ fn fixed(
     mut hardware: Table,
     layout: Table,
     router: Table,
+    plan: &PlanFile,
 ) -> Result<Fixed, (String, String)> {
-    let instances = match hardware.remove("instance") {
-        None => Vec::new(),
-        Some(v) => names(v).ok_or_else(|| {
-            (
-                "hardware.instance".to_owned(),
-                "must be instance types, e.g. [\"g5.*\", \"p5.48xlarge\"]".to_owned(),
-            )
-        })?,
-    };
-    for key in ["accelerator", "count", "step_profile"] {
-        if hardware.contains_key(key) {
-            return Err((
-                format!("hardware.{key}"),
-                "a plan chooses among instance types of the catalog; leave it out".into(),
-            ));
-        }
+    let asked = asked(&mut hardware, plan)?;
+    if hardware.contains_key("step_profile") {
+        return Err((
+            "hardware.step_profile".into(),
+            "a plan chooses among accelerators of the catalog; leave it out".into(),
+        ));
     }
     if layout.contains_key("replicas") {
         return Err((
@@ -403,10 +420,62 @@ fn fixed(
             table.insert(section.into(), Value::Table(constant));
         }
     }
-    Ok(Fixed {
-        table,
-        axes,
+    Ok(Fixed { table, axes, asked })
+}
+
+/// Takes what a question says of instance types, accelerators and prices out of its `[hardware]`.
+fn asked(hardware: &mut Table, plan: &PlanFile) -> Result<Asked, (String, String)> {
+    let wrong = |key: &str, why: &str| (key.to_owned(), why.to_owned());
+    let mut list = |key: &str, why: &str| match hardware.remove(key) {
+        None => Ok(Vec::new()),
+        Some(v) => names(v).ok_or_else(|| wrong(&format!("hardware.{key}"), why)),
+    };
+    let instances = list(
+        "instance",
+        "must be instance types or accelerators, e.g. [\"g5.*\", \"p5.48xlarge\", \"H100\"]",
+    )?;
+    let accelerators = list(
+        "accelerator",
+        "must be accelerators of the catalog, e.g. [\"H100\", \"H200\"]",
+    )?;
+    let by_one = plan.slices || !accelerators.is_empty();
+    let only_by_one = "is of accelerators that are rented one by one: name them in hardware.accelerator, or write plan.slices = true";
+    if plan.gpu_price.is_some() && !by_one {
+        return Err(wrong("plan.gpu_price", only_by_one));
+    }
+    if !accelerators.is_empty() && hardware.contains_key("price") {
+        let why = "is of an instance type; write plan.gpu_price, the price of one accelerator";
+        return Err(wrong("hardware.price", why));
+    }
+    let mut taken = |key: &str| hardware.remove(key);
+    let (count, host_path, date) = (taken("count"), taken("host_path"), taken("price_date"));
+    for (key, given) in [("count", &count), ("host_path", &host_path)] {
+        if given.is_some() && !by_one {
+            return Err(wrong(&format!("hardware.{key}"), only_by_one));
+        }
+    }
+    let count = count.map(|v| {
+        let n = v.as_integer().and_then(|n| u32::try_from(n).ok());
+        n.filter(|n| (1..=1024).contains(n))
+            .ok_or_else(|| wrong("hardware.count", "must be a whole number from 1 to 1024"))
+    });
+    let host_path = host_path.map(|v| {
+        v.try_into()
+            .map_err(|_| wrong("hardware.host_path", "must be \"own\" or \"shared\""))
+    });
+    let price_date = date.map(|v| {
+        let text = v.as_str().map(str::to_owned);
+        text.ok_or_else(|| wrong("hardware.price_date", "must be a date like \"2026-07-20\""))
+    });
+    Ok(Asked {
         instances,
+        accelerators,
+        count: count.transpose()?,
+        slices: plan.slices,
+        gpu_price: plan.gpu_price.map(UsdPerHour::usd_per_hour),
+        price: None,
+        price_date: price_date.transpose()?,
+        host_path: host_path.transpose()?,
     })
 }
 
@@ -453,6 +522,34 @@ impl Question {
         }
     }
 
+    /// The rate that must at least be served for the objectives to hold [req/s]: the load's, or that of users who wait no longer than the objectives
+    /// allow (Little's law: N users who each take a cycle of R + Z seconds send N / (R + Z)). None where neither is known.
+    pub fn least_per_s(&self) -> Option<f64> {
+        let m = &self.moments;
+        m.per_s.or_else(|| Some(m.users? / self.cycle_s()?))
+    }
+
+    /// Longest mean cycle of a user that the objectives allow: answer and pause [s]; none where they set no limit on an answer's time, or nobody is such a user.
+    pub fn cycle_s(&self) -> Option<f64> {
+        // A low quantile may lie below the mean; it bounds nothing here.
+        let high = |c: &&Condition| c.limit.quantile.is_none_or(|q| q >= 0.9);
+        let lowest = |is: fn(&Metric) -> bool| {
+            let limits = (self.conditions.iter().filter(high))
+                .filter(|c| is(&c.limit.metric))
+                .map(|c| c.limit.limit_ms / 1e3);
+            limits.min_by(f64::total_cmp)
+        };
+        let e2e = lowest(|m| *m == Metric::E2e);
+        let ttft = lowest(|m| *m == Metric::Ttft);
+        let between = lowest(|m| matches!(m, Metric::Tpot | Metric::Itl));
+        let summed = ttft.and_then(|t| Some(t + between? * (self.moments.output - 1.0).max(0.0)));
+        let answer = match (e2e, summed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        Some(answer? + self.moments.think_s?)
+    }
+
     /// What tells this question from others: its text, its requests, and the version of servetwin.
     pub fn fingerprint(&self) -> String {
         let mut all = format!(
@@ -461,12 +558,12 @@ impl Question {
             self.base,
             self.axes,
             self.engines,
-            self.instances,
+            self.offers.list,
             self.conditions,
             self.budget,
             self.redundancy.name(),
             self.max_instances,
-            self.prices,
+            self.price_date,
             self.pools_by_prompt,
             self.autoscaled,
             self.disaggregated,
@@ -534,11 +631,13 @@ fn probe(
     base: &str,
     origin: &str,
     axes: &[Axis],
+    price_date: Option<&str>,
 ) -> Result<Scenario, ScenarioError> {
     let mut overrides = vec![
         "hardware.instance=\"p5.48xlarge\"".to_owned(),
         "engine.kind=\"vllm\"".to_owned(),
     ];
+    overrides.extend(price_date.map(|d| format!("hardware.price_date={}", Value::from(d))));
     overrides.extend(
         axes.iter()
             .filter(|a| !a.key.starts_with("layout."))
@@ -562,9 +661,11 @@ fn engines(
     given: Option<OneOrMany<Table>>,
     moments: &Moments,
 ) -> Result<Vec<Vec<Axis>>, (String, String)> {
+    let of_kind = |kind: &str| with_default(Table::new(), "kind", kind);
     let given = match given {
         Some(all) => all.into_vec(),
-        None => vec![with_default(Table::new(), "kind", "vllm")],
+        // One for GPUs, one for Inferentia and Trainium.
+        None => vec![of_kind("vllm"), of_kind("tgi_neuron")],
     };
     let mut out = Vec::new();
     for mut table in given {
@@ -587,6 +688,11 @@ fn engines(
                     _ => Value::Array(values),
                 }
             });
+        }
+        if kind == "tgi_neuron" {
+            // TGI, and optimum-neuron's plug-in for vLLM.
+            let servers = ["tgi", "optimum_vllm"].map(Value::from).to_vec();
+            table.entry("server").or_insert(Value::Array(servers));
         }
         let mut axes = Vec::new();
         let constant = split("engine", table, &mut axes)?;
@@ -630,6 +736,13 @@ fn defaults(kind: &str, longest: u32) -> BTreeMap<&'static str, Vec<u32>> {
                     .chain([longest])
                     .collect(),
             ),
+            ("max_concurrent_requests", vec![512]),
+        ]),
+        // The shapes that the model is compiled for; a slot takes a whole request.
+        "tgi_neuron" => BTreeMap::from([
+            ("sequence_length", vec![longest]),
+            ("max_input_tokens", vec![longest - 1]),
+            ("batch_size", vec![1, 4, 8, 16, 32]),
             ("max_concurrent_requests", vec![512]),
         ]),
         _ => BTreeMap::new(),

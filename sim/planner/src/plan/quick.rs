@@ -3,6 +3,7 @@
 use hwmodels::units::{PerSec, UnitError};
 use toml::{Table, Value};
 
+use super::Question;
 use crate::Error;
 
 /// What a question needs at least.
@@ -10,16 +11,30 @@ use crate::Error;
 pub struct Quick {
     /// Name in the catalog.
     pub model: String,
-    /// Rate of Poisson arrivals, e.g. `40 req/s`.
+    /// Rate of Poisson arrivals, e.g. `40 req/s`; empty where `users` send.
     pub rate: String,
+    /// Users in place of a rate, each of whom sends when the last answer has come.
+    pub users: Option<u32>,
+    /// Their mean pause between an answer and the next request, e.g. `20 s`; exponential. Default: none.
+    pub think_time: Option<String>,
     /// Prompt length as a scenario writes it: a number of tokens, or a distribution `{ kind = ... }`.
     pub prompt: String,
     /// Output length, likewise.
     pub output: String,
     /// Objectives.
     pub slo: Vec<String>,
-    /// Instance types; empty: all of the catalog with a price.
+    /// Instance types, or accelerators for all types with them; empty: all of the catalog with a price.
     pub instances: Vec<String>,
+    /// Accelerators that are rented one by one, in place of instances.
+    pub gpus: Vec<String>,
+    /// Price of one of these, e.g. `2.5 USD/h`.
+    pub gpu_price: Option<String>,
+    /// Engines, e.g. `vllm`, `sglang`, `trt_llm`; empty: those that the accelerators run by default.
+    pub engines: Vec<String>,
+    /// Format of the weights, e.g. `fp8`.
+    pub weights: Option<String>,
+    /// Whether the winner is tried under an autoscaler.
+    pub autoscaled: bool,
     /// Most that it may cost, e.g. `20 USD/h`.
     pub budget: Option<String>,
     /// What may be lost: `none`, `n+1`, `n+1 instance`.
@@ -33,6 +48,10 @@ const RUN_S: f64 = 180.0;
 const WARMUP_S: f64 = 30.0;
 /// Requests of its run at least and at most.
 const REQUESTS: (f64, f64) = (2_000.0, 20_000.0);
+/// Requests of each user in a run.
+const ROUNDS: f64 = 30.0;
+/// Cycle of a user where the objectives set no limit on the time of an answer: that of one which is read as it comes [s].
+const READING_S: f64 = 20.0;
 
 impl Quick {
     /// The question as a file.
@@ -40,17 +59,67 @@ impl Quick {
     /// # Errors
     /// A rate or length that cannot be read.
     pub fn to_toml(&self) -> Result<String, Error> {
+        let (arrival, name, (requests, warmup)) = self.load()?;
+        let text = self.of_load(arrival, &name, requests, warmup)?;
+        let (Some(users), true) = (self.users, warmup == 0.0) else {
+            return Ok(text);
+        };
+        // Users come one after another within the longest cycle that the objectives allow, which is left out.
+        let asked = Question::parse(&text, "command line", &[])?;
+        let cycle = asked.cycle_s().unwrap_or(READING_S);
+        let stagger = cycle / f64::from(users.max(1));
+        let arrival = self.closed(users, Some(stagger));
+        self.of_load(arrival, &name, requests, cycle)
+    }
+
+    /// What sends, in words, requests of a run, and what of it is left out [s]: 0 where that is not known yet.
+    fn load(&self) -> Result<(Vec<(&'static str, Value)>, String, (f64, f64)), Error> {
+        if let Some(users) = self.users {
+            let requests = (ROUNDS * f64::from(users)).clamp(REQUESTS.0, REQUESTS.1);
+            let name = format!("{} for {users} users", self.model);
+            return Ok((self.closed(users, None), name, (requests, 0.0)));
+        }
         let rate = rate(&self.rate)?;
         let (per_s, rate) = (rate.per_sec(), rate.to_string());
         let requests = (per_s * RUN_S).clamp(REQUESTS.0, REQUESTS.1).round();
         let warmup = WARMUP_S.min(requests / per_s / 6.0);
+        let arrival = vec![
+            ("kind", Value::from("poisson")),
+            ("rate", Value::from(rate.as_str())),
+        ];
+        let name = format!("{} at {rate}", self.model);
+        Ok((arrival, name, (requests, warmup)))
+    }
+
+    /// The arrivals of `users` who come `stagger` after each other [s].
+    fn closed(&self, users: u32, stagger: Option<f64>) -> Vec<(&'static str, Value)> {
+        let mut out = vec![
+            ("kind", Value::from("closed")),
+            ("concurrency", Value::from(i64::from(users))),
+        ];
+        if let Some(think) = &self.think_time {
+            out.push(("think", Value::from(think.as_str())));
+            out.push(("think_cv", Value::from(1.0)));
+        }
+        out.extend(stagger.map(|s| ("stagger", Value::from(format!("{s:.4} s")))));
+        out
+    }
+
+    /// The question as a file, under a load.
+    fn of_load(
+        &self,
+        arrival: Vec<(&'static str, Value)>,
+        name: &str,
+        requests: f64,
+        warmup: f64,
+    ) -> Result<String, Error> {
         let text = |s: &str| Value::String(s.to_owned());
         let list = |all: &[String]| Value::Array(all.iter().map(|s| text(s)).collect());
         let table = |pairs: Vec<(&str, Value)>| {
             Value::Table(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
         };
         let mut root = Table::new();
-        root.insert("name".into(), text(&format!("{} at {rate}", self.model)));
+        root.insert("name".into(), text(name));
         root.insert("slo".into(), list(&self.slo));
         let mut plan = Vec::new();
         if let Some(b) = &self.budget {
@@ -62,17 +131,29 @@ impl Quick {
         if self.measured_only {
             plan.push(("measured_only", Value::Boolean(true)));
         }
+        if let Some(price) = &self.gpu_price {
+            plan.push(("gpu_price", text(price)));
+        }
+        if self.autoscaled {
+            plan.push(("autoscaled", Value::Boolean(true)));
+        }
         if !plan.is_empty() {
             root.insert("plan".into(), table(plan));
         }
-        root.insert("model".into(), table(vec![("name", text(&self.model))]));
-        if !self.instances.is_empty() {
-            root.insert(
-                "hardware".into(),
-                table(vec![("instance", list(&self.instances))]),
-            );
+        let mut model = vec![("name", text(&self.model))];
+        model.extend(self.weights.as_ref().map(|w| ("weights", text(w))));
+        root.insert("model".into(), table(model));
+        let hardware = [("instance", &self.instances), ("accelerator", &self.gpus)];
+        let hardware = hardware.into_iter().filter(|(_, all)| !all.is_empty());
+        let hardware: Vec<_> = hardware.map(|(key, all)| (key, list(all))).collect();
+        if !hardware.is_empty() {
+            root.insert("hardware".into(), table(hardware));
         }
-        let arrival = table(vec![("kind", text("poisson")), ("rate", text(&rate))]);
+        if !self.engines.is_empty() {
+            let engines = self.engines.iter().map(|e| table(vec![("kind", text(e))]));
+            root.insert("engine".into(), Value::Array(engines.collect()));
+        }
+        let arrival = table(arrival);
         let stream = table(vec![
             ("name", text("requests")),
             ("arrival", arrival),
@@ -122,7 +203,6 @@ fn rate(text: &str) -> Result<PerSec, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Question;
 
     #[test]
     fn a_few_words_make_a_question() {

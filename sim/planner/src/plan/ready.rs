@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hwmodels::StepModel;
 use rayon::prelude::*;
 use sim::report::draws::draw;
+use sim::scenario::built::most_running;
 
 use super::candidate::Candidate;
 use super::question::{Question, Redundancy};
@@ -50,14 +51,13 @@ impl Limits {
         let blocks = u64::try_from(blocks.unwrap_or(0)).unwrap_or(0);
         Limits {
             kv_tokens: blocks.saturating_mul(u64::from(block_tokens)),
-            max_seqs: number(&SEQS),
+            max_seqs: most_running(decided),
             step_tokens: number(&TOKENS),
         }
     }
 }
 
-/// The names under which engines know the number of sequences, and the token budget, of a step.
-const SEQS: [&str; 2] = ["max_num_seqs", "max_batch_size"];
+/// The names under which engines know the token budget of a step.
 const TOKENS: [&str; 2] = ["max_num_batched_tokens", "max_num_tokens"];
 
 impl Ready {

@@ -116,11 +116,14 @@ impl PlanReport {
     }
 
     fn price(&self, w: &Choice) -> String {
-        let mut text = format!(
-            "{} USD a month (730 h at {} USD/h)",
-            dollars(w.usd_per_month),
-            figure(w.usd_per_hour)
-        );
+        let mut text = match (w.usd_per_hour, w.usd_per_month) {
+            (Some(hour), Some(month)) => format!(
+                "{} USD a month (730 h at {} USD/h)",
+                dollars(month),
+                figure(hour)
+            ),
+            _ => format!("{} x {}, whose price nobody says", w.devices, w.accelerator),
+        };
         if let Some(per_million) = w.usd_per_million_output_tokens {
             text += &format!(
                 ", {} USD per million output tokens of this load",
@@ -154,8 +157,8 @@ impl PlanReport {
 
     /// The cheapest deployment beside the winner.
     fn cheapest_alternative(&self) -> Option<&Choice> {
-        let price = |c: &&Choice| c.usd_per_hour;
-        (self.alternatives.iter()).min_by(|a, b| price(a).total_cmp(&price(b)))
+        let priced = self.alternatives.iter().filter_map(|c| Some((c.usd_per_hour?, c)));
+        priced.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, c)| c)
     }
 
     fn nothing(&self, out: &mut String) -> std::fmt::Result {
@@ -197,8 +200,8 @@ impl PlanReport {
             write!(
                 out,
                 "  {front} {:>9} {:>11} {:>5} {:>5}",
-                figure(c.usd_per_hour),
-                dollars(c.usd_per_month),
+                c.usd_per_hour.map_or("-".into(), figure),
+                c.usd_per_month.map_or("-".into(), dollars),
                 c.instances,
                 c.replicas
             )?;
@@ -492,7 +495,7 @@ fn doubts(out: &mut String, d: &Doubt) -> std::fmt::Result {
                 "in {:.0} %: {} ({} USD/h)",
                 100.0 * f.cheapest_ratio,
                 f.label,
-                figure(f.usd_per_hour)
+                f.usd_per_hour.map_or("-".into(), figure)
             ),
         )?;
     }

@@ -51,7 +51,7 @@ pub struct PlanReport {
     pub doubt: Option<Doubt>,
     /// The load in two pools by prompt length; null where the question does not ask, or no split holds.
     pub split: Option<Split>,
-    /// The winner under an autoscaler; null where the question does not ask, or the load is steady.
+    /// The winner under an autoscaler; null where the question does not ask, or none can be tried.
     pub autoscaled: Option<Autoscaled>,
     /// Other deployments that hold, cheapest first.
     pub alternatives: Vec<Choice>,
@@ -80,12 +80,6 @@ pub struct Choice {
     /// Region that the price is of; null where the catalog does not say.
     #[serde(default)]
     pub region: Option<String>,
-    /// Accelerator, as the catalog calls it.
-    #[serde(default)]
-    pub accelerator: String,
-    /// Accelerators of all instances.
-    #[serde(default)]
-    pub devices: u32,
     /// Whether predictions of this engine on this accelerator, with such a model, were compared with measured runs.
     #[serde(default)]
     pub measured: bool,
@@ -97,15 +91,24 @@ pub struct Choice {
     pub replicas: u32,
     /// Accelerators of a replica; of one that prefills where prefill and decode are apart.
     pub devices_per_replica: u32,
+    /// The accelerator's name in the catalog.
+    #[serde(default)]
+    pub accelerator: String,
+    /// Accelerators of all instances.
+    #[serde(default)]
+    pub devices: u32,
+    /// Whether they are rented one by one, in place of whole instances: `instance` is then the accelerator, and `instances` their number.
+    #[serde(default)]
+    pub by_accelerator: bool,
     /// Replicas that must be there for the objectives to hold: the others are spare, or fill the instances.
     pub replicas_needed: u32,
     /// Settings that the question left open.
     pub settings: Vec<(String, String)>,
-    /// Price [USD/h].
-    pub usd_per_hour: f64,
-    /// Price of 730 hours [USD].
-    pub usd_per_month: f64,
-    /// Price per million output tokens of the load [USD]; null where the load has no rate.
+    /// Price [USD/h]; null where nobody says.
+    pub usd_per_hour: Option<f64>,
+    /// Price of 730 hours [USD]; null likewise.
+    pub usd_per_month: Option<f64>,
+    /// Price per million output tokens of the load [USD]; null where it has no rate, or no price is known.
     pub usd_per_million_output_tokens: Option<f64>,
     /// How the deployment stands when what may be lost is lost.
     pub standing: Standing,
@@ -318,8 +321,8 @@ pub struct Doubt {
 pub struct Finalist {
     /// In words.
     pub label: String,
-    /// Price with the profile's own values [USD/h].
-    pub usd_per_hour: f64,
+    /// Price with the profile's own values [USD/h]; null where nobody says.
+    pub usd_per_hour: Option<f64>,
     /// Share of the draws in which it is the cheapest that holds [ratio].
     pub cheapest_ratio: f64,
 }
@@ -480,10 +483,13 @@ pub fn short_name(accelerator: &str) -> &str {
     accelerator.split('-').next().unwrap_or(accelerator)
 }
 
-/// Indices of `choices` of which no other is at most as dear and as slow in every objective, and better in one.
+/// Indices of `choices` of which no other is at most as dear (or as large, where a price is missing) and as slow in every objective, and better in one.
 pub fn pareto(choices: &[&Choice]) -> Vec<u64> {
+    // Prices are compared where all have one.
+    let is_priced = choices.iter().all(|c| c.usd_per_hour.is_some());
     let figures = |c: &Choice| {
-        let mut all = vec![c.usd_per_hour];
+        let devices = f64::from(c.devices);
+        let mut all = vec![c.usd_per_hour.filter(|_| is_priced).unwrap_or(devices)];
         all.extend(c.standing.values_ms.iter().map(|v| v.unwrap_or(0.0)));
         all
     };

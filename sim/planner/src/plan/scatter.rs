@@ -24,7 +24,7 @@ impl PlanReport {
                     _ if self.pareto.contains(&(i as u64)) => '*',
                     _ => 'o',
                 };
-                Some((c.usd_per_hour, value, mark))
+                Some((c.usd_per_hour?, value, mark))
             })
             .collect();
         if points.len() < LEAST {

@@ -108,8 +108,7 @@ impl<'a> Search<'a> {
         let bounds: Vec<Bound> = ready.par_iter().map(|r| bound(r, question)).collect();
         let floor = ready.iter().zip(&bounds).map(|(r, b)| {
             let needed = question
-                .moments
-                .per_s
+                .least_per_s()
                 .map_or(1.0, |rate| (rate / b.requests_per_s.max(1e-12)).ceil());
             r.candidate
                 .units_of(needed.clamp(1.0, 1e6) as u32, question)
@@ -131,13 +130,7 @@ impl<'a> Search<'a> {
 
     /// Most units of a candidate.
     fn ceiling(&self, at: usize) -> u32 {
-        let c = &self.ready[at].candidate;
-        let most = self.question.max_instances;
-        if c.per_instance > 0 {
-            most
-        } else {
-            most / c.instances_per_replica.max(1)
-        }
+        self.ready[at].candidate.most_units(self.question)
     }
 
     fn cost(&self, at: usize, units: u32) -> f64 {
@@ -399,7 +392,8 @@ impl<'a> Search<'a> {
             .filter(|(_, (_, margin))| *margin >= 0.0)
             .map(|(at, (units, _))| self.cost(*at, *units))
             .fold(f64::INFINITY, f64::min);
-        for _ in 0..MOST_PASSES {
+        let mut passes = 0;
+        while passes < MOST_PASSES {
             price = self.scout_all(group, price)?;
             let field = self.race(group, price, stay, settled)?;
             (self.progress)(&format!("judging {}", field.len()));
@@ -407,13 +401,25 @@ impl<'a> Search<'a> {
                 .par_iter()
                 .map(|(at, units)| self.settle(*at, *units))
                 .collect::<Result<Vec<_>, Error>>()?;
-            let looked_at = found.len();
-            settled.extend(found.into_iter().flatten().map(|s| (s.at, s)));
+            for ((at, _), one) in field.iter().zip(found) {
+                match one {
+                    Some(s) => {
+                        settled.insert(*at, s);
+                    }
+                    // No number of units holds, whatever a short stretch said.
+                    None => {
+                        self.scouted.remove(at);
+                        self.ruled_out[*at] = f64::INFINITY;
+                    }
+                }
+            }
+            let is_one_settled = group.iter().any(|at| settled.contains_key(at));
+            passes += usize::from(is_one_settled);
             let best = (group.iter().filter_map(|at| settled.get(at)))
                 .map(|s| s.cost)
                 .fold(f64::INFINITY, f64::min);
             // What was set aside for less than the best costs may still be better.
-            if best <= price || (looked_at == 0 && price.is_infinite()) {
+            if best <= price || (field.is_empty() && price.is_infinite()) {
                 break;
             }
             price = best;

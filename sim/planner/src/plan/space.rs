@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use hwmodels::instance::Instance;
 use hwmodels::layout::Placement;
 use hwmodels::{Dtype, EngineKind, Layout, ModelArch};
 use serde::Deserialize as _;
@@ -11,7 +10,7 @@ use toml::Value;
 
 use super::apart::Apart;
 use super::candidate::Candidate;
-use super::pattern::allows;
+use super::offers::Offer;
 use super::question::{Axis, Question, model_name};
 use super::report::{Aside, Rejection};
 use crate::Error;
@@ -53,31 +52,30 @@ impl Space {
         };
         let mut space = Space {
             candidates: Vec::new(),
-            rejected: Vec::new(),
+            rejected: question.offers.rejected.clone(),
             combinations: 0,
         };
-        let price_of = price_of(question, &probe);
-        let instances = allowed(question, &price_of, &mut space.rejected)?;
         let (layout_axes, plain): (Vec<&Axis>, Vec<&Axis>) = question
             .axes
             .iter()
             .partition(|a| a.key.starts_with("layout."));
-        for instance in instances {
-            let Some(price) = price_of(instance) else {
-                continue;
-            };
+        for offer in &question.offers.list {
             for engine in &question.engines {
                 let kind = kind_of(engine)?;
                 let chip = catalog
-                    .accelerator(&instance.accelerator)
+                    .accelerator(&offer.accelerator)
                     .map_err(|e| Error::input(e.to_string()))?;
-                if (kind == EngineKind::TgiNeuron) != (chip.ranks_per_device > 1) {
-                    let why = format!("{kind} does not run on {}", chip.name);
-                    space.reject(Aside::Place, &instance.name, &why, 1);
+                let is_neuron = chip.ranks_per_device > 1;
+                if (kind == EngineKind::TgiNeuron) != is_neuron {
+                    // Each accelerator has engines of its own choice where the question names none.
+                    if !question.own_engines {
+                        let why = does_not_run(kind, &chip.name, is_neuron);
+                        space.reject(Aside::Place, &offer.name, &why, 1);
+                    }
                     continue;
                 }
                 let layouts = if question.own_layouts {
-                    usual_layouts(instance.ranks(chip), model.arch)
+                    usual_layouts(offer.devices * chip.ranks_per_device, model.arch)
                 } else {
                     given_layouts(&probe, &layout_axes)?
                 };
@@ -86,29 +84,37 @@ impl Space {
                 let mut placed = Vec::new();
                 for layout in layouts {
                     space.combinations += variants.len();
-                    let found = Placement::new(&catalog, model.arch, &instance.name, layout, kind);
+                    let found = Placement::new(&catalog, model.arch, &offer.place, layout, kind);
                     let found = found.map_err(|e| e.to_string());
-                    // Layouts of our own choice need not suit every model.
-                    if question.own_layouts && found.is_err() {
+                    // Layouts of our own choice need not suit every model, nor the accelerators of one machine.
+                    let is_beyond = |p: &Placement| offer.is_slice && p.nodes > 1;
+                    if question.own_layouts && found.as_ref().map_or(true, is_beyond) {
                         space.combinations -= variants.len();
                         continue;
                     }
-                    match found.and_then(|p| allowed_nodes(p, question.max_instances)) {
+                    match found.and_then(|p| allowed_nodes(p, offer, question.max_instances)) {
                         Ok(p) => {
-                            space.add(&p, None, &price, &variants, &model, question)?;
+                            space.add(&p, None, offer, &variants, &model, question)?;
                             placed.push(p);
                         }
                         Err(why) => {
-                            let what = format!("{}, {layout}", instance.name);
+                            let what = format!("{}, {layout}", offer.name);
                             space.reject(Aside::Place, &what, &why, variants.len());
                         }
                     }
                 }
-                if question.disaggregated && Apart::is_modelled(kind) {
-                    space.add_apart(&placed, &price, &variants, &model, question)?;
-                } else if question.disaggregated {
-                    let why = format!("prefill and decode apart are not planned for {kind}");
-                    space.reject(Aside::Place, &instance.name, &why, variants.len());
+                if !question.disaggregated {
+                    continue;
+                }
+                if Apart::is_modelled(kind) && !offer.is_slice {
+                    space.add_apart(&placed, offer, &variants, &model, question)?;
+                } else {
+                    let where_ = match offer.is_slice {
+                        true => "on whole instances only".to_owned(),
+                        false => format!("not for {kind}"),
+                    };
+                    let why = format!("prefill and decode apart are planned {where_}");
+                    space.reject(Aside::Place, &offer.name, &why, variants.len());
                 }
             }
         }
@@ -131,7 +137,7 @@ impl Space {
     fn add_apart(
         &mut self,
         placed: &[Placement],
-        price: &(f64, Option<String>),
+        offer: &Offer,
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
         question: &Question,
@@ -158,7 +164,7 @@ impl Space {
                     self.add(
                         prefill,
                         Some((cell, decode)),
-                        price,
+                        offer,
                         variants,
                         model,
                         question,
@@ -173,7 +179,7 @@ impl Space {
         &mut self,
         placement: &Placement,
         apart: Option<(Apart, &Placement)>,
-        (usd, region): &(f64, Option<String>),
+        offer: &Offer,
         variants: &[Vec<(&Axis, &Value)>],
         model: &Arch<'_>,
         question: &Question,
@@ -190,20 +196,17 @@ impl Space {
             let of_decode = apart.and_then(|(_, decode)| too_heavy(decode, variant, model));
             if let Some(why) = too_heavy(placement, variant, model).or(of_decode) {
                 let words = cell.map_or_else(|| layout.to_string(), |c| c.in_words(layout));
-                let what = format!("{}, {words}", placement.instance.name);
+                let what = format!("{}, {words}", offer.name);
                 self.reject(Aside::Start, &what, &why, 1);
                 continue;
             }
-            let mut overrides = vec![
-                format!(
-                    "hardware.instance={}",
-                    Value::String(placement.instance.name.clone())
-                ),
+            let mut overrides = hardware(offer, placement.devices(), question);
+            overrides.extend([
                 format!("layout.tp={}", layout.tp),
                 format!("layout.pp={}", layout.pp),
                 format!("layout.dp={}", layout.dp),
                 format!("layout.ep={}", layout.ep),
-            ];
+            ]);
             overrides.extend(
                 variant
                     .iter()
@@ -215,19 +218,29 @@ impl Space {
             let mut settings: Vec<(String, String)> = own
                 .map(|(axis, value)| (short(&axis.key), plain(value)))
                 .collect();
-            if let Some(region) = region {
+            if let Some(region) = &offer.region {
                 settings.push(("region".to_owned(), region.clone()));
-                overrides.push(format!("hardware.price=\"{usd} USD/h\""));
             }
+            let (per_instance, instances_per_replica) = match cell {
+                Some(c) => (u32::from(c.instances == 1), c.instances),
+                None if !offer.is_slice => (placement.replicas_per_node, placement.nodes),
+                // An accelerator may have ranks for several replicas.
+                None if placement.devices() == 1 => {
+                    let ranks = placement.accelerator.ranks_per_device;
+                    (ranks / layout.devices().max(1), 1)
+                }
+                None => (0, placement.devices()),
+            };
             self.candidates.push(Candidate {
                 index: self.candidates.len(),
-                instance: placement.instance.name.clone(),
-                usd_per_hour: *usd,
-                per_instance: match cell {
-                    None => placement.replicas_per_node,
-                    Some(c) => u32::from(c.instances == 1),
-                },
-                instances_per_replica: cell.map_or(placement.nodes, |c| c.instances),
+                instance: offer.name.clone(),
+                accelerator: offer.accelerator.clone(),
+                usd_per_hour: offer.usd_per_hour,
+                by_devices: question.offers.by_devices,
+                per_instance,
+                instances_per_replica,
+                devices_per_instance: if offer.is_slice { 1 } else { offer.devices },
+                per_machine: offer.is_slice.then_some(placement.replicas_per_node),
                 devices: placement.devices(),
                 layout,
                 apart: cell,
@@ -241,6 +254,41 @@ impl Space {
     fn reject(&mut self, kind: Aside, what: &str, reason: &str, n: usize) {
         Rejection::count(&mut self.rejected, kind, what, reason, n);
     }
+}
+
+/// The keys of the hardware that a replica of `devices` accelerators takes.
+fn hardware(offer: &Offer, devices: u32, question: &Question) -> Vec<String> {
+    let text = |s: &str| Value::String(s.to_owned());
+    let price = |usd: f64| format!("hardware.price=\"{usd} USD/h\"");
+    let mut out = Vec::new();
+    if offer.is_slice {
+        out.push(format!("hardware.accelerator={}", text(&offer.accelerator)));
+        out.push(format!("hardware.count={devices}"));
+        out.extend(
+            offer
+                .usd_per_hour
+                .map(|usd| price(usd * f64::from(devices))),
+        );
+        let host_path = offer.host_path.and_then(|h| Value::try_from(h).ok());
+        out.extend(host_path.map(|h| format!("hardware.host_path={h}")));
+        return out;
+    }
+    out.push(format!("hardware.instance={}", text(&offer.name)));
+    if offer.region.is_some() {
+        out.extend(offer.usd_per_hour.map(price));
+    }
+    let date = question.price_date.as_ref();
+    out.extend(date.map(|d| format!("hardware.price_date={}", text(d))));
+    out
+}
+
+/// Why an engine that the question names has no place on an accelerator, and which has.
+fn does_not_run(kind: EngineKind, chip: &str, is_neuron: bool) -> String {
+    let own = match is_neuron {
+        true => "tgi_neuron runs there, with server = \"tgi\" or \"optimum_vllm\" (vLLM's plug-in)",
+        false => "it is for Inferentia and Trainium",
+    };
+    format!("{kind} does not run on {chip}; {own}")
 }
 
 /// The last part of a key path.
@@ -301,7 +349,14 @@ fn kind_of(engine: &[Axis]) -> Result<EngineKind, Error> {
 }
 
 /// A placement that takes no more instances than are allowed, or why not.
-fn allowed_nodes(placement: Placement, most: u32) -> Result<Placement, String> {
+fn allowed_nodes(placement: Placement, offer: &Offer, most: u32) -> Result<Placement, String> {
+    if placement.nodes > 1 && offer.is_slice {
+        return Err(format!(
+            "a replica takes {} accelerators, and nothing says how machines of {} are joined; take whole instances, or raise hardware.count",
+            placement.devices(),
+            offer.devices
+        ));
+    }
     if placement.nodes > most {
         return Err(format!(
             "a replica takes {} instances, more than max_instances = {most}",
@@ -309,109 +364,6 @@ fn allowed_nodes(placement: Placement, most: u32) -> Result<Placement, String> {
         ));
     }
     Ok(placement)
-}
-
-/// What an instance type costs: the question's price, its file's, or the catalog's.
-fn price_of<'a>(
-    question: &'a Question,
-    probe: &Scenario,
-) -> impl Fn(&Instance) -> Option<(f64, Option<String>)> + use<'a> {
-    let hardware = probe.hardware.as_ref();
-    let fixed = hardware.and_then(|h| h.price).map(|p| p.usd_per_hour());
-    let date = hardware.and_then(|h| h.price_date.clone());
-    move |i: &Instance| {
-        let catalog = fixed.or_else(|| match &date {
-            Some(d) => i.price_on(d).map(|p| p.usd.usd_per_hour()),
-            None => i.price().map(|p| p.usd.usd_per_hour()),
-        });
-        match &question.prices {
-            None => Some((catalog?, None)),
-            Some(prices) => {
-                let (usd, region) = prices.lowest(i, catalog)?;
-                Some((usd, Some(region.to_owned())))
-            }
-        }
-    }
-}
-
-/// An instance type's price [USD/h] and the region that it is of, where they are known.
-type PriceOf<'a> = dyn Fn(&Instance) -> Option<(f64, Option<String>)> + 'a;
-
-/// The instance types that the question allows, without those that cost more than another with the same accelerators.
-fn allowed<'a>(
-    question: &'a Question,
-    price_of: &PriceOf<'_>,
-    rejected: &mut Vec<Rejection>,
-) -> Result<Vec<&'a Instance>, Error> {
-    let catalog = &question.catalog;
-    let mut out: Vec<&Instance> = Vec::new();
-    let priced = |i: &Instance| price_of(i).is_some();
-    for pattern in &question.instances {
-        if pattern.contains('*') {
-            let found: Vec<&Instance> = catalog
-                .instances()
-                .filter(|i| allows(pattern, &i.name) && priced(i))
-                .collect();
-            if found.is_empty() {
-                return Err(Error::input(format!(
-                    "hardware.instance: no instance type of the catalog with a price is called `{pattern}`"
-                )));
-            }
-            out.extend(found);
-        } else {
-            let one = catalog
-                .instance(pattern)
-                .map_err(|e| Error::input(format!("hardware.instance: {e}")))?;
-            if !priced(one) {
-                return Err(Error::input(format!(
-                    "hardware.instance: the catalog has no price of {pattern}, or plan.prices none in the regions that are allowed; give hardware.price"
-                )));
-            }
-            out.push(one);
-        }
-    }
-    if question.instances.is_empty() {
-        out.extend(catalog.instances().filter(|i| priced(i)));
-    }
-    let mut unique: Vec<&Instance> = Vec::new();
-    for i in out {
-        if !unique.iter().any(|u| u.name == i.name) {
-            unique.push(i);
-        }
-    }
-    // One that the user names is there because he wants to know.
-    let named = |i: &Instance| {
-        question
-            .instances
-            .iter()
-            .any(|p| *p == i.name || i.aliases.contains(p))
-    };
-    let usd = |i: &Instance| price_of(i).map_or(f64::INFINITY, |p| p.0);
-    let same = |a: &Instance, b: &Instance| {
-        (&a.accelerator, a.devices, &a.intra_link) == (&b.accelerator, b.devices, &b.intra_link)
-    };
-    let mut kept = Vec::new();
-    for (at, i) in unique.iter().enumerate() {
-        let better = unique.iter().enumerate().find(|(other, o)| {
-            let cheaper = usd(o) < usd(i) || (usd(o) == usd(i) && *other < at);
-            same(o, i)
-                && cheaper
-                && o.network_bandwidth >= i.network_bandwidth.min(o.network_bandwidth)
-        });
-        match better {
-            Some((_, o)) if !named(i) => {
-                Rejection::count(
-                    rejected,
-                    Aside::Dominated,
-                    &i.name,
-                    &format!("costs more than {} with the same accelerators", o.name),
-                    1,
-                );
-            }
-            _ => kept.push(*i),
-        }
-    }
-    Ok(kept)
 }
 
 /// Layouts of nodes of `ranks` that people try: tensor parallel in powers of two, two or four stages, experts spread or not.

@@ -81,10 +81,7 @@ pub fn sturdier(
             .filter(|(_, _, usd)| *usd <= price)
             .map(|(at, floor, _)| {
                 let candidate = &ready[*at].candidate;
-                let most = match candidate.per_instance {
-                    0 => question.max_instances / candidate.instances_per_replica.max(1),
-                    _ => question.max_instances,
-                };
+                let most = candidate.most_units(question);
                 let most = most.min(candidate.units_for(price.min(1e9)));
                 let found = smallest(*floor, *floor, most, |units| {
                     let standing = stands(*at, units)?;
@@ -111,7 +108,7 @@ fn by_least_price(
     found: &Found,
     exhaustive: bool,
 ) -> Vec<(usize, u32, f64)> {
-    let per_s = question.moments.per_s.unwrap_or(0.0) * (1.0 + GROWTH);
+    let per_s = question.least_per_s().unwrap_or(0.0) * (1.0 + GROWTH);
     let mut firsts: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for (at, r) in ready.iter().enumerate() {
         let bound = &found.bounds[at];

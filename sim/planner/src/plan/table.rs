@@ -18,6 +18,7 @@ impl PlanReport {
             "usd_per_month",
             "instances",
             "instance",
+            "devices",
             "layout",
             "replicas",
             "replicas_needed",
@@ -38,16 +39,18 @@ impl PlanReport {
             format!("{label} [ms]")
         }));
         out.write_record(&header).map_err(failed)?;
+        let number = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
         for (i, c) in self.choices().enumerate() {
             let settings: Vec<String> =
                 c.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
             let mut row = vec![
                 (i + 1).to_string(),
                 self.pareto.contains(&(i as u64)).to_string(),
-                c.usd_per_hour.to_string(),
-                c.usd_per_month.to_string(),
+                number(c.usd_per_hour),
+                number(c.usd_per_month),
                 c.instances.to_string(),
                 c.instance.clone(),
+                c.devices.to_string(),
                 c.layout.clone(),
                 c.replicas.to_string(),
                 c.replicas_needed.to_string(),

@@ -3,6 +3,7 @@
 //! They are one program, since each program of tests takes long to link.
 
 mod answer;
+mod candidates;
 mod decisions;
 mod judge;
 mod plan;

@@ -232,10 +232,7 @@ fn wrong_questions_say_what_and_where() {
     );
     fails(&format!("{base}[plan]\nredundancy = \"n+2\"\n"), "q.toml");
     fails(
-        &base.replace(
-            "kind = \"poisson\", rate = \"1 req/s\"",
-            "kind = \"closed\", concurrency = 4",
-        ),
+        &base.replace("\"1 req/s\" }", "\"1 req/s\" }\nretries = { max = 2 }"),
         "open loop",
     );
 }
@@ -403,7 +400,7 @@ fn prices_of_regions_decide() {
     let (all, scenario) = winner("");
     assert_eq!(
         (all.instance.as_str(), all.usd_per_hour),
-        ("g6e.xlarge", 0.25 * f64::from(all.instances))
+        ("g6e.xlarge", Some(0.25 * f64::from(all.instances)))
     );
     assert!(
         all.settings.contains(&("region".into(), "far".into())),
@@ -462,18 +459,6 @@ fn an_autoscaled_fleet_is_held_against_the_fixed_one() {
         "{}",
         report.render()
     );
-    let steady = question(6.0, CHAT, "none");
-    assert!(
-        answered(
-            &Question {
-                autoscaled: true,
-                ..steady
-            },
-            false
-        )
-        .autoscaled
-        .is_none()
-    );
 }
 
 #[test]
@@ -489,7 +474,8 @@ fn two_pools_are_held_against_one() {
     let s = report.split.as_ref().expect("prompts differ widely");
     assert!((0.2..1.0).contains(&s.short_ratio), "{s:?}");
     assert!((s.usd_per_hour - s.short.usd_per_hour - s.long.usd_per_hour).abs() < 1e-9);
-    assert!((s.more_usd_per_hour - (s.usd_per_hour - winner.usd_per_hour)).abs() < 1e-9);
+    let own = winner.usd_per_hour.unwrap();
+    assert!((s.more_usd_per_hour - (s.usd_per_hour - own)).abs() < 1e-9);
     assert!(s.short.standing.holds && s.long.standing.holds);
     // Each pool holds its part in a run of its own.
     for (pool, short) in [(&s.short, true), (&s.long, false)] {
@@ -506,7 +492,8 @@ fn two_pools_are_held_against_one() {
             },
             true,
         );
-        assert!(alone.winner.unwrap().usd_per_hour <= pool.usd_per_hour + 1e-9);
+        let own = alone.winner.unwrap().usd_per_hour.unwrap();
+        assert!(own <= pool.usd_per_hour + 1e-9);
     }
     assert!(report.render().contains("two pools by prompt length"));
 }

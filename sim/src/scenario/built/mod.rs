@@ -379,16 +379,27 @@ fn starts(cluster: &ClusterSpec) -> impl Iterator<Item = (String, toml::Value)> 
 
 /// What controllers know of an engine that has started.
 pub(super) fn facts(started: &Started) -> EngineFacts {
-    let limits = ["max_num_seqs", "max_batch_size", "batch_size", "n_parallel"];
-    let mut limits = limits.iter().filter_map(|key| started.decided.get(*key));
-    let most = limits.find_map(toml::Value::as_integer);
     EngineFacts {
         block_tokens: started.block_tokens,
         kv_blocks: started.kv_blocks,
         sequence_tokens: started.sequence_tokens,
         step_tokens: started.step_tokens,
-        max_seqs: most.and_then(|n| u32::try_from(n).ok()).unwrap_or(256),
+        max_seqs: most_running(&started.decided).unwrap_or(256),
     }
+}
+
+/// Most requests that a replica runs at once, of what start-up decides, by the engines' own names; `None`: no limit but memory.
+pub fn most_running(decided: &toml::Table) -> Option<u32> {
+    let limits = [
+        "max_num_seqs",
+        "max_batch_size",
+        "batch_size",
+        "n_parallel",
+        "max_running_requests",
+    ];
+    let mut limits = limits.iter().filter_map(|key| decided.get(*key));
+    let most = limits.find_map(toml::Value::as_integer)?;
+    u32::try_from(most).ok()
 }
 
 /// The router of a policy.
