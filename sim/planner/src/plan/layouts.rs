@@ -36,7 +36,7 @@ pub(super) fn in_words(
         return None;
     }
     let mut all: BTreeMap<String, Look> = BTreeMap::new();
-    for s in found.settled.iter().chain(&found.others) {
+    for s in &found.settled {
         let c = &ready[s.at].candidate;
         if c.instance != won.instance || c.apart.is_some() {
             continue;
