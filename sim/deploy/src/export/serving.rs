@@ -145,13 +145,14 @@ fn start(s: &Scenario) -> Option<f64> {
     let placement = Placement::new(&catalog, arch, &hardware.instance, s.layout, kind).ok()?;
     let weights = model.weights.unwrap_or(arch.native_dtype);
     let (bytes, readers) = busiest_node(arch, &placement, weights);
-    let layers = placement.stage_layers.iter().map(|l| l.len()).max();
+    let stage = placement.stage_layers.iter().max_by_key(|l| l.len())?;
     let found = estimate(&Pod {
         defaults: &Defaults::builtin(),
         instance: catalog.instance(&hardware.instance).ok()?,
         host: None,
         engine: kind,
-        layers: u32::try_from(layers?).ok()?,
+        layers: u32::try_from(stage.len()).ok()?,
+        state_layers: arch.state_layers_in(stage.clone()),
         ranks: ranks(s),
         read: NodeRead {
             bytes,

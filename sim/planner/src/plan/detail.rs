@@ -1,6 +1,5 @@
 //! What the winner does with all its replicas, what binds it, and where it ends.
 
-use rayon::prelude::*;
 use sim::report::curve::search::boundary;
 use sim::report::{RunReport, doubt};
 
@@ -118,14 +117,14 @@ fn headroom(question: &Question, ready: &Ready, winner: &Settled) -> Result<Opti
             Err(e) => Err(e),
         }
     };
-    let tried = MULTIPLES
-        .par_iter()
-        .map(|f| holds(*f))
-        .collect::<Result<Vec<bool>, Error>>()?;
-    let Some(fails) = tried.iter().position(|holds| !holds) else {
-        return Ok(None);
-    };
-    let below = fails.checked_sub(1).map_or(1.0, |i| MULTIPLES[i]);
-    let ends = (below, MULTIPLES[fails]);
-    Ok(Some(boundary(ends, HALVINGS, |x| x, holds)?.value))
+    // One after another: far above its capacity a deployment takes long to simulate.
+    let mut below = 1.0;
+    for factor in MULTIPLES {
+        if !holds(factor)? {
+            let found = boundary((below, factor), HALVINGS, |x| x, holds)?;
+            return Ok(Some(found.value));
+        }
+        below = factor;
+    }
+    Ok(None)
 }
