@@ -80,7 +80,7 @@ mod tests {
     fn a_time_far_above_its_limit_is_a_multiple_of_it() {
         assert_eq!(
             against_limit(589_810.0, 1000.0),
-            "589.8 s, limit 1 s (590x)"
+            "589.81 s, limit 1 s (590x)"
         );
         assert_eq!(against_limit(2500.0, 1000.0), "2.5 s, limit 1 s (2.5x)");
         assert_eq!(

@@ -264,7 +264,7 @@ mod tests {
         r.requests.rejected = 3;
         assert_eq!(
             slo(&r),
-            "MISSED: TTFT p95 589.8 s, limit 1 s (590x); TPOT p95 never answered, limit 50 ms. 3 that were rejected, timed out or failed count as never \
+            "MISSED: TTFT p95 589.81 s, limit 1 s (590x); TPOT p95 never answered, limit 50 ms. 3 that were rejected, timed out or failed count as never \
              answered."
         );
     }

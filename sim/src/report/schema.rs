@@ -20,24 +20,3 @@ pub fn contracts() -> [(&'static str, Schema); 6] {
         ("autoscale.schema.json", schema_for!(AutoscaleReport)),
     ]
 }
-
-#[cfg(test)]
-mod tmp_write {
-    #[test]
-    fn tmp_write_objective_schemas() {
-        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
-        for (name, schema) in super::contracts() {
-            std::fs::write(
-                dir.join(name),
-                serde_json::to_string_pretty(&schema).unwrap() + "\n",
-            )
-            .unwrap();
-        }
-        let s = crate::scenario::schema::schema();
-        std::fs::write(
-            dir.join("scenario.schema.json"),
-            serde_json::to_string_pretty(&s).unwrap() + "\n",
-        )
-        .unwrap();
-    }
-}
