@@ -213,7 +213,7 @@ fn secret(key: &str, value: &str) -> Option<&'static str> {
         "hftoken",
         "secretaccesskey",
     ];
-    let camel = joined.contains(&last.to_ascii_lowercase().as_str());
+    let camel = words.iter().any(|w| joined.contains(&w.as_str()));
     ((names || keys || camel) && !is_place && !plain).then_some("(hidden)")
 }
 

@@ -380,7 +380,7 @@ fn neuron(draft: &mut Draft, catalog: &Catalog) {
             .accelerator(&catalog.instance(n).ok()?.accelerator)
             .ok()
     });
-    if !is_tgi || !chip.is_some_and(|c| c.vendor == "AWS") {
+    if !is_tgi || chip.is_none_or(|c| c.vendor != "AWS") {
         return;
     }
     // Keys that both have, or that are renamed below.

@@ -98,14 +98,15 @@ fn sizes(name: &str) -> Option<(f64, Option<f64>)> {
     let mut active = None;
     for word in words {
         let of = |text: &str| -> Option<f64> {
-            let (digits, unit) = text.split_at(text.len().checked_sub(1)?);
+            let unit = text.chars().last()?;
+            let digits = &text[..text.len() - unit.len_utf8()];
             let n: f64 = digits
                 .parse()
                 .ok()
                 .filter(|n: &f64| n.is_finite() && *n > 0.0)?;
             match unit {
-                "b" => Some(n),
-                "m" => Some(n / 1e3),
+                'b' => Some(n),
+                'm' => Some(n / 1e3),
                 _ => None,
             }
         };
@@ -137,6 +138,7 @@ mod tests {
             ("tiny-350m", Some((0.35, None))),
             ("model-v2", None),
             ("b", None),
+            ("9\u{431}-9\u{20ac}", None),
         ] {
             assert_eq!(sizes(name), expected, "{name}");
         }

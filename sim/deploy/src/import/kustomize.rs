@@ -14,6 +14,8 @@ use crate::text::yaml::{self, Entry, Node, Value};
 
 /// Most patches of an import.
 const MAX_PATCHES: usize = 1_000;
+/// Most values that patches of an import write, each time that they do.
+const MAX_WORK: usize = 10_000_000;
 
 /// Lists of these keys are merged by the key of their items: containers by name, mounts by path.
 const BY_NAME: [(&str, &str); 7] = [
@@ -63,6 +65,9 @@ pub fn references(of: &str) -> Vec<String> {
     out
 }
 
+/// Why a patch is refused.
+const TOO_LARGE: &str = "makes a resource larger or nested deeper than a file may be";
+
 /// A resource among the files: which file, which document.
 type Spot = (usize, usize);
 
@@ -79,6 +84,7 @@ pub fn merge<S>(read: &mut [(Arc<str>, S, Content)], draft: &mut Draft) {
         docs: docs.into_iter().collect(),
         files,
         gone: Vec::new(),
+        left: MAX_WORK,
     };
     let kustomizations: Vec<(Spot, Rc<Node>)> = (all.docs.iter())
         .filter(|(_, d)| is_kustomization(d))
@@ -105,9 +111,21 @@ struct Files {
     files: Vec<Arc<str>>,
     /// Patches, once they are in what they patch.
     gone: Vec<Spot>,
+    /// Values that may still be written anew.
+    left: usize,
 }
 
 impl Files {
+    /// Whether `n` more values may be written; a fault where not.
+    fn spend(&mut self, n: usize, origin: &Origin, draft: &mut Draft) -> bool {
+        let is_enough = n <= self.left;
+        self.left = self.left.saturating_sub(n);
+        if !is_enough {
+            draft.fault(origin.fault(format!("the patches write more than {MAX_WORK} values")));
+        }
+        is_enough
+    }
+
     /// Resources without any image are patches of those of the same kind and name in another file.
     fn partial(&mut self, draft: &mut Draft) {
         let spots: Vec<Spot> = self.docs.keys().copied().collect();
@@ -136,10 +154,14 @@ impl Files {
             return;
         };
         let new = merged(old, doc, "");
+        let is_too_large = new.is_too_large();
         let place = Place::new(&self.files[from.0], doc.line);
         let name = text(doc, &["metadata", "name"]);
         let origin = Origin::new(place, "patch", name);
         let to = Place::new(&self.files[base.0], old.line);
+        if is_too_large {
+            return draft.fault(origin.fault(TOO_LARGE));
+        }
         draft.used(
             &origin,
             format!("merged into {to}: lines of that file stand for both"),
@@ -245,10 +267,23 @@ impl Files {
             let Some(old) = self.docs.get(&spot) else {
                 continue;
             };
+            // Each operation walks the resource anew.
+            let each = patch.items().len().max(1).saturating_mul(old.size());
+            let size = patch.size().saturating_add(each);
+            if !self.spend(size, origin, draft) {
+                return;
+            }
+            let Some(old) = self.docs.get(&spot) else {
+                continue;
+            };
             let new = match is_ops {
                 false => Ok(merged(old, patch, "")),
                 true => operations(old, patch),
             };
+            let new = new.and_then(|n| match n.is_too_large() {
+                true => Err(TOO_LARGE.to_owned()),
+                false => Ok(n),
+            });
             match new {
                 Ok(new) => {
                     let to = Place::new(&self.files[spot.0], old.line);
@@ -295,6 +330,10 @@ impl Files {
                 &origin,
                 format!("the image {} of its containers", shown(name)),
             );
+            let all = (self.docs.values()).fold(0, |n: usize, d| n.saturating_add(d.size()));
+            if !self.spend(all, &origin, draft) {
+                return;
+            }
             for doc in self.docs.values_mut() {
                 *doc = Rc::new(with_images(doc, &change));
             }
@@ -453,6 +492,9 @@ fn operations(base: &Node, patch: &Node) -> Result<Node, String> {
         }
         node = set(&node, &way, what, op.get("value"))
             .map_err(|()| format!("`{}` is not in what it patches", shown(path)))?;
+        if node.is_too_large() {
+            return Err(TOO_LARGE.to_owned());
+        }
     }
     Ok(node)
 }

@@ -222,7 +222,11 @@ mod tests {
             ),
             ("meta/llama3-8b-instruct", "llama-3-8b", None),
             ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3", None),
-            ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b", None),
+            (
+                "unsloth/Qwen3-235B-A22B-Thinking-2507",
+                "qwen3-235b-a22b",
+                None,
+            ),
             (
                 "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
                 "llama-3.1-70b",

@@ -104,8 +104,7 @@ fn items(
     let mut out = Vec::new();
     let mut depth = 0;
     let mut item: Vec<Token> = Vec::new();
-    loop {
-        let Some(token) = tokens.get(i) else { break };
+    while let Some(token) = tokens.get(i) {
         let ends = depth == 0 && matches!(token.kind, Kind::Sign(',') | Kind::Sign(']'));
         if ends {
             let line = item.first().map_or(token.line, |t| t.line);
@@ -160,17 +159,26 @@ fn spelled(tokens: &[Token]) -> String {
 /// What an expression is: a string, a number, a constant of the file, `str()` of one, or an attribute that was made of one.
 fn value(tokens: &[Token], known: &BTreeMap<String, String>) -> Option<String> {
     let of = |name: &str| known.get(name).cloned();
-    let kinds: Vec<&Kind> = tokens.iter().map(|t| &t.kind).collect();
-    match kinds.as_slice() {
-        [Kind::Text(text, false)] => Some(text.clone()),
-        [Kind::Text(text, true)] => filled(text, known),
-        [Kind::Word(word)] if word.parse::<f64>().is_ok() => Some(word.clone()),
-        [Kind::Word(name)] => of(name),
-        [Kind::Word(f), Kind::Sign('('), inner @ .., Kind::Sign(')')] if f == "str" => {
-            let at = tokens.len() - inner.len() - 1;
-            value(&tokens[at..at + inner.len()], known)
-        }
-        [.., Kind::Sign('.'), Kind::Word(name)] => of(name),
+    let mut tokens = tokens;
+    // `str(...)` of anything is that.
+    while let [f, open, inner @ .., close] = tokens
+        && f.kind == Kind::Word("str".to_owned())
+        && (&open.kind, &close.kind) == (&Kind::Sign('('), &Kind::Sign(')'))
+    {
+        tokens = inner;
+    }
+    match tokens {
+        [one] => match &one.kind {
+            Kind::Text(text, false) => Some(text.clone()),
+            Kind::Text(text, true) => filled(text, known),
+            Kind::Word(word) if word.parse::<f64>().is_ok() => Some(word.clone()),
+            Kind::Word(name) => of(name),
+            _ => None,
+        },
+        [.., dot, last] if dot.kind == Kind::Sign('.') => match &last.kind {
+            Kind::Word(name) => of(name),
+            _ => None,
+        },
         _ => None,
     }
 }

@@ -137,7 +137,8 @@ fn machine(tree: Tree<'_>, draft: &mut Draft) -> Option<i64> {
         };
         let mut add = |text: &str, count: Option<&str>, line| {
             let (name, own) = text.split_once(':').unwrap_or((text, "1"));
-            let n = count.unwrap_or(own).parse().unwrap_or(1);
+            let n: i64 = count.unwrap_or(own).parse().unwrap_or(1);
+            let n = n.clamp(1, 1024);
             all.push((name.to_owned(), n, line));
         };
         if let Some(text) = entry.value.text() {

@@ -167,6 +167,16 @@ impl Node {
         }
     }
 
+    /// Values in it, itself included.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether it is larger or deeper than a file may be.
+    pub fn is_too_large(&self) -> bool {
+        self.size > MAX_NODES || self.depth > MAX_DEPTH
+    }
+
     /// A node with this value in place of its own.
     pub fn with(&self, value: Value) -> Node {
         let node = Node {

@@ -297,6 +297,14 @@ fn shapes_of_public_projects_become_what_they_deploy() {
     let mut wrong = String::new();
     for (files, instance, expected) in SHAPES {
         let got = imported(files, *instance).and_then(|i| {
+            let doubts = i
+                .report
+                .warnings
+                .iter()
+                .find(|w| w.contains("would not start"));
+            if let Some(doubt) = doubts {
+                return Err(doubt.clone());
+            }
             let s = Scenario::parse(&i.scenario, "x.toml", &[]).map_err(|e| e.to_string())?;
             s.build()
                 .map_err(|e| format!("would not start: {e}\n{}", i.scenario))?;
@@ -446,5 +454,56 @@ fn keys_of_pods_reach_the_cluster() {
             .contains("cluster.pod.terminationGracePeriodSeconds = 180"),
         "{}",
         grace.note
+    );
+}
+
+/// Patches that write one on another are bounded by what a file may hold, and those that fit nowhere are told.
+#[test]
+fn patches_do_not_multiply() {
+    let base = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {template: {spec: {containers: [{name: e, image: 'vllm/vllm-openai:v0.11.0', args: [Qwen/Qwen3-8B]}]}}}\n";
+    let read = |kustomization: String| {
+        let files = [
+            Source::new("base.yaml", base),
+            Source::new("kustomization.yaml", kustomization),
+        ];
+        let instance = P5.map(str::to_owned);
+        import(
+            &files,
+            &Options {
+                instance,
+                ..Options::default()
+            },
+        )
+    };
+    let head = "kind: Kustomization\nresources: [base.yaml]\npatches:\n- target: {kind: Deployment}\n  patch: |-\n";
+    // Each operation goes one level deeper.
+    let deep: String = (0..100)
+        .map(|i| {
+            format!(
+                "    - {{op: add, path: /spec/x{}, value: {{x: {{}}}}}}\n",
+                "/x".repeat(i)
+            )
+        })
+        .collect();
+    let e = read(format!("{head}{deep}"))
+        .expect_err("too deep")
+        .to_string();
+    assert!(
+        e.contains("kustomization.yaml:4") && e.contains("deeper"),
+        "{e}"
+    );
+    let nowhere = "    - {op: replace, path: /spec/none/replicas, value: 3}\n";
+    let e = read(format!("{head}{nowhere}"))
+        .expect_err("nowhere")
+        .to_string();
+    assert!(e.contains("/spec/none/replicas"), "{e}");
+    let all = read(format!(
+        "{head}    - {{op: add, path: /spec/replicas, value: 7}}\n"
+    ))
+    .unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        all.scenario.contains("replicas = 7  # base.yaml:"),
+        "{}",
+        all.scenario
     );
 }
