@@ -200,11 +200,11 @@ fn scenarios_written_by_hand_are_held_against_what_the_sets_know_of_their_benchm
     };
     let sets: Vec<&str> = calibrate::validate::SETS.iter().map(|s| s.0).collect();
     let found = check(&source, &sets, 30);
-    // What a user knows of a deployment is its engine's keys: with them TTFT of vLLM's closed loops is as good as the set's own, but for the front end.
+    // What matters most of what a plain scenario lacks is the engine's keys (token budget, slots); the rest is the front end and how tokens are chosen.
     let of = found
         .iter()
         .find(|e| e.set == "qwen3_32b" && e.metric == "ttft_ms");
     let of = of.expect("measured");
-    assert!(of.flags.median_ape < of.own.median_ape + 8.0, "{of:?}");
-    assert!(of.bare.median_ape > of.flags.median_ape, "{of:?}");
+    assert!(of.flags.median_ape < of.own.median_ape + 12.0, "{of:?}");
+    assert!(of.bare.median_ape > 2.0 * of.flags.median_ape, "{of:?}");
 }

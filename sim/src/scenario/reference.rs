@@ -107,7 +107,7 @@ pub fn markdown() -> String {
     ];
     for (title, pointer) in sections {
         if let Some(s) = root.pointer(pointer) {
-            section(&mut out, title, s, &root);
+            section(&mut out, title, s, root);
         }
     }
     for engine in root
@@ -121,7 +121,7 @@ pub fn markdown() -> String {
             &mut out,
             &format!("[engine] with kind = \"{}\"", kind.unwrap_or("")),
             engine,
-            &root,
+            root,
         );
     }
     out
