@@ -78,11 +78,11 @@ struct Panel {
 #[derive(Clone, Debug, PartialEq)]
 struct Mark {
     at: f64,
-    label: &'static str,
+    label: String,
     color: RGBColor,
 }
 
-/// What broke and what operators changed, each kind once an instant.
+/// What broke and what operators changed, one mark for what happened within a second.
 fn marks(decisions: &[DecisionRow]) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::new();
     for d in decisions {
@@ -95,9 +95,14 @@ fn marks(decisions: &[DecisionRow]) -> Vec<Mark> {
             _ => continue,
         };
         let at = d.at.as_secs();
-        let is_told = |m: &Mark| m.label == label && at - m.at < 1.0;
-        if !marks.iter().rev().take(8).any(is_told) {
-            marks.push(Mark { at, label, color });
+        match marks.last_mut().filter(|m| at - m.at < 1.0) {
+            Some(m) if m.label.contains(label) => {}
+            Some(m) => m.label = format!("{}, {label}", m.label),
+            None => marks.push(Mark {
+                at,
+                label: label.to_owned(),
+                color,
+            }),
         }
     }
     marks
@@ -318,8 +323,8 @@ fn draw_panel(
         // A label where there is room for it.
         if is_first && x >= free {
             let text = ("sans-serif", 12).into_font().color(&mark.color);
-            chart.draw_series([Text::new(mark.label, (x, 0.98 * top), text)])?;
-            free = x + 0.09 * end / scale;
+            chart.draw_series([Text::new(mark.label.as_str(), (x, 0.98 * top), text)])?;
+            free = x + 0.008 * mark.label.len() as f64 * end / scale;
         }
     }
     for line in &panel.lines {
