@@ -43,6 +43,9 @@ pub struct Quick {
     pub measured_only: bool,
 }
 
+/// Keys with their values.
+type Pairs = Vec<(&'static str, Value)>;
+
 /// Time that a run of a quick question covers, and what of it is left out [s].
 const RUN_S: f64 = 180.0;
 const WARMUP_S: f64 = 30.0;
@@ -73,7 +76,7 @@ impl Quick {
     }
 
     /// What sends, in words, requests of a run, and what of it is left out [s]: 0 where that is not known yet.
-    fn load(&self) -> Result<(Vec<(&'static str, Value)>, String, (f64, f64)), Error> {
+    fn load(&self) -> Result<(Pairs, String, (f64, f64)), Error> {
         if let Some(users) = self.users {
             let requests = (ROUNDS * f64::from(users)).clamp(REQUESTS.0, REQUESTS.1);
             let name = format!("{} for {users} users", self.model);
@@ -92,7 +95,7 @@ impl Quick {
     }
 
     /// The arrivals of `users` who come `stagger` after each other [s].
-    fn closed(&self, users: u32, stagger: Option<f64>) -> Vec<(&'static str, Value)> {
+    fn closed(&self, users: u32, stagger: Option<f64>) -> Pairs {
         let mut out = vec![
             ("kind", Value::from("closed")),
             ("concurrency", Value::from(i64::from(users))),
@@ -108,7 +111,7 @@ impl Quick {
     /// The question as a file, under a load.
     fn of_load(
         &self,
-        arrival: Vec<(&'static str, Value)>,
+        arrival: Pairs,
         name: &str,
         requests: f64,
         warmup: f64,
