@@ -222,7 +222,12 @@ mod tests {
         );
         let texts: Vec<String> = s.slo.as_objectives().into_iter().map(|o| o.text).collect();
         assert_eq!(texts, ["ttft.p99 <= 1000 ms", "tpot.p99 <= 50 ms"]);
-        assert!(s.show().contains("[slo]\ntpot = \"50 ms\"\nttft = \"1 s\"\n"), "{}", s.show());
+        assert!(
+            s.show()
+                .contains("[slo]\ntpot = \"50 ms\"\nttft = \"1 s\"\n"),
+            "{}",
+            s.show()
+        );
         let report = RunReport::new(&s.run(&Default::default()).unwrap(), 0.0);
         assert_eq!(
             (report.slo.met_ratio, report.slo.holds),
