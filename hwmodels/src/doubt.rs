@@ -497,7 +497,7 @@ mod tests {
                 .chain(at(0.5, closed, "closed")),
         );
         let width = |k: Kind| half_width(&sets, k, Figure::Ttft, None);
-        assert!(width(closed) > 1.2 * width(open));
+        assert!(width(closed) > 1.1 * width(open));
         // A record that says nothing of its load is one of an open loop.
         let old: Kind =
             toml::from_str("engine = \"vllm_v1\"\nexperts = false\nmeasured_chip = true\n")
