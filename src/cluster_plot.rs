@@ -323,7 +323,7 @@ fn draw_panel(
         // A label where there is room for it.
         if is_first && x >= free {
             let text = ("sans-serif", 12).into_font().color(&mark.color);
-            chart.draw_series([Text::new(mark.label.as_str(), (x, 0.98 * top), text)])?;
+            chart.draw_series([Text::new(mark.label.clone(), (x, 0.98 * top), text)])?;
             free = x + 0.008 * mark.label.len() as f64 * end / scale;
         }
     }
