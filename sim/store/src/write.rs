@@ -49,6 +49,10 @@ impl<W: Write + Seek> UntilError<W> {
         }
         let done = write(&mut self.out);
         self.has_failed = (done.as_ref()).is_err_and(|e| e.kind() != io::ErrorKind::Interrupted);
+        if self.has_failed {
+            // The archive takes it for granted that it writes behind what it has.
+            self.at = self.end;
+        }
         done
     }
 }

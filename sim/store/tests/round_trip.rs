@@ -366,11 +366,17 @@ fn a_full_disk_is_an_error_wherever_it_comes() {
     let record = store::read(Cursor::new(file())).unwrap();
     let whole = bytes(&record).len();
     for room in (0..whole).step_by(whole / 200 + 1) {
-        let disk = Disk(Cursor::default(), room);
-        let e = store::write(disk, &record).unwrap_err();
-        let store::StoreError::Io(e) = e else {
-            panic!("{e}");
-        };
-        assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{room}");
+        let disk = || Disk(Cursor::default(), room);
+        // As files are written, the error comes with a later write or with a seek.
+        let buffered = std::io::BufWriter::with_capacity(1 << 12, disk());
+        for e in [
+            store::write(disk(), &record).unwrap_err(),
+            store::write(buffered, &record).unwrap_err(),
+        ] {
+            let store::StoreError::Io(e) = e else {
+                panic!("{e}");
+            };
+            assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{room}");
+        }
     }
 }
