@@ -11,10 +11,7 @@ use hwmodels::{BatchStats, Catalog, Dtype, EngineKind};
 fn models() -> Vec<(String, OperatorModel)> {
     let catalog = Catalog::builtin();
     let mut out = Vec::new();
-    for p in profiles::builtin()
-        .iter()
-        .filter(|p| !p.surfaces.is_empty())
-    {
+    for p in profiles::builtin().filter(|p| !p.surfaces.is_empty()) {
         let engine = p.engines[0];
         let chip = catalog.accelerator(&p.accelerator).unwrap();
         let relative = chip.same_chip_as.as_deref();
