@@ -14,13 +14,13 @@ use crate::ops::known::KnownShapes;
 use crate::ops::surface::Surface;
 
 /// One calibrated number.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Param {
     /// The value, in `unit`.
     pub value: f64,
     /// Standard error [same unit], where the fit gives one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub std_error: Option<f64>,
     /// Smallest value that physics allows.
     pub min: f64,
@@ -126,6 +126,7 @@ pub struct MeasuredOn {
 }
 
 /// Calibrated parameters of one accelerator under one family of software.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -150,7 +151,6 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measured_on: BTreeMap<String, MeasuredOn>,
     /// Of a fitted step model: what it was measured on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
     /// The numbers, by dotted name.
     #[serde(default)]

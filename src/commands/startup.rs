@@ -158,6 +158,7 @@ fn period(text: &str) -> Result<f64, String> {
 }
 
 /// A phase, or the sum, as it is printed.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 struct Figure {
     name: &'static str,
@@ -165,7 +166,6 @@ struct Figure {
     mean_s: f64,
     p10_s: f64,
     p90_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     evidence: Option<Evidence>,
     #[serde(skip_serializing_if = "String::is_empty")]
     source: String,

@@ -57,6 +57,7 @@ pub enum Seen {
 }
 
 /// One recorded request. Instants are on the twin's clock [ns].
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -69,10 +70,8 @@ pub struct Row {
     /// When its head came in.
     pub arrival_ns: u64,
     /// When its first token came back; none where the answer was not streamed or had no token yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_ns: Option<u64>,
     /// When its last token came back, or when it ended otherwise; none while in flight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ns: Option<u64>,
     /// HTTP status; 0 before there was one.
     pub status: u16,
@@ -86,14 +85,12 @@ pub struct Row {
     #[serde(default)]
     pub prompt_bytes: u64,
     /// Prompt tokens found in the prefix cache, where the server said it [tokens].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u32>,
     /// Output so far [tokens].
     pub output_tokens: u32,
     /// How that is known.
     pub output_counted: Counted,
     /// `max_tokens` of the call, where given [tokens].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Chunks with output.
     pub chunks: u32,
@@ -128,6 +125,7 @@ impl Row {
 }
 
 /// What a window is of.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -144,7 +142,6 @@ pub struct Meta {
     /// Rows reach back at least to here, so that the replay has warmed up by the window's start [ns].
     pub from_ns: u64,
     /// Means of what the server's own metrics said over the window, where they were read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerMeans>,
     /// What a reader must know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -152,19 +149,17 @@ pub struct Meta {
 }
 
 /// Means over a window of what a server's `/metrics` said.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerMeans {
     /// Readings.
     pub samples: u64,
     /// Running requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<f64>,
     /// Waiting requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<f64>,
     /// Share of the KV cache in use [0, 1].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_ratio: Option<f64>,
 }
 

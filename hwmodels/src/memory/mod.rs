@@ -430,9 +430,7 @@ fn plan(
     };
     // The least KV that the engine starts with.
     let (needed_blocks, limits_length) = match s.engine {
-        EngineKind::VllmV1 => {
-            (plan.blocks_for(u64::from(s.max_model_len)), true)
-        }
+        EngineKind::VllmV1 => (plan.blocks_for(u64::from(s.max_model_len)), true),
         EngineKind::TgiNeuron => (u64::from(s.max_num_seqs), true),
         EngineKind::Tgi
         | EngineKind::TrtLlm
@@ -492,10 +490,9 @@ fn graphs_subtracted(s: &MemorySettings) -> bool {
     match s.engine {
         EngineKind::VllmV1 => s.vllm.minor >= VLLM_GRAPHS_SUBTRACTED,
         EngineKind::Tgi | EngineKind::TrtLlm => true,
-        EngineKind::TgiNeuron
-        | EngineKind::Static
-        | EngineKind::LlamaCpp
-        | EngineKind::Sglang => false,
+        EngineKind::TgiNeuron | EngineKind::Static | EngineKind::LlamaCpp | EngineKind::Sglang => {
+            false
+        }
     }
 }
 

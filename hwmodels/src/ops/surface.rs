@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub const MOST: f64 = 20.0;
 
 /// A surface as a profile holds it.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Surface {
@@ -25,7 +26,6 @@ pub struct Surface {
     /// Rows held out.
     pub held_out_rows: u64,
     /// The engine whose kernels were measured, where it is another than the profile's: it runs kernels of its own, whose times are not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels_of: Option<String>,
 }
 

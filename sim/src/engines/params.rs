@@ -18,18 +18,16 @@ use crate::policy::trt_llm::TrtLlmParams;
 use crate::policy::vllm_v1::SchedulingPolicy;
 
 /// Keys of `[engine]` that every kind has.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EngineCommon {
     /// KV blocks of a replica (of each of its data-parallel ranks), in place of what the memory plan finds: a measured or reported number, at least 2.
     /// Default: from the memory plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_blocks: Option<u64>,
     /// Share of device memory that the engine may use; under each engine's own name. Default: the engine's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_fraction: Option<Ratio>,
     /// Whether decode steps replay captured CUDA graphs (vLLM: not `enforce_eager`). Default: the engine's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_graphs: Option<bool>,
 }
 
@@ -154,6 +152,7 @@ pub enum CudagraphMode {
 }
 
 /// vLLM's parameters as its command line names them; what is left out gets vLLM's default for the device.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VllmV1Keys {
@@ -162,14 +161,11 @@ pub struct VllmV1Keys {
     pub version: VllmRelease,
     /// Token budget of a step [tokens], at least `max_num_seqs`, and without chunked prefill at least `max_model_len`. Default: by release
     /// and device (docs/catalog.md), from 0.9 on 8192 on devices of 70 GiB or more but the A100, else 2048; without chunked prefill at least `max_model_len`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
     /// Requests that may run at once. Default: by release and device (docs/catalog.md), from 0.9 on 1024 on devices of 70 GiB or more but the A100, else 256;
     /// at most `max_num_batched_tokens`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
     /// Longest prompt + output [tokens]; longer requests are refused. Default: what the model allows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u32>,
     /// Whether a prompt may be computed over several steps; always so before 0.12. Default: true.
     pub enable_chunked_prefill: bool,
@@ -180,13 +176,10 @@ pub struct VllmV1Keys {
     /// Whether freed blocks can be found again by their content. Default: true.
     pub enable_prefix_caching: bool,
     /// Whether a step is scheduled while the one before runs. Default: true from 0.14 on without pipeline stages.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub async_scheduling: Option<bool>,
     /// Waiting requests beyond which new ones are refused with 503. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_queued_reqs: Option<u32>,
     /// Waiting prompt tokens beyond which new requests are refused with 503 [tokens]. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_queued_tokens: Option<u64>,
     /// Admit a prompt only if all of it has room, not only its first chunk (rules of 0.33 only). Default: true.
     pub scheduler_reserve_full_isl: bool,
@@ -196,15 +189,12 @@ pub struct VllmV1Keys {
     pub block_size: u32,
     /// Host memory for KV, all ranks of a replica together [GiB] (`--kv-offloading-size`): full blocks are copied there as they are computed, and what
     /// was evicted or preempted is loaded from there, at the rate of the device's host link, and not computed again. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_offloading_size: Option<f64>,
     /// Batch sizes for which decode graphs are captured; larger batches run without. Sizes beyond
     /// `max_num_batched_tokens` are left out. Default: 1, 2, 4, multiples of 8 to 256, of 16 to 512.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cudagraph_capture_sizes: Option<Vec<u32>>,
     /// Which steps replay captured graphs, and which parts of them (`cudagraph_mode` of `--compilation-config`). Default: "FULL_AND_PIECEWISE" from 0.11
     /// on, "PIECEWISE" before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cudagraph_mode: Option<CudagraphMode>,
     /// What takes requests in. Default: "api_server". With `hardware.step_profile` or `[step]` it is a delay without limit.
     pub front_end: VllmFrontEnd,

@@ -106,7 +106,8 @@ impl Event {
             Fault(_) | StorageFast { .. } | LinkWell { .. } => 2,
             NodeFault { .. } | NodeSlow { .. } | NodeLost(..) => 3,
             UnitFault { .. } | UnitReached { .. } => 4,
-            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_) | NodeGone(_) => 5,
+            GroupNotices(_) | NodeRefused(_) | NodeReady(_) | NodeUsable(_) | NodeEvict(_)
+            | NodeGone(_) => 5,
             PodBound { .. }
             | PodStarted { .. }
             | PodReads { .. }

@@ -80,6 +80,7 @@ pub struct ProfileUse {
 }
 
 /// How far predictions of one metric were from measured runs of the same kind that nothing was fitted on.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MeasuredError {
     /// The measured runs, as `docs/accuracy.md` calls them.
@@ -92,7 +93,6 @@ pub struct MeasuredError {
     pub median_error_ratio: f64,
     /// How their requests came, where it was otherwise than in this run: `open` (at times of their own), `closed` (from users in a loop),
     /// `saturated` (all at once).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<String>,
 }
 

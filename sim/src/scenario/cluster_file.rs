@@ -13,47 +13,37 @@ pub use super::values_file::{DelayFile, DelayKind, DelayTable, QuantityFile, Rul
 use crate::control::dynamo::config::PlannerConfig;
 
 /// Nodes and pods around the replicas. With this section replicas come and go in the run; without it they are there from start to end.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
     /// Replicas wanted at the start, 0 or more; with pools each has its own. Default: `layout.replicas`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
     /// Whether those are ready at the start (warm) or begin as Pending pods (cold). Default: "warm".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<StartFile>,
     /// Groups of like nodes; at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_group: Vec<NodeGroupFile>,
     /// The pods of a replica, and how long each phase of their start takes; with pools what they have in common.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodFile>,
     /// llm-d's fast model actuation: vLLM instances of replicas that go sleep on their nodes, and are woken for the next.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub actuation: Option<ActuationFile>,
     /// Requests that each ready replica may have unanswered; those beyond wait at the gateway, as in a list that workers take them from.
     /// Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_outstanding: Option<u32>,
     /// Who stands in front of the replicas, and so what becomes of requests that come while none is ready: "service" refuses them (a Service, Envoy or nginx: 502, 503);
     /// "knative" (the activator), "keda_http" (KEDA's HTTP add-on), "flow_control" (an endpoint picker's queue) and "queue" (a list that workers take from) hold them.
     /// Default: "service"; with max_outstanding, a redis trigger or models on demand "queue"; with `[autoscaler.epp]` or a trigger on a flow control's series "flow_control".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayKind>,
     /// How long it holds a request, which then fails (503). Default: of knative "5 min", else as long as the client waits (KEDA's HTTP add-on before 0.14: "20 s").
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_timeout: Option<Secs>,
     /// Requests that it holds at most; one more is refused (503). Default: of knative 10000, else no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<u32>,
     /// How kube-scheduler scores the nodes that have room for a pod (`KubeSchedulerConfiguration`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerFile>,
     /// How often the state of the cluster is noted for reports. Default: "15 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Secs>,
     /// How long the run goes on while requests wait for a replica and nothing else is under way. Default: "1 h".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<Secs>,
 }
 
@@ -75,22 +65,19 @@ pub enum GatewayKind {
 }
 
 /// How kube-scheduler scores nodes, by the keys of its configuration.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SchedulerFile {
     /// `scoringStrategy.type` of NodeResourcesFit: "LeastAllocated" prefers nodes with much left, "MostAllocated" those with little. Default: "LeastAllocated".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scoring_strategy: Option<ScoringStrategyFile>,
     /// Resources that it looks at, with their weights. Default: { cpu = 1, memory = 1 }, without accelerators. Pods request no CPU or memory here and count 100m and 200 MiB
     /// each.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceWeightsFile>,
     /// Weight of NodeResourcesFit; topology spread has 2. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// `defaultingType` of PodTopologySpread: "System" spreads the pods of a Deployment over nodes and zones as far as there is room, "List" (an empty one) does not. Default:
     /// "System".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub defaulting_type: Option<DefaultingTypeFile>,
 }
 
@@ -141,151 +128,111 @@ pub enum StartFile {
 }
 
 /// A group of like nodes (an Auto Scaling Group, a managed instance group).
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeGroupFile {
     /// Its name; unique. Default: "nodes-0", "nodes-1", ...
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Instance type in the catalog, with the accelerator of `hardware`. Default: `hardware.instance`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// Its availability zone, which the scheduler spreads over and faults may hit. Default: groups without one are in one zone together.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Accelerators of a node, where there is no instance type. Default: as many as a pod needs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerators: Option<u32>,
     /// Fewest nodes. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
     /// Most nodes. Needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Nodes at the start. Default: `min`, or as many as the replicas of a warm start need.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
     /// Platform whose figures hold where `boot` or `device_plugin` are not given: "aws-gpu", "aws-large", "gcp", "other". Default: by the beginning of the
     /// instance type's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// Kind of host whose figures of imports, compilation and graph capture hold: "a100", "hopper", "h100-epyc", "h100-xeon", "t4". Default: by the accelerator.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// From the request of an instance until its node is Ready. Default: that of `servetwin startup` for its platform; without hardware "137 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub boot: Option<DelayFile>,
     /// From there until the device plugin has told of the accelerators. Default: that of `servetwin startup`; without hardware "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub device_plugin: Option<DelayFile>,
     /// From the end of its last pod until a node that is to go is not paid for any more: who removes it sees that the pods are gone, and the cloud stops it. Default:
     /// "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown: Option<DelayFile>,
     /// Price of a node. Default: the catalog's for its instance type, or `hardware.price`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<UsdPerHour>,
     /// Power of a node's accelerators with nothing under way [W]. Default: 15 % of their rated power, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_watts: Option<f64>,
     /// Power of a node's accelerators with a step under way [W]. Default: their rated power, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_watts: Option<f64>,
     /// Whether instances are spot ones, which faults of kind spot take away. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub spot: Option<bool>,
     /// For the priority expander; higher comes first. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// Whether nodes come with the image: image streaming, a secondary boot disk, an image in the AMI. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub has_image: Option<bool>,
     /// Share of requests for an instance that the cloud refuses, 0 to 1. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Ratio>,
     /// How long the cloud takes to refuse. Default: "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_after: Option<DelayFile>,
     /// From the loss of an instance until whoever keeps the group at its size (an Auto Scaling Group, a managed instance group) asks for another. Without effect under
     /// Karpenter, where pods that wait bring nodes. Default: "40 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced_after: Option<DelayFile>,
 }
 
 /// The pods of a replica. The start of a pod is the sum of its phases: pending, node boot, device plugin, image pull, weights load, gang
 /// wait, engine init or waking, readiness.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PodFile {
     /// Name of the Deployment or LeaderWorkerSet. Default: "server".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Pods of a replica (`leaderWorkerTemplate.size`): 1 is a Deployment, more are a LeaderWorkerSet. Default: as many nodes as the layout needs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
     /// Accelerators that each pod requests. Default: those of the layout, spread over its pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerators: Option<u32>,
     /// From being scheduled until the volume with the weights is attached. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_attach: Option<DelayFile>,
     /// Image pull on a node that does not have the image, and the start of its container; once for each node. Default: that of `servetwin startup` for the size of
     /// the image; without hardware "280 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull: Option<DelayFile>,
     /// Image pull on a node that comes with it (`node_group.has_image`). Default: "4 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_cached: Option<DelayFile>,
     /// Compressed size of the image. Default: that of the engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ByteSize>,
     /// Where its registry is: "region", the nodes' own, or "public", anywhere else (Docker Hub, ghcr.io, another region). Default: "region". With hardware only.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<RegistryFile>,
     /// Where the weights lie: "s3", "efs", "fsx_lustre", "ebs_gp3", "ebs_io2", "nvme", "page_cache", "hub". Default: "ebs_gp3". With hardware only.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
     /// Who loads them: "safetensors", "runai-streamer", "tensorizer". Default: "safetensors".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub loader: Option<String>,
     /// What the volume or file system gives, e.g. "1 GB/s". Default: that of the storage.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<BytesPerSec>,
     /// Whether the results of torch.compile are on a volume or in the image (vLLM V1). Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub compile_cached: Option<bool>,
     /// From the container's start until the weights are loaded. Default: their bytes over what the storage, the loader and the node give, shared by those who
     /// load at once; without hardware "77 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub weights_load: Option<DelayFile>,
     /// Compilation, warm-up and graph capture, until the server answers; begins when all pods of the replica have their weights. Default:
     /// that of `servetwin startup` for engine, model and accelerator; without hardware "37 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_init: Option<DelayFile>,
     /// `rollingUpdate.maxSurge`: a number such as "1", or a share such as "25%", rounded up. Default: "25%"; of a LeaderWorkerSet "0".
-    #[serde(rename = "maxSurge", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "maxSurge")]
     pub max_surge: Option<String>,
     /// `rollingUpdate.maxUnavailable`: the same, rounded down. Default: "25%"; of a LeaderWorkerSet "1".
-    #[serde(rename = "maxUnavailable", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "maxUnavailable")]
     pub max_unavailable: Option<String>,
     /// `readinessProbe.initialDelaySeconds`. Default: 0.
-    #[serde(
-        rename = "initialDelaySeconds",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "initialDelaySeconds")]
     pub initial_delay_seconds: Option<u32>,
     /// `readinessProbe.periodSeconds`. Default: 10.
-    #[serde(rename = "periodSeconds", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "periodSeconds")]
     pub period_seconds: Option<u32>,
     /// Time that a pod has for its last requests once it is to end. Default: 30.
-    #[serde(
-        rename = "terminationGracePeriodSeconds",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "terminationGracePeriodSeconds")]
     pub termination_grace_period_seconds: Option<u32>,
     /// Pause before a container that crashed starts again; doubles with each crash, up to 5 minutes, and is the shortest again after one that ran for 10 minutes. Default:
     /// "10 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_backoff: Option<Secs>,
 }
 
@@ -300,93 +247,73 @@ pub enum RegistryFile {
 }
 
 /// Who changes the number of replicas and nodes. Without it operators alone do.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AutoscalerFile {
     /// The way of a metric: how often each stage looks at the one before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricPathFile>,
     /// A HorizontalPodAutoscaler (autoscaling/v2).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hpa: Option<HpaFile>,
     /// A ScaledObject of KEDA, which makes an HPA of its own; in place of `hpa`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub keda: Option<KedaFile>,
     /// KEDA on the signals of llm-d's endpoint picker; in place of `keda`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub epp: Option<EppFile>,
     /// llm-d's workload-variant autoscaler; in place of `hpa`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wva: Option<WvaFile>,
     /// Application Auto Scaling of a SageMaker endpoint; in place of `hpa`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sagemaker: Option<SageMakerFile>,
     /// Dynamo's planner, by the keys of its `PlannerConfig`; in place of `hpa`. `mode` must be "agg"; at the top, with pools, "disagg"; in a pool what its `role` is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamo: Option<PlannerConfig>,
     /// Models that share accelerators and are loaded on demand; at the top, with pools.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<OnDemandFile>,
     /// The Cluster Autoscaler.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_autoscaler: Option<ClusterAutoscalerFile>,
     /// Karpenter; in place of `cluster_autoscaler`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub karpenter: Option<KarpenterFile>,
 }
 
 /// The way of a metric: exporter, scrape, recording rule, adapter. The phases of the stages are drawn from the seed.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricPathFile {
     /// How often the exporter's page is written anew (Triton: `--metrics-interval-ms`). "0 s": it shows the present. Default: "0 s", of trt_llm
     /// and static "2 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exporter_interval: Option<Secs>,
     /// `scrape_interval` of Prometheus. Default: "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_interval: Option<Secs>,
     /// `evaluation_interval` of recording rules. Default: "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluation_interval: Option<Secs>,
     /// `--metrics-relist-interval` of prometheus-adapter. Default: "1 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_relist_interval: Option<Secs>,
 }
 
 /// A ScaledObject of KEDA.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct KedaFile {
     /// Time between two polls [s]. Default: 30.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub polling_interval: Option<u32>,
     /// Time after the last activity before the way to 0 or idle [s]. Default: 300.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cooldown_period: Option<u32>,
     /// The same after the start of the run where no trigger was active yet [s]. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_cooldown_period: Option<u32>,
     /// Size without activity, less than minReplicaCount. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_replica_count: Option<i32>,
     /// Fewest replicas. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_replica_count: Option<i32>,
     /// Most replicas. Default: 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_replica_count: Option<i32>,
     /// What holds while triggers fail. Default: nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<FallbackFile>,
     /// What it looks at; at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<TriggerFile>,
     /// `advanced.horizontalPodAutoscalerConfig.behavior`. Default: as of an HPA.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub behavior: Option<BehaviorFile>,
     /// Flags of the controller of its HPA.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub flags: Option<HpaFlagsFile>,
 }
 
@@ -401,32 +328,26 @@ pub struct FallbackFile {
 }
 
 /// One of `triggers`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TriggerFile {
     /// Where the value comes from. Default: "prometheus".
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub kind: Option<TriggerType>,
     /// The series, summed over all pods (prometheus), e.g. "vllm:num_requests_waiting". Needed there.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// Target: `threshold`, or `listLength` of redis. Needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
     /// The trigger is active above this. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub activation_threshold: Option<f64>,
     /// Whether the target is for each replica or the whole. Default: "AverageValue".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metric_type: Option<MetricTypeFile>,
     /// The HPA is told the last poll's value. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_cached_metrics: Option<bool>,
     /// Function of a recording rule over the series. Default: none for gauges, rate for counters.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleFile>,
     /// Range of that function. Default: "1 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Secs>,
 }
 
@@ -451,51 +372,38 @@ pub enum MetricTypeFile {
 }
 
 /// The Cluster Autoscaler: its flags.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ClusterAutoscalerFile {
     /// Longest time between two loops. Default: "10 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scan_interval: Option<Secs>,
     /// Whether a loop follows at once on a new unschedulable pod and on a loop that changed something, as since 2026 without being told to; releases before look every
     /// `scan-interval`. Default: true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frequent_loops_enabled: Option<bool>,
     /// Whether one loop grows as many groups, one after the other, as the pending pods need. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub salvo_scale_up: Option<bool>,
     /// Pods younger than this are not looked at. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub new_pod_scale_up_delay: Option<Secs>,
     /// How long pods with accelerators wait before a node is asked for: a constant of the original, 2 s on GKE. Default: "30 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_pod_buffer: Option<Secs>,
     /// An instance that has not registered by then is given up. Default: "15 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_node_provision_time: Option<Secs>,
     /// Which of several groups grows. Default: "random".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expander: Option<ExpanderFile>,
     /// How long a node must not be needed. Default: "10 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_unneeded_time: Option<Secs>,
     /// No node is removed for so long after one was added. Default: "10 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_delay_after_add: Option<Secs>,
     /// No node is removed for so long after one was removed. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_delay_after_delete: Option<Secs>,
     /// Share of its accelerators in use below which a node is not needed. Default: 0.5.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_gpu_utilization_threshold: Option<f64>,
     /// Most nodes that are being removed at a time. Default: 10.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_scale_down_parallelism: Option<u32>,
     /// First pause after a group could not grow. Default: "5 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_node_group_backoff_duration: Option<Secs>,
     /// Longest such pause. Default: "30 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_node_group_backoff_duration: Option<Secs>,
 }
 
@@ -517,68 +425,52 @@ pub enum ExpanderFile {
 }
 
 /// Something that breaks.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultFile {
     /// What.
     pub kind: FaultKindFile,
     /// When. This or `mtbf` is needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Secs>,
     /// Time that each replica or node lives, from when it came; of what hits the cluster as a whole (metrics_outage, no_capacity, slow_storage, KV links) the time from
     /// the end of one to the next. A duration is the mean of an exponential one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<DelayFile>,
     /// Which replica or node, counted from 0 in the order in which they came, of those there are then. Default: any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<u32>,
     /// Whether all replicas or nodes that it may hit are hit, in place of `target`; with `at`. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<bool>,
     /// The pool that is hit: its replicas, nodes that hold pods of it (with `at`), or the links of its replicas. Default: any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Which link (degraded_link): that of a node, over which the accelerators of a step communicate and the KV of its replicas comes and goes, or those that KV goes over between pools. Default: "node".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkFile>,
     /// Time from the notice to the end (spot). Default: "2 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<Secs>,
     /// What is done at the notice with the pods of a spot node (spot): "drain" evicts them, and they are replaced at once (aws-node-termination-handler, Karpenter);
     /// "graceful_shutdown" is the kubelet's, as on GKE: they are told to end, and each is replaced when it has; "none": they serve until the node is gone. Default:
     /// "drain".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<SpotHandlerFile>,
     /// Most time that pods have in a graceful shutdown, their own grace period aside (spot): the kubelet's `shutdownGracePeriod` less that of critical pods. Default: "15 s",
     /// as on GKE.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown_grace: Option<Secs>,
     /// Time until the pods of a lost node are replaced (node; spot with handler = "none", there "100 s": 40 s until the node is not Ready, and then the cloud says that it is
     /// gone, and orphans wait for another 40 s): the monitor's 40 s and the pods' toleration of 5 min, unless the cloud says
     /// earlier that the instance is gone. Default: "340 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub noticed_after: Option<Secs>,
     /// Factor on the time of each step (straggler, thermal_throttling). Default: 1.5.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
     /// Share of the bandwidth that is left, 0.001 to 1 (slow_storage, degraded_link). Default: 0.25.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     /// From each start of the container to its crash (crash_loop). Default: "20 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub crashes_after: Option<Secs>,
     /// How long the gateway tries to connect (router_partition); Envoy's `connect_timeout`. Default: "5 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<Secs>,
     /// For how long (metrics_outage, no_capacity, thermal_throttling, slow_storage, crash_loop, straggler, degraded_link, router_partition). Default:
     /// "10 min"; of a straggler and a node's degraded link as long as the node lives; of a partition "1 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
     /// Whose nodes (node, spot, straggler, thermal_throttling, degraded_link of nodes, no_capacity). Default: any; of no_capacity the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_group: Option<String>,
     /// The availability zone whose nodes are hit, in place of `node_group`. Default: any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
 }
 
@@ -636,37 +528,30 @@ pub enum FaultKindFile {
 }
 
 /// What an operator does during the run.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeFile {
     /// When. Needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Secs>,
     /// The pool whose replicas, bounds or restart it is. Needed where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// `kubectl scale --replicas`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
     /// `kubectl rollout restart`: true replaces all replicas, a few at a time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub restart: Option<bool>,
     /// `kubectl patch` of minReplicas (KEDA: minReplicaCount; SageMaker: MinCapacity).
-    #[serde(rename = "minReplicas", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "minReplicas")]
     pub min_replicas: Option<i32>,
     /// `kubectl patch` of maxReplicas (KEDA: maxReplicaCount).
-    #[serde(rename = "maxReplicas", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "maxReplicas")]
     pub max_replicas: Option<i32>,
     /// The node group whose size is changed. Default: the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_group: Option<String>,
     /// Its fewest nodes from then on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
     /// Its most nodes from then on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Nodes that it is to have.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
 }

@@ -22,45 +22,35 @@ use super::slo::SloKeys;
 
 /// A deployment, the load on it and the limits of the run. `[engine]` is read apart, since its keys
 /// depend on its `kind`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioFile {
     /// Name of the scenario. Default: the file's name without `.toml`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// What the scenario shows, in a sentence. Default: empty.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Seed of all randomness, 0 to 2^63 - 1. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// The model that is served. Needed unless `[step]` or `hardware.step_profile` is given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelFile>,
     /// The hardware it is served on. Needed unless `[step]` is given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareFile>,
     /// How a replica is spread over devices, and how many replicas there are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<LayoutFile>,
     /// A step time of constant terms in place of model and hardware, for queueing theory and teaching.
     /// Needs `engine.kv_blocks`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepFile>,
     /// Pools of replicas that differ in hardware, model, engine or in what they do of a request. Without it all replicas are alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pool: Vec<PoolFile>,
     /// How KV goes from pools that prefill to pools that decode.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_transfer: Option<KvTransferFile>,
     /// What stands between clients and replicas.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterFile>,
     /// Nodes and pods around the replicas. Without it the replicas are there from start to end.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterFile>,
     /// Who changes the number of replicas and nodes. Needs `[cluster]`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub autoscaler: Option<AutoscalerFile>,
     /// What breaks. Needs `[cluster]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,188 +62,142 @@ pub struct ScenarioFile {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workload: Vec<StreamFile>,
     /// When the run ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFile>,
     /// What the run is judged by: a list of objectives such as `["ttft.p95 < 1 s", "tpot.p95 < 50 ms"]`, each of which must be met, or a table
     /// `[slo]` of limits that 99 % of the requests keep. Goodput counts the requests that keep the limits. Default: nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<SloKeys>,
 }
 
 /// What stands between clients and replicas.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouterFile {
     /// How the replica of a request is chosen. Default: "round_robin".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<RouterPolicy>,
     /// The gateway gives up on a request this long after it came (SageMaker: "60 s"). Default: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Secs>,
     /// Delay that gateway and network add to a request on its way in. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Secs>,
     /// How often the router reads the engines' state (least_kv, prefix_aware); between two readings it decides on
     /// old news. "0 s" is always fresh. Default: "50 ms".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_period: Option<Secs>,
     /// Requests that the gateway may have unanswered; one more is answered 503 (Envoy's circuit breaker: `max_requests`, 1024 there). Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
     /// The gateway sends requests again whose try failed. Default: it passes every answer on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<GatewayRetriesFile>,
     /// The gateway stops sending to replicas whose tries fail. Default: it does not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub outlier_detection: Option<OutlierFile>,
 }
 
 /// One stream of requests.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamFile {
     /// Name of the stream in reports; unique. Default: "stream-0", "stream-1", ...
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The model that it asks for, where pools serve several. Default: the one that is served.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// When its requests are sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival: Option<ArrivalFile>,
     /// Prompt lengths [tokens]; of a session's turn: the new text, without what is sent back. A number is a
     /// fixed length. Needed unless `lengths` or a trace gives them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<LengthFile>,
     /// Output lengths [tokens]. A number is a fixed length. Needed unless `lengths` or a trace gives them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<LengthFile>,
     /// Prompt and output lengths drawn together from the rows of a file, instead of `prompt` and `output`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lengths: Option<PairsFile>,
     /// `max_tokens` that the calls carry [tokens]; longer outputs end there (finish reason: length), and the report says how many. Default:
     /// the output length.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Prompts start with one of a few shared texts. Default: nothing shared.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<PrefixFile>,
     /// Requests come as dialogues of several turns. Default: single requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionsFile>,
     /// The client gives up on a request after this long. Default: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Secs>,
     /// Clients that leave on their own account. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelFile>,
     /// Clients send again what was not served. Default: they do not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<RetriesFile>,
     /// Priority; lower is more urgent. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// How tokens are chosen, e.g. { temperature = 0.6, top_k = 20, top_p = 0.95 }. Engines sample a batch in all the ways that any of its requests
     /// asks for. vLLM from 0.8 on takes what a call leaves out from the model's `generation_config.json`: say it here. Default: greedy.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingFile>,
     /// The stream stops after this many requests (retries not counted). Default: `run.requests` alone limits it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
 }
 
 /// How the tokens of a stream are chosen.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SamplingFile {
     /// Temperature, 0 to 100; 0 takes the most likely token. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// Only so many of the most likely tokens; 0 is all. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
     /// Only the most likely tokens of this total probability, above 0 to 1. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
     /// Whether a repetition, presence or frequency penalty is set. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub penalties: Option<bool>,
     /// Log-probabilities returned for each token. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u32>,
 }
 
 /// When requests are sent. Which of the keys apply depends on `kind`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArrivalFile {
     /// The arrival process.
     pub kind: ArrivalKind,
     /// Mean rate, e.g. "2.5 req/s" (poisson, gamma, constant); needed there.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<PerSec>,
     /// Coefficient of variation of the gaps: 0 is constant, 1 Poisson. Needed for gamma; for steps, ramp and
     /// rate_table the default is 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cv: Option<f64>,
     /// Stretches of constant rate, one after another (steps); at least one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<RateStepFile>>,
     /// Start again when the curve is over (steps, rate_table). Default: false, the stream ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat: Option<bool>,
     /// Rate at the start (ramp).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PerSec>,
     /// Rate at the end (ramp), held from then on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<PerSec>,
     /// How long the rate takes from `from` to `to` (ramp).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<Secs>,
     /// File of the rate curve (rate_table) or of the requests (trace), relative to the scenario file; may
     /// end in `.gz`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Column of the time [s] (rate_table). Default: "t_s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_column: Option<String>,
     /// Column of the rate [req/s] (rate_table). Default: "rate_rps".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_column: Option<String>,
     /// Factor on all rates of the table (rate_table). Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
     /// Users that each have one request under way (closed).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Pause between the first requests of consecutive users (closed). Default: "0 s", all at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stagger: Option<Secs>,
     /// Mean pause of a user between an answer and the next request (closed). Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<Secs>,
     /// Coefficient of variation of the pause: 0 is constant, 1 exponential (closed). Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub think_cv: Option<f64>,
     /// Least pause after a refusal before the same user or place sends again (closed, burst). Default: "100 ms".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_pause: Option<Secs>,
     /// Requests sent at once at the start (burst).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
     /// Most requests that the client keeps under way (burst; GuideLLM's throughput mode: 128). Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<u32>,
     /// Format of the trace. Default: "auto", told from its first line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TraceFormat>,
     /// Which columns of a CSV file, or keys of JSON lines, say what, in place of `format`: { arrival = "ts", prompt = "in", output = "out",
     /// time = "ms" } (trace). Default: those of the format.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<TraceColumns>,
     /// Factor on the trace's times: 0.5 sends twice as fast (trace). Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_scale: Option<f64>,
 }
 
@@ -300,43 +244,33 @@ pub struct RateStepFile {
 pub struct LengthFile(pub LengthTable);
 
 /// A distribution of token counts. Which of the keys apply depends on `kind`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LengthTable {
     /// The distribution.
     pub kind: LengthKind,
     /// The length (fixed).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
     /// Mean before limits (normal, lognormal, exponential).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
     /// Standard deviation before limits (normal, lognormal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub std: Option<f64>,
     /// Median, instead of `mean` and together with `sigma` (lognormal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
     /// Standard deviation of the logarithm, instead of `std` (lognormal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sigma: Option<f64>,
     /// Smallest length; shorter draws are lifted to it. Default: 1; needed for uniform.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
     /// Largest length; longer draws are cut to it. Default: 1000000; needed for uniform.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Points `[share, tokens]` of the inverse distribution, shares rising from 0 to 1 (quantiles).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub points: Option<Vec<[f64; 2]>>,
     /// CSV file with a column of lengths; may end in `.gz` (empirical).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Name of that column (empirical).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// Which row is next: drawn with equal chance, in turn, or each once in an order of the seed's before any comes again (empirical). Default: drawn.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<RowOrder>,
 }
 
@@ -410,82 +344,71 @@ impl JsonSchema for LengthFile {
 }
 
 /// Pairs of lengths from a file.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PairsFile {
     /// CSV file with a header, relative to the scenario file; may end in `.gz`. Rows are drawn with equal chance.
     pub file: String,
     /// Column of the prompt lengths. Default: "input_tokens".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_column: Option<String>,
     /// Column of the output lengths. Default: "output_tokens".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_column: Option<String>,
 }
 
 /// Shared beginnings of prompts.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixFile {
     /// Tokens that requests of one group share, in front of their own prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
     /// How many different texts there are. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<u32>,
     /// Popularity: group k is drawn with weight 1/k^zipf; 0 is uniform. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub zipf: Option<f64>,
 }
 
 /// Dialogues: each turn sends back all that was said before.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionsFile {
     /// Turns per session; a number or a distribution.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<LengthFile>,
     /// Mean pause between an answer and the next turn. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<Secs>,
     /// Coefficient of variation of the pause: 0 is constant, 1 exponential. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub think_cv: Option<f64>,
     /// A session ends before its prompt would pass this [tokens]. Default: 1000000.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_context: Option<u32>,
 }
 
 /// Clients that leave on their own account.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelFile {
     /// Share of the requests whose client may leave, 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Ratio>,
     /// Mean time until it leaves (exponential).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Secs>,
 }
 
 /// Clients that send again.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetriesFile {
     /// Most times that a request is sent again, 1 to 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// Pause before the first retry. Default: "1 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Secs>,
     /// Factor on the pause from one retry to the next, 1 to 100. Default: 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
     /// Each pause is drawn uniformly within this share around its length. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Ratio>,
     /// What is tried again: rejected, timed_out, failed. Default: ["rejected", "failed"].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<Vec<RetryOn>>,
 }
 
@@ -504,39 +427,33 @@ pub enum RetryOn {
 }
 
 /// When the run ends. At least one of `requests` and `duration` is needed unless every stream ends by itself.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
     /// Requests sent by all streams together, retries not counted; then the run ends when all are answered.
     /// Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u64>,
     /// Nothing is sent after this. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Secs>,
     /// Wait for what is under way when nothing more is sent. If false the run stops at `duration`, and what is
     /// under way then counts as in flight. Default: true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<bool>,
     /// Requests sent before this are served but left out of the statistics. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Secs>,
 }
 
 /// Latency targets; a request is good when it meets all that are given.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SloFile {
     /// Time to first token. Default: no target.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft: Option<Secs>,
     /// Longest mean gap between tokens. Default: no target.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub itl: Option<Secs>,
     /// Time per output token after the first. Default: no target.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tpot: Option<Secs>,
     /// Arrival to last token. Default: no target.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub e2e: Option<Secs>,
 }

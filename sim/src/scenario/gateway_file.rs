@@ -9,26 +9,21 @@ use crate::cluster::gateway::{OutlierSpec, RetrySpec};
 use crate::kernel::time::SimDuration;
 
 /// The gateway sends a request again whose try failed and whose client has got nothing yet (Envoy's retry policy, nginx's `proxy_next_upstream`).
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayRetriesFile {
     /// Times at most that a request is sent again, 1 to 100 (Envoy: `num_retries`). Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
     /// After what: "refused" (429, 503), "failed" (its replica died), "timeout" (`per_try_timeout`). Default: all three.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<Vec<TryEnd>>,
     /// How long one try may take; a replica that takes longer has failed (504). Default: as long as the client waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub per_try_timeout: Option<Secs>,
     /// Base of the pause before a retry: drawn evenly below base x (2^n - 1), at most ten times the base (Envoy: "25 ms"). Default: "0 s", at once, as nginx does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Secs>,
     /// Retries under way at most, as a share of the requests under way [%] (Envoy's retry budget). Default: 20.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_percent: Option<f64>,
     /// Retries that may be under way whatever their share. Default: 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_retry_concurrency: Option<u32>,
 }
 
@@ -45,24 +40,20 @@ pub enum TryEnd {
 }
 
 /// The gateway stops sending to a replica whose tries fail with 5xx (503, a replica that died, `per_try_timeout`).
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutlierFile {
     /// Whose rules: Envoy's outlier detection (5 failures in a row, 30 s times the number of ejections, at most 10 % of the replicas or one, looked at
     /// every 10 s), or nginx's (`max_fails=1 fail_timeout=10s`). Default: "envoy".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub like: Option<Balancer>,
     /// Tries that fail one after the other (Envoy: `consecutive_5xx`; nginx: `max_fails`). Default: 5, like nginx 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub consecutive_failures: Option<u32>,
     /// How often it is looked whose ejection is over. Default: "10 s", like nginx at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Secs>,
     /// How long a replica is out (nginx: `fail_timeout`). Default: "30 s" times the number of its ejections, like nginx "10 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ejection_time: Option<Secs>,
     /// Share of the replicas that may be out at once [%]; one always may, the last one never. Default: 10, like nginx 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ejection_percent: Option<f64>,
 }
 

@@ -7,62 +7,56 @@ use serde::{Deserialize, Serialize};
 use super::values_file::{QuantityFile, RuleFile};
 
 /// A HorizontalPodAutoscaler.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HpaFile {
     /// Fewest replicas. Default: 1.
-    #[serde(rename = "minReplicas", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "minReplicas")]
     pub min_replicas: Option<i32>,
     /// Most replicas. Needed.
-    #[serde(rename = "maxReplicas", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "maxReplicas")]
     pub max_replicas: Option<i32>,
     /// What it looks at; at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<HpaMetricFile>,
     /// How fast it may scale. Default: highest recommendation of 5 minutes, at most twice the replicas or 4 in one reconcile.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub behavior: Option<BehaviorFile>,
     /// Flags of kube-controller-manager.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub flags: Option<HpaFlagsFile>,
 }
 
 /// Flags of kube-controller-manager, `--horizontal-pod-autoscaler-...`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HpaFlagsFile {
     /// Time between two reconciles. Default: "15 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_period: Option<Secs>,
     /// Deviation of the ratio from 1 that changes nothing. Default: 0.1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
     /// Window of scale-down where `behavior` sets none. Default: "5 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub downscale_stabilization: Option<Secs>,
 }
 
 /// One entry of an HPA's `metrics`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HpaMetricFile {
     /// Where it comes from. Default: "Pods".
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub kind: Option<HpaMetricType>,
     /// Its name as the exporter or a recording rule has it, e.g. "vllm:num_requests_waiting". Needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// Target for the mean over the pods. This or `value` is needed.
-    #[serde(rename = "averageValue", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "averageValue")]
     pub average_value: Option<QuantityFile>,
     /// Target for the whole (Object, External).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<QuantityFile>,
     /// Function of a recording rule over the series. Default: none for gauges, rate for counters.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleFile>,
     /// Range of that function. Default: "1 min".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Secs>,
 }
 
@@ -79,35 +73,32 @@ pub enum HpaMetricType {
 }
 
 /// `behavior`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BehaviorFile {
     /// Upwards. Default: no window; 4 pods or 100 percent in 15 s, whichever is more.
-    #[serde(rename = "scaleUp", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "scaleUp")]
     pub scale_up: Option<ScalingRulesFile>,
     /// Downwards. Default: the flag's window; 100 percent in 15 s.
-    #[serde(rename = "scaleDown", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "scaleDown")]
     pub scale_down: Option<ScalingRulesFile>,
 }
 
 /// `behavior.scaleUp` or `behavior.scaleDown`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScalingRulesFile {
     /// Window over which the most cautious recommendation holds [s]. Default: 0 upwards, the flag's downwards.
-    #[serde(
-        rename = "stabilizationWindowSeconds",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "stabilizationWindowSeconds")]
     pub stabilization_window_seconds: Option<u32>,
     /// Which of several policies holds. Default: "Max".
-    #[serde(rename = "selectPolicy", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "selectPolicy")]
     pub select_policy: Option<SelectPolicyFile>,
     /// How much may change in what time. Default: those of the direction.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<Vec<ScalingPolicyFile>>,
     /// Deviation of the ratio from 1 that changes nothing in this direction. Default: the flag's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f64>,
 }
 

@@ -8,17 +8,16 @@ use crate::control::on_demand::Evict;
 
 /// Pools share the accelerators of the node groups, and their models are loaded on demand (llama-swap; Triton with explicit model control): a request for
 /// one that is not there waits while the least recently used make room. With `[cluster.actuation]` they sleep and wake, else they end and start.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OnDemandFile {
     /// A model that has had no request for so long is unloaded [s]; 0: never. Default: 0.
-    #[serde(rename = "globalTTL", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "globalTTL")]
     pub global_ttl: Option<u32>,
     /// When a model may go for another: it drains, or it is left to its requests until it has none. Default: "drain".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub evict: Option<Evict>,
     /// A model that was loaded is not evicted before it has been ready for so long. Default: "0 s".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_residency: Option<Secs>,
     /// Pools of which something differs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -26,21 +25,18 @@ pub struct OnDemandFile {
 }
 
 /// One of `models`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OnDemandModelFile {
     /// Name of its pool. Needed.
     pub pool: String,
     /// `ttl` [s]: -1 is globalTTL, 0 never. Default: -1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<i32>,
     /// Requests for models of a higher priority are served first. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// It is never evicted for another. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
     /// Most replicas of it: another is loaded while requests wait though all of them are ready (`cluster.max_outstanding`). Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
 }

@@ -209,7 +209,9 @@ fn unknown_keys_are_all_named_with_line_path_and_the_nearest_key() {
         &[],
     );
     assert!(
-        e.contains("engine.max_num_seqs: `max_num_seqs` is a key of kind = vllm_v1; tgi has no such key"),
+        e.contains(
+            "engine.max_num_seqs: `max_num_seqs` is a key of kind = vllm_v1; tgi has no such key"
+        ),
         "{e}"
     );
 }

@@ -18,34 +18,27 @@ pub enum DelayFile {
 }
 
 /// A distribution of durations. Which of the keys apply depends on `kind`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelayTable {
     /// The distribution.
     pub kind: DelayKind,
     /// Shortest (uniform).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<Secs>,
     /// Longest (uniform).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Secs>,
     /// Mean (normal, exponential).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<Secs>,
     /// Standard deviation (normal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub std: Option<Secs>,
     /// Median (lognormal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub median: Option<Secs>,
     /// Standard deviation of the logarithm (lognormal).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sigma: Option<f64>,
     /// 63 % are shorter (weibull).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<Secs>,
     /// Below 1: fails early, above 1: wears out (weibull).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<f64>,
 }
 

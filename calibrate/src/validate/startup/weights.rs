@@ -150,10 +150,7 @@ pub fn rows(source: &Source, defaults: &Defaults) -> Result<Vec<Row>, SetError> 
         );
         let load = l.path(defaults).map(|p| p.alone_s());
         let (metric, predicted) = match l.is_start() {
-            true => (
-                "start_to_ready_s",
-                load.map(|s| s + READY_S),
-            ),
+            true => ("start_to_ready_s", load.map(|s| s + READY_S)),
             false => ("load_s", load),
         };
         out.push(row(SET, &case, metric, l.seconds, predicted, l.fitted()));

@@ -157,7 +157,10 @@ impl PlanReport {
 
     /// The cheapest deployment beside the winner.
     fn cheapest_alternative(&self) -> Option<&Choice> {
-        let priced = self.alternatives.iter().filter_map(|c| Some((c.usd_per_hour?, c)));
+        let priced = self
+            .alternatives
+            .iter()
+            .filter_map(|c| Some((c.usd_per_hour?, c)));
         priced.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, c)| c)
     }
 

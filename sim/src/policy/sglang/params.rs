@@ -164,34 +164,29 @@ pub enum SglangFrontEnd {
 }
 
 /// The arguments, by their own names; what is left out gets SGLang's default for the device.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SglangParams {
     /// Release: the memory plan and some defaults depend on it. Default: "0.5.14".
     pub version: SglangRelease,
     /// Longest prompt + output [tokens]; longer requests are refused. Default: what the model allows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u32>,
     /// Requests that may run at once. Default: 512 times as many as the KV cache holds of the longest length, from 2048 to 4096, and at most half of
     /// its tokens. With `layout.dp` each rank has its share.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running_requests: Option<u32>,
     /// Waiting requests beyond which new ones are refused with 503. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queued_requests: Option<u32>,
     /// KV tokens at most [tokens]. Default: what memory allows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_total_tokens: Option<u64>,
     /// Most tokens of a prefill step, over which a longer prompt is split [tokens]; -1: prompts are not split. Default: by device memory 2048, 4096,
     /// 8192 (H100, H200, A100 80GB) or 16384. With `layout.dp` each rank has its share.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chunked_prefill_size: Option<i64>,
     /// A prefill step takes no further prompt that would bring it to this many tokens [tokens] (default 16384).
     pub max_prefill_tokens: u32,
     /// Whether decodes run beside prefill chunks in one step (default off: a prefill is a step of its own).
     pub enable_mixed_chunk: bool,
     /// Prompts of one prefill step at most. Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_max_requests: Option<u32>,
     /// Order in which waiting requests are considered (default "fcfs").
     pub schedule_policy: SchedulePolicy,
@@ -204,31 +199,23 @@ pub struct SglangParams {
     /// Whether a step is chosen only when the one before has ended (default off: the next is chosen while one runs).
     pub disable_overlap_schedule: bool,
     /// Largest batch for which decode graphs are captured; larger batches run without. Default: by device memory and ranks (docs/serving-policies.md, 7.5).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph_max_bs: Option<u32>,
     /// Batch sizes for which decode graphs are captured. Default: 1, 2, 4, 8, 12, then steps of 8 to 256, of 16 to 512 and of 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph_bs: Option<Vec<u32>>,
     /// Whether prefill is launched kernel by kernel and not as captured pieces between its attention kernels. Default: false from 0.5.10 on, but true
     /// with drafts, data-parallel ranks, pipeline stages, or prefill and decode apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_piecewise_cuda_graph: Option<bool>,
     /// How tokens are drafted for a decode to verify: "EAGLE" (or "NEXTN"), by the model's own module for multi-token prediction (DeepSeek-V3, -R1).
     /// Default: none are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_algorithm: Option<SpeculativeAlgorithm>,
     /// Tokens that are drafted after each step (default 3).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_num_steps: Option<u32>,
     /// Drafts that each draft is followed by: 1, a chain; trees are not modelled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_eagle_topk: Option<u32>,
     /// Tokens that a decode computes for each request: the drafts and one more.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_num_draft_tokens: Option<u32>,
     /// No argument of SGLang's: how likely each draft is accepted, given that those before it were; the last number holds for further ones. It depends on the
     /// texts; a server's log tells `accept len`. Default: [0.8, 0.75].
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_accept_rates: Option<Vec<f64>>,
     /// `SGLANG_ENABLE_SPEC_V2`: the next step is chosen while one runs with drafts, too (default off).
     #[serde(skip_serializing_if = "std::ops::Not::not")]

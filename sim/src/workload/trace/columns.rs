@@ -11,6 +11,7 @@ use crate::workload::input::shorten;
 use crate::workload::tokens::whole_tokens;
 
 /// Which columns of a CSV file, or keys of JSON lines, say what. A key inside of an object is written `usage.prompt_tokens`.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceColumns {
@@ -21,13 +22,10 @@ pub struct TraceColumns {
     /// Output length [tokens].
     pub output: String,
     /// `max_tokens` of the call [tokens]. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<String>,
     /// What requests of one session share: a number or any text. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// How `arrival` is written. Default: "auto".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeFormat>,
 }
 
