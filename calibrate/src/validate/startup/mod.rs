@@ -56,7 +56,7 @@ mod tests {
             (weights::SET, "shared_s", 4, 10.0),
             (vllm::SET, "framework_bootstrap_s", 41, 15.0),
             (vllm::SET, "load_weights_s", 37, 15.0),
-            (vllm::SET, "torch_compile_s", 41, 15.0),
+            (vllm::SET, "torch_compile_s", 39, 15.0),
             // The pass that sizes the KV cache, a twentieth of a start, is the one phase beyond 15 %.
             (vllm::SET, "kv_cache_profiling_s", 41, 20.0),
             (vllm::SET, "graph_capturing_s", 41, 15.0),

@@ -114,11 +114,11 @@ fn read(path: &Path, bytes: &[u8], own: &Head) -> Result<Contents, Error> {
     Ok(contents)
 }
 
-/// Whether a line is the `whole` one but for a few bytes.
+/// Whether a line is the `whole` one but for a few bytes; where its end is among them, the next line follows it.
 fn is_nearly(text: &[u8], whole: &[u8]) -> bool {
     let whole = whole.strip_suffix(b"\n").unwrap_or(whole);
     let others = text.iter().zip(whole).filter(|(a, b)| a != b).count();
-    text.len() == whole.len() && others <= FIRST_LINE_BYTES
+    text.len() >= whole.len() && others <= FIRST_LINE_BYTES
 }
 
 fn of_another(path: &Path, other: &Head) -> Error {
