@@ -260,7 +260,8 @@ impl<'a> Judge<'a> {
         };
         if self.requests.is_closed() {
             // What is left out is the time in which the users come.
-            let load = self.requests.stretch(length.requests as usize, self.factor);
+            let n = length.requests - self.requests.while_coming(self.factor).min(length.requests);
+            let load = self.requests.stretch(n as usize, self.factor);
             return fleet.run(counts, load, Extent::default());
         }
         let load = self.requests.first(length.requests as usize, self.factor)?;
@@ -278,8 +279,8 @@ impl<'a> Judge<'a> {
         let mut looks = Looks::default();
         loop {
             let length = Length {
-                requests,
-                warmup_s: 0.0,
+                requests: requests + self.requests.while_coming(self.factor),
+                warmup_s: self.requests.scenario().warmup.secs(),
             };
             let record = self.run(fleet, counts, Some(length))?;
             let mut standing = Standing::of(&record, self.conditions, false);
@@ -290,7 +291,7 @@ impl<'a> Judge<'a> {
                 return Ok(Judged {
                     standing,
                     record,
-                    length: None,
+                    length: Some(length),
                 });
             }
         }

@@ -203,6 +203,21 @@ impl Requests {
         })
     }
 
+    /// Requests that the users of a closed loop, `factor` times as many, send while they come; 0 of another load.
+    pub fn while_coming(&self, factor: f64) -> u64 {
+        let scaled = self
+            .users
+            .as_ref()
+            .and_then(|u| at_scale(&u.scenario, factor).ok());
+        let streams = scaled.iter().flat_map(|s| &s.workload);
+        let users = streams.map(|s| match s.arrival {
+            Arrival::Closed { concurrency, .. } => u64::from(concurrency),
+            _ => 0,
+        });
+        // Each sends about twice.
+        2 * users.sum::<u64>()
+    }
+
     /// Whether they are sent when answers come.
     pub fn is_closed(&self) -> bool {
         self.users.is_some()

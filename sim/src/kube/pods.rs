@@ -396,13 +396,7 @@ impl Cluster {
 
     /// Replica `unit` stands elsewhere: its controller and the scheduler see it.
     pub(super) fn set_state(&mut self, unit: usize, state: State) {
-        let u = &mut self.units[unit];
-        let before = (u.counts(), u.is_serving());
-        u.state = state;
-        let after = (u.counts(), u.is_serving());
-        let its = &mut self.deployments[u.deployment];
-        its.counted = its.counted + usize::from(after.0) - usize::from(before.0);
-        its.ready = its.ready + usize::from(after.1) - usize::from(before.1);
+        self.update(unit, |u| u.state = state);
         if state == State::Draining {
             for p in self.units[unit].pods.clone() {
                 if let Some(n) = self.pods[p].node {
@@ -410,6 +404,17 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Changes a replica, and with it what its deployment counts.
+    fn update(&mut self, unit: usize, change: impl FnOnce(&mut Unit)) {
+        let u = &mut self.units[unit];
+        let before = (u.counts(), u.is_serving());
+        change(u);
+        let after = (u.counts(), u.is_serving());
+        let its = &mut self.deployments[u.deployment];
+        its.counted = its.counted + usize::from(after.0) - usize::from(before.0);
+        its.ready = its.ready + usize::from(after.1) - usize::from(before.1);
     }
 
     /// The engine `index` was started for replica `unit` at `now`.
@@ -444,19 +449,18 @@ impl Cluster {
     pub(super) fn shut_down(&mut self, now: SimTime, unit: usize, most: SimDuration) {
         let grace = self.spec.deployments[self.units[unit].deployment].pod.grace;
         self.tell_to_end(now, unit, grace.min(most), "its node shuts down");
-        let u = &mut self.units[unit];
-        u.is_shut_down = u.state == State::Draining;
+        self.update(unit, |u| u.is_shut_down = u.state == State::Draining);
     }
 
     fn tell_to_end(&mut self, now: SimTime, unit: usize, grace: SimDuration, why: &str) {
-        let u = &mut self.units[unit];
-        if !u.counts() {
+        if !self.units[unit].counts() {
             return;
         }
-        if std::mem::take(&mut u.is_shut_down) {
+        if self.units[unit].is_shut_down {
             // It ends already, and is deleted now.
-            return;
+            return self.update(unit, |u| u.is_shut_down = false);
         }
+        let u = &mut self.units[unit];
         why.clone_into(&mut u.why_gone);
         u.draining = now;
         let (state, engine) = (u.state, u.engine);

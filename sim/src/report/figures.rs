@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(against_limit(2500.0, 1000.0), "2.5 s, limit 1 s (2.5x)");
         assert_eq!(
             against_limit(1205.0, 1000.0),
-            "1.205 s, limit 1 s (20 % above)"
+            "1205 ms, limit 1 s (21 % above)"
         );
         assert_eq!(
             against_limit(51.5, 60.0),

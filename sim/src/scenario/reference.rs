@@ -39,6 +39,7 @@ pub fn markdown() -> String {
         ("[slo]", "/$defs/SloFile"),
         ("[cluster]", "/$defs/ClusterFile"),
         ("[cluster.scheduler]", "/$defs/SchedulerFile"),
+        ("cluster.scheduler.resources", "/$defs/ResourceWeightsFile"),
         ("[[cluster.node_group]]", "/$defs/NodeGroupFile"),
         ("[cluster.pod]", "/$defs/PodFile"),
         ("[cluster.actuation]", "/$defs/ActuationFile"),

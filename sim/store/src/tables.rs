@@ -16,7 +16,8 @@ const ID: usize = 0;
 const REPLICA: usize = 0;
 const START: usize = 2;
 
-/// Instants that a request did not reach are told in bits beside its outcome.
+/// Instants that a request did not reach are told in bits above those of its outcome.
+const OUTCOME: u64 = 15;
 const NEVER_SCHEDULED: u64 = 16;
 const NEVER_ANSWERED: u64 = 32;
 const NEVER_ENDED: u64 = 64;
@@ -86,7 +87,7 @@ impl Packable for RequestRow {
             first_scheduled: at(scheduled, NEVER_SCHEDULED),
             first_token: at(answered, NEVER_ANSWERED),
             end: at(end, NEVER_ENDED),
-            outcome: OUTCOMES[outcome as usize % OUTCOMES.len()],
+            outcome: OUTCOMES[(outcome & OUTCOME) as usize % OUTCOMES.len()],
         }
     }
 }
@@ -306,7 +307,7 @@ mod tests {
         fn requests_come_out_as_they_went_in(
             small in any::<[u32; 6]>(),
             times in [instant(), instant(), instant(), instant()],
-            outcome in 0usize..8,
+            outcome in 0..OUTCOMES.len(),
             stream: u16,
         ) {
             let row = RequestRow {

@@ -350,11 +350,11 @@ fn what_becomes_of_the_pods_of_a_spot_node_is_its_handlers_to_say() {
     for (fault, words) in [
         (
             "kind = \"spot\", at = \"1 s\", shutdown_grace = \"5 s\"",
-            "fault[0].shutdown_grace: goes with kind = \"spot\"",
+            "fault[0].shutdown_grace: does nothing for this kind of fault; leave it out: it is of spot with handler",
         ),
         (
             "kind = \"node\", at = \"1 s\", handler = \"none\"",
-            "fault[0].handler: is of kind \"spot\"",
+            "fault[0].handler: does nothing for this kind of fault; leave it out: it is of spot",
         ),
     ] {
         refused(

@@ -11,7 +11,7 @@ fn question(instances: &str, more: &str) -> Question {
          [{instances}]\n[engine]\nkind = \"vllm\"\nmax_num_seqs = [64, 128]\nmax_num_batched_tokens = 4096\n[[workload]]\narrival = {{ kind = \"poisson\", rate = \
          12 }}\nprompt = 800\noutput = 150\n[run]\nrequests = 900\nwarmup = \"5 s\"\n"
     );
-    Question::parse(&text, "q.toml", &[]).unwrap()
+    Question::parse_in(&crate::short_runs(), &text, "q.toml", &[]).unwrap()
 }
 
 fn answered(q: &Question) -> Answer {

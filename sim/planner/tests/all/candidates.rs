@@ -29,7 +29,7 @@ fn poisson(rate: f64) -> String {
 }
 
 fn parsed(text: &str) -> Result<Question, Error> {
-    Question::parse(text, "q.toml", &[])
+    Question::parse_in(&crate::short_runs(), text, "q.toml", &[])
 }
 
 fn answered(text: &str) -> (PlanReport, Option<Scenario>) {

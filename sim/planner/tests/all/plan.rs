@@ -13,7 +13,8 @@ use planner::sweep::Shard;
 
 /// A question of 3 instance types, their layouts and engine limits, under `rate` req/s.
 fn question(rate: f64, slo: &str, redundancy: &str) -> Question {
-    Question::parse(&written(rate, slo, redundancy), "question.toml", &[]).unwrap()
+    let text = written(rate, slo, redundancy);
+    Question::parse_in(&crate::short_runs(), &text, "question.toml", &[]).unwrap()
 }
 
 fn written(rate: f64, slo: &str, redundancy: &str) -> String {
@@ -134,7 +135,7 @@ fn the_winner_as_a_scenario_gives_the_figures_of_the_plan() {
     // Without a longest request of the question's own the winner takes longer ones than the load's, 3600 tokens.
     let without = text.replace("max_model_len = 4096\n", "");
     for (text, lengths) in [(text, 4096..=4096), (without, 32_768..=131_072)] {
-        let q = Question::parse(&text, "question.toml", &[]).unwrap();
+        let q = Question::parse_in(&crate::short_runs(), &text, "question.toml", &[]).unwrap();
         let found = answer(&q, NO_DRAWS, &|_| {}).unwrap();
         let scenario =
             sim::scenario::Scenario::parse(&found.scenario.unwrap(), "winner.toml", &[]).unwrap();
@@ -192,7 +193,10 @@ fn a_budget_that_is_too_small_is_said_with_the_price_that_holds() {
     let text = "slo = \"ttft.p99 < 1 s\"\n[plan]\nbudget = \"0.5 USD/h\"\n[model]\nname = \"llama-3.1-8b\"\n[hardware]\ninstance = \"g5.2xlarge\"\n\
         [engine]\nkind = \"vllm\"\nmax_num_seqs = 64\nmax_num_batched_tokens = 2048\n[[workload]]\narrival = { kind = \"poisson\", rate = \"1 req/s\" \
         }\nprompt = 300\noutput = 50\n[run]\nrequests = 100\n";
-    let report = answered(&Question::parse(text, "q.toml", &[]).unwrap(), false);
+    let report = answered(
+        &Question::parse_in(&crate::short_runs(), text, "q.toml", &[]).unwrap(),
+        false,
+    );
     assert_eq!(report.winner, None);
     assert!(
         report.notes.iter().any(|n| n.contains("1.212")),
@@ -530,7 +534,7 @@ fn documents(rate: f64, tpot_ms: u32, redundancy: &str) -> Question {
          \"poisson\", rate = \"{rate} req/s\" }}\nprompt = {{ kind = \"lognormal\", median = 3500, sigma = 0.5, max = 12000 }}\noutput = {{ kind = \
          \"lognormal\", median = 180, sigma = 0.6, max = 1500 }}\n[run]\nrequests = 600\nwarmup = \"20 s\"\n"
     );
-    Question::parse(&text, "documents.toml", &[]).unwrap()
+    Question::parse_in(&crate::short_runs(), &text, "documents.toml", &[]).unwrap()
 }
 
 #[test]
@@ -731,7 +735,8 @@ fn the_cheapest_of_each_accelerator_is_settled_like_the_winner() {
     for name in instances {
         let only = format!("hardware.instance=\"{name}\"");
         let text = written(12.0, CHAT, "none");
-        let alone = Question::parse(&text, "question.toml", &[only]).unwrap();
+        let alone =
+            Question::parse_in(&crate::short_runs(), &text, "question.toml", &[only]).unwrap();
         let found = answered(&alone, false).winner.unwrap();
         let row = report.choices().find(|c| c.instance == name).unwrap();
         assert!(

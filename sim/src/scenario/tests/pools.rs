@@ -198,7 +198,11 @@ fn pools_that_cannot_work_together_are_refused_in_words() {
             "no pool with role = \"decode\"",
         ),
         (SPLIT, &["pool.d.name=p"], "two pools named `p`"),
-        (SPLIT, &["engine.kind=tgi"], "not for tgi"),
+        (
+            SPLIT,
+            &["engine={ kind = \"tgi\", kv_blocks = 1000 }"],
+            "not for tgi",
+        ),
         (
             SPLIT,
             &["kv_transfer.first_token=relay"],
