@@ -275,7 +275,10 @@ impl Cluster {
     /// With frequent loops a pod that has become unschedulable is looked at at once.
     pub(super) fn look_at_new_pods(&mut self, now: SimTime) {
         let is_frequent = (self.spec.cluster_autoscaler).is_some_and(|f| f.frequent_loops_enabled);
-        let youngest = self.pending().last().copied();
+        let youngest = (self.deployments.iter())
+            .filter_map(|d| d.pending.last())
+            .max()
+            .copied();
         if is_frequent && youngest > self.scan_told {
             self.scan_told = youngest;
             self.plan_scan(now);

@@ -433,6 +433,7 @@ fn cpu() -> Option<f64> {
 
 /// Four times the pods take at most seven times the work: what grows with the square would take sixteen.
 #[test]
+#[ignore = "a measurement: cargo test -p sim --release --test all -- --ignored the_work_of_a_scale_out"]
 fn the_work_of_a_scale_out_grows_with_the_pods() {
     let of = |pods: usize| {
         let change = format!("[[change]]\nat = \"1 min\"\nreplicas = {pods}\n");

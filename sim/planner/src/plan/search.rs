@@ -419,7 +419,8 @@ impl<'a> Search<'a> {
                 .map(|s| s.cost)
                 .fold(f64::INFINITY, f64::min);
             // What was set aside for less than the best costs may still be better.
-            if best <= price || (field.is_empty() && price.is_infinite()) {
+            let is_beaten = best.is_finite() && best <= price;
+            if is_beaten || (field.is_empty() && price.is_infinite()) {
                 break;
             }
             price = best;

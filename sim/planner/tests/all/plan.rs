@@ -254,9 +254,10 @@ fn the_shipped_questions_are_answered() {
         }
         let small = [
             "run.requests=400",
-            "engine={ kind = \"vllm\", max_num_seqs = 128, max_num_batched_tokens = 8192 }",
+            "engine={ kind = \"vllm\", max_num_seqs = 128, max_num_batched_tokens = 2048 }",
         ];
-        let q = Question::load(&path, &small.map(str::to_owned)).unwrap();
+        let mut q = Question::load(&path, &small.map(str::to_owned)).unwrap();
+        q.world.most_requests = 1 << 14;
         let found = answer(
             &q,
             Options {
@@ -726,24 +727,29 @@ fn either_kind_may_be_lost() {
 fn the_cheapest_of_each_accelerator_is_settled_like_the_winner() {
     let q = question(12.0, CHAT, "none");
     let report = answered(&q, false);
-    let instances: std::collections::BTreeSet<&str> =
-        report.choices().map(|c| c.instance.as_str()).collect();
-    // One instance type of each accelerator, and all of them can carry the load.
-    assert_eq!(instances.len(), 3, "{}", report.render());
     assert!(report.choices().all(|c| c.whole_load && c.standing.holds));
-    // Alone none of them is found for less.
-    for name in instances {
+    let mut rows = 0;
+    for name in ["g5.2xlarge", "g6e.xlarge", "p4d.24xlarge"] {
         let only = format!("hardware.instance=\"{name}\"");
         let text = written(12.0, CHAT, "none");
         let alone =
             Question::parse_in(&crate::short_runs(), &text, "question.toml", &[only]).unwrap();
-        let found = answered(&alone, false).winner.unwrap();
-        let row = report.choices().find(|c| c.instance == name).unwrap();
-        assert!(
-            row.usd_per_hour.unwrap() <= found.usd_per_hour.unwrap() * (1.0 + 1e-9),
-            "{name}"
+        let found = answered(&alone, false).winner;
+        let row = report.choices().find(|c| c.instance == name);
+        // There is a row where it holds at all, and alone it is not found for less.
+        assert_eq!(
+            row.is_some(),
+            found.is_some(),
+            "{name}: {}",
+            report.render()
         );
+        if let (Some(row), Some(found)) = (row, found) {
+            rows += 1;
+            let (own, least) = (row.usd_per_hour.unwrap(), found.usd_per_hour.unwrap());
+            assert!(own <= least * (1.0 + 1e-9), "{name}: {own} {least}");
+        }
     }
+    assert!(rows >= 2);
 }
 
 #[test]
