@@ -32,7 +32,7 @@ use crate::{Error, World};
 /// Requests of a run that goes on at least.
 pub const LEAST_REQUESTS: u64 = 1_000;
 /// Requests up to which a run is doubled to tell whether an objective holds.
-pub const MOST_EXTENDED: u64 = 1 << 17;
+pub const MOST_EXTENDED: u64 = crate::requests::MOST_EXTENDED as u64;
 /// Requests after the warm-up that a run of a load that ends by itself must have.
 pub const FEW: u64 = 30;
 /// Share of a run that is left out.

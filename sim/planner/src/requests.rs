@@ -19,6 +19,8 @@ use crate::loads::at_scale;
 
 /// Most requests of a load as the scenario has it; a longer one is cut there.
 pub const MOST_REQUESTS: usize = 200_000;
+/// Requests up to which runs of a load that goes on are extended.
+pub const MOST_EXTENDED: usize = 1 << 17;
 /// Most requests that are drawn to find enough with certain prompts.
 const MOST_DRAWN: usize = 1 << 23;
 
@@ -61,7 +63,7 @@ pub struct Moments {
     pub pairs_per_token: f64,
     /// Prompt lengths, ascending [tokens].
     pub prompts: Vec<u32>,
-    /// Longest prompt and output together [tokens].
+    /// Longest prompt and output together, of all requests that a run of it may have [tokens].
     pub longest: u32,
     /// Whether requests share prompt content: less may be computed than is sent.
     pub shares: bool,
@@ -80,7 +82,7 @@ struct Users {
 }
 
 /// Requests of a closed loop that are drawn to know its lengths.
-const SAMPLE: usize = 4_000;
+const SAMPLE: usize = 1 << 15;
 
 impl Users {
     /// Users of `scenario` times `factor`, who pause as long divided by `haste`. `n`: requests after the users have come; none: those of the scenario.
@@ -388,6 +390,11 @@ impl Requests {
         let mut prompts: Vec<u32> = self.list.iter().map(|r| r.prompt_tokens).collect();
         prompts.sort_unstable();
         let longest = |r: &RequestSpec| r.prompt_tokens.saturating_add(r.max_tokens);
+        // A longer run has longer requests, and an engine must take them all.
+        let all = match self.goes_on() {
+            true => (self.at_least(MOST_EXTENDED)).unwrap_or_else(|_| self.list.clone()),
+            false => self.list.clone(),
+        };
         let own = self.users.as_ref().map(|u| &u.scenario.workload);
         let closed = own.into_iter().flatten().filter_map(|s| match s.arrival {
             Arrival::Closed {
@@ -407,7 +414,7 @@ impl Requests {
             context: context / output.max(1.0),
             pairs_per_token: pairs / prompt.max(1.0),
             prompts,
-            longest: self.list.iter().map(longest).max().unwrap_or(0),
+            longest: all.iter().map(longest).max().unwrap_or(0),
             shares: self.shares,
         }
     }
