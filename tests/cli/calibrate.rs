@@ -18,16 +18,14 @@ fn calibrate(arguments: &[&str]) -> Output {
 fn a_folder_without_the_tables_is_bad_input_and_the_missing_file_is_named() {
     let folder = tempfile::tempdir().expect("folder");
     let folder = folder.path().to_str().expect("utf-8");
-    for (what, file) in [
-        ("collectives", "engine_and_nccl_allreduce.csv.gz"),
-        ("host", "a100_cpu_overheads.csv.gz"),
-    ] {
-        let out = calibrate(&[what, "--data", folder]);
-        assert_eq!(out.status.code(), Some(2), "{what}");
-        let message = String::from_utf8_lossy(&out.stderr);
-        assert!(message.contains(file), "{message}");
-        assert!(out.stdout.is_empty());
-    }
+    let out = calibrate(&["collectives", "--data", folder]);
+    assert_eq!(out.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        message.contains("engine_and_nccl_allreduce.csv.gz"),
+        "{message}"
+    );
+    assert!(out.stdout.is_empty());
 }
 
 #[test]

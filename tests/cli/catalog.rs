@@ -81,7 +81,7 @@ fn wrong_usage_is_bad_input() {
 fn help_names_the_exit_codes() {
     let out = servetwin(&["--help"]);
     assert_eq!(out.status.code(), Some(0));
-    assert!(stdout(&out).contains("4 no request finished"));
+    assert!(stdout(&out).contains("5 no request finished"));
 }
 
 #[test]

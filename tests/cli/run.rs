@@ -492,8 +492,8 @@ fn bad_scenarios_are_refused_with_what_is_wrong() {
         "vlm_v1",
     );
     assert_refused(
-        &with(&SMALL.replace("rate = \"5 req/s\"", "rate = 5")),
-        "unit",
+        &with(&SMALL.replace("rate = \"5 req/s\"", "rate = \"5 apples\"")),
+        "rate",
     );
     assert_refused(
         &with(&SMALL.replace("kv_blocks = 1000", "kv_blocks = 0")),

@@ -39,7 +39,7 @@ const ROOMS: [&str; 10] = [
     "viewer/",
 ];
 /// Files of other projects, that documents cite by their path there; what is named after the place where it will be.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 14] = [
     "calibrate/data/h100/",
     "docs/cli-options.md",
     "docs/cli_options.md",
@@ -49,6 +49,7 @@ const ELSEWHERE: [&str; 13] = [
     "docs/guides/",
     "docs/kb/",
     "docs/model_config.md",
+    "docs/reference/",
     "docs/saturation-analyzer.md",
     "docs/source/",
     "hwmodels/data/profiles/SYSTEM.",

@@ -203,7 +203,6 @@ async fn a_field_that_would_change_the_answer_is_refused_by_name_and_others_are_
         (false, "use_beam_search", json!(true)),
         (false, "prompt_logprobs", json!(1)),
         (false, "truncate_prompt_tokens", json!(5)),
-        (false, "tools", tool.clone()),
         (false, "best_of", json!(2)),
     ] {
         let (path, mut body) = if chat {
