@@ -4,7 +4,7 @@
 //! - [`apart`]: candidates whose prefill and decode are apart
 //! - [`bounds`]: what a replica can do at best; [`search`]: the race among candidates
 //! - [`prices`]: prices by region; [`energy`]: power and what a cap costs; [`pools`]: two pools by prompt length; [`autoscaled`]: the winner under an HPA
-//! - [`room`]: how far the load can grow, which ranks equal prices
+//! - `room`: how far the load can grow, which ranks equal prices
 //! - [`detail`]: what binds the winner, and where it ends; [`sturdier`]: what survives more; [`doubt`]: how sure the answer is
 //! - [`part`]: the search cut up for many machines
 //! - [`report`]: the answer; `headline`: in three lines; [`render`]: as advice on a terminal; `scatter`: as a picture there; [`table`]: as CSV
